@@ -11,7 +11,6 @@ import pytest
 import ray
 
 from batchinference import Job, JobFailed, run
-from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import SpecError
@@ -90,8 +89,8 @@ def test_a_job_does_not_end_the_ray_of_the_session(
     monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    with messages.raises(BadInput):
-        run_here(job_of())
+    with messages.raises(JobFailed), in_this_process():
+        run(job_of())
 
 
 def test_data_replaces_the_input_of_a_job(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,15 +111,13 @@ def run(
     `data` is a DataFrame or an Arrow table, which replaces the input of the job. `restart` starts
     over and replaces what earlier runs of this job have written, `retry_errors` runs only the
     failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if the job fails,
-    BadInput if it does not support `restart` or `retry_errors`, if both are set, or if Ray runs in
-    this process, and SpecError if `data` cannot be stored as it is.
+    BadInput if it does not support `restart` or `retry_errors`, or if both are set, and SpecError
+    if `data` cannot be stored as it is.
     """
     from batchinference.api.notebook import cell_number
 
     if restart and retry_errors:
         raise _contradiction()
-    if (ray := sys.modules.get("ray")) is not None and ray.is_initialized():
-        raise _ray_runs()
     job = job if data is None else job.with_data(data)
     resource, own_only = job_of_run(job.absolute, restart=restart, retry_errors=retry_errors)
     with _display(verbose=verbose) as display, job.prepared():
@@ -142,15 +139,6 @@ def _report_of_run(
             own_only=own_only,
         )
         return runner.run_here()
-
-
-def _ray_runs() -> Exception:
-    from batchinference.pipeline.errors import BadInput
-
-    return BadInput(
-        "Ray runs in this process already, and a job starts its own. Keep its data, for example "
-        "with to_pandas, and call ray.shutdown()"
-    )
 
 
 def _contradiction() -> Exception:

@@ -152,7 +152,7 @@ REFUSED = {
     "a name in capitals": (
         job({"name": "Date"}),
         "spec.parameters[0].name: expected lower-case letters, digits and '_', beginning with a "
-        "letter, got 'Date'",
+        "letter, got 'Date'. Write date",
     ),
 }
 

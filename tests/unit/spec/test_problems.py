@@ -64,7 +64,7 @@ def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
 @pytest.mark.parametrize("format_", ["images", "json"])
 def test_path_of_a_problem_omits_the_variant_of_a_union(format_: str) -> None:
     found = refused(reading(format_, includePaths="yes"))
-    assert found == "spec.read.options.includePaths: expected true or false, got 'yes'"
+    assert found.startswith("spec.read.options.includePaths: expected true or false, got 'yes'")
 
 
 def test_path_of_a_problem_keeps_a_field_named_like_a_variant() -> None:

@@ -233,7 +233,7 @@ def test_expression_that_yaml_divides_at_a_comma_is_refused(flow: str, messages:
 
 def test_null_expression_is_no_divided_one() -> None:
     message = refused(with_step(addColumns={"a": "len(b)", "c": None}))
-    assert message == f"{STEP}.addColumns.c: expected a text, got null"
+    assert message.startswith(f"{STEP}.addColumns.c: expected a text, got null")
 
 
 def local(batch: object) -> object:

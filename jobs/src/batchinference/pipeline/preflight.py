@@ -95,9 +95,9 @@ def _failure_of(check: Callable[[], None]) -> JobFailure | None:
 def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str], object]) -> None:
     check_paths(spec.read, layout)
     source = open_input(spec.read)
-    check_input(spec, source, layout)
     if isinstance(source, FileInput):
         _check_beginnings(source)
+    check_input(spec, source, layout)
     for text in replaced_columns(spec, source.columns()):
         note(text)
 
@@ -110,6 +110,10 @@ def _check_beginnings(source: FileInput) -> None:
     found = [source.rows.reader.other_format(file.read(HEAD_BYTES)) for file in plain]
     if found and all(found):
         raise BadInput(f"read.paths: {plain[0].uri} is {found[0]}")
+    for file in files:
+        if file.compression == "gzip" and not file.read(2).startswith(b"\x1f\x8b"):
+            name = file.uri.rpartition(".")[0]
+            raise BadInput(f"read.paths: {file.uri} is not compressed. Rename it to {name}")
 
 
 def _check_output(

@@ -50,7 +50,7 @@ from batchinference.pipeline.steps.type_check import code_problems, type_problem
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns, partition_problems
-from batchinference.spec.addresses import unexpanded_variable
+from batchinference.spec.addresses import is_windows_path, unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
@@ -155,6 +155,10 @@ def check_paths(read: Read, layout: Layout) -> None:
         raise BadOutput(
             f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables "
             "are not expanded. Begin the path with ~, or use a parameter of the job"
+        )
+    if layout.output.local and is_windows_path(layout.output.uri):
+        raise BadOutput(
+            f"spec.write.path: '{layout.output.uri}' is a path of Windows. Write a path with '/'"
         )
     if not isinstance(read, ReadFiles | ReadVersioned):
         return

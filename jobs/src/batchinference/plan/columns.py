@@ -218,6 +218,8 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
 def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping[str, str]) -> str:
     expressions = list(step.facts.expressions)
     fix = _fix_of_expression(column, columns, expressions) if expressions else ""
+    if column in step.facts.adds and expressions:
+        fix = f". '{column}' is a result of this step. Compute from it in a later step"
     if not fix and column in fields:
         fix = f". Write {fields[column]}"
     texts = [each for each in expressions if column in re.split("[-./: ]", each)]
@@ -246,5 +248,11 @@ def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -
     known = ", ".join(columns) or "none"
     if not fix and column != root_of(column) in columns:
         fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
+    if not fix and re.search(r"[-(%*+/<>=]", column):
+        fix = ". Compute it in a step addColumns, and name the new column"
+    if not fix and any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
+        fix = ". Use one of them. If the file has no header, set read.options.columnNames"
+    if not fix and len(columns) == 1 and columns[0].startswith("#"):
+        fix = ". Set read.options.comment to '#'"
     fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
     return f"{what}, but the columns here are {known}{fix}"

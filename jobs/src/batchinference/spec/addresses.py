@@ -7,7 +7,9 @@ from typing import Any
 
 SCHEMES = ("file", "s3", "gs", "az")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
-_VARIABLE = re.compile(r"(?:^|/)(\$\{?[A-Za-z_]\w*\}?)(?:/|$)")
+_VARIABLE = re.compile(r"(?:^|/)(\$[A-Za-z_]\w*)(?=/|$)|(\$\{[A-Za-z_]\w*\})")
+_WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
+"""The beginning of a path of Windows, also after a directory to which it was taken as relative."""
 
 
 def scheme_of(uri: str) -> str:
@@ -29,7 +31,12 @@ def local_path(uri: str) -> str:
 def unexpanded_variable(path: str) -> str:
     """Return the first part of a path that a shell would replace, such as `$HOME`, or no text."""
     found = _VARIABLE.search(path)
-    return found[1] if found else ""
+    return found[1] or found[2] if found else ""
+
+
+def is_windows_path(path: str) -> bool:
+    """Return whether a path begins with a drive of Windows."""
+    return _WINDOWS.search(path) is not None
 
 
 def is_relative_path(value: Any) -> bool:

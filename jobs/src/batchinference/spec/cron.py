@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
+_FIELDS = {
+    "minute": "Write 0 to 59 as the first field",
+    "hour": "Write 0 to 23 as the second field",
+    "day-of-month": "Write a day that the month has, such as 1, as the third field",
+    "month": "Write 1 to 12, or JAN to DEC, as the fourth field",
+    "day-of-week": "Write 0 to 7, or SUN to SAT, as the fifth field",
+}
+"""What to write in the fields of a schedule that cronsim names in its errors."""
 MAX_COUNTED = 1000
 """The maximum result when missed times are counted."""
 
@@ -26,13 +34,17 @@ class Cron:
         try:
             self.zone = ZoneInfo(zone)
         except (KeyError, ValueError, OSError):
-            fix = "Use a name of the IANA database such as Europe/Berlin"
+            near = (name for name in sorted(available_timezones()) if name.endswith(f"/{zone}"))
+            fix = f"Write {next(near, 'a name of the IANA database such as Europe/Berlin')}"
             raise ValueError(f"the timeZone '{zone}' is unknown. {fix}") from None
         self._schedule = schedule
         try:
             CronSim(schedule, datetime.now(UTC))
         except CronSimError as error:
-            raise ValueError(f"the schedule '{schedule}' is invalid: {error}") from None
+            problem = str(error).removeprefix("Bad ")
+            fix = _FIELDS.get(problem, "Correct it")
+            text = f"the schedule '{schedule}' is invalid in its {problem}. {fix}"
+            raise ValueError(text) from None
 
     def times(self, after: datetime) -> Iterator[datetime]:
         """Yield the scheduled times after `after`, in order and without duplicates."""

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 
+import yaml
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
@@ -26,13 +27,55 @@ _EXAMPLES = {
     "replicas": "replicas: {min: 1, max: 4}",
     "resources": "resources: {cpu: 2, memory: 4Gi}",
     "errors": "errors: {maxRows: 10}",
+    "retry": "retry: {maxAttempts: 3}",
+    "gate": "gate: {rows: 100, expect: mean(COLUMN) > 0.5}",
+    "python": "python: {callable: 'steps:NAME'}",
+    "apiVersion": "apiVersion: batchinference.dev/v1beta1",
+    "metadata": "metadata: {name: my-name}",
+    "task": "task: text-classification, or another task",
+    "runtime": "runtime: transformers, or another runtime",
+    "api": "api: chat, or completions, embeddings or json",
+    "output": "output: result",
+    "path": "path: ./DIRECTORY",
+    "url": "url: ADDRESS",
+    "table": "table: NAME",
+    "callArgs": "callArgs: {NAME: VALUE}",
+    "constructorArgs": "constructorArgs: {NAME: VALUE}",
+    "addColumns": "addColumns: {NAME: EXPRESSION}",
+    "renameColumns": "renameColumns: {OLD: NEW}",
+    "types": "types: {COLUMN: int64}",
+    "explode": "explode: {column: NAME}",
+    "decode": "decode: {column: NAME, format: json}",
+    "chunk": "chunk: {column: NAME, size: 500}",
+    "labelFromPath": "labelFromPath: {column: label, index: -2}",
+    "workers": "workers: {min: 1, max: 4}",
+    "nodeSelector": "nodeSelector: {LABEL: VALUE}",
+    "env": "env: [{name: NAME, value: TEXT}]",
+    "parameters": "parameters: [{name: NAME, value: TEXT}]",
+    "messages": "messages: [{role: user, content: TEXT}]",
+    "tolerations": "tolerations: [{key: KEY, operator: Exists}]",
+    "imagePullSecrets": "[{name: NAME}]",
+    "volumes": "volumes: [{name: data, persistentVolumeClaim: {claimName: NAME}}]",
+    "volumeMounts": "volumeMounts: [{name: data, mountPath: /data}]",
+    "persistentVolumeClaim": "persistentVolumeClaim: {claimName: NAME}",
+    "ttl": "ttl: {job: 7d}",
+    "deadlines": "deadlines: {total: 2h}",
 }
 """Examples of fields that are often missing or have the wrong form."""
-_MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i?b?\s*", re.IGNORECASE)
+_MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i? ?b?\s*", re.IGNORECASE)
 _DURATION = re.compile(
     r"\s*([0-9]{1,4}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\s*", re.IGNORECASE
 )
-_NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*%?\s*")
+_NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([%kM]?)\s*")
+_FACTORS = {"k": 10**3, "M": 10**6}
+_PLAIN = re.compile(r"[^\W_][\w./-]*|\./[\w./-]*")
+"""A text that YAML reads as a text, also in brackets."""
+_FLAGS = {
+    **dict.fromkeys(("yes", "on", "y", "1"), "true"),
+    **dict.fromkeys(("no", "off", "n", "0"), "false"),
+}
+MAX_ITEMS = 60
+"""Maximum number of characters of a text that is repeated as a list."""
 _MAX_NUMBER = 2**50
 
 
@@ -56,9 +99,48 @@ def example_fix(verb: str, field: str) -> str:
 def same_count_fix(field: str, value: object) -> str:
     """Return the fix for a number in place of bounds."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if field != "replicas" or not is_count:
+    if field not in ("replicas", "workers") or not is_count:
         return ""
-    return f". Write replicas: {{min: {value}, max: {value}}}"
+    return f". Write {field}: {{min: {value}, max: {value}}}"
+
+
+def list_fix(field: str, value: object) -> str:
+    """Return the fix for another value in place of a list."""
+    if field in _EXAMPLES and not (field == "paths" and isinstance(value, str)):
+        return example_fix("Write", field)
+    if not isinstance(value, str) or len(value) > MAX_ITEMS:
+        return ". Write the items in brackets: [a, b]"
+    items = [item.strip() for item in value.split(",")]
+    return f". Write [{', '.join(map(_in_brackets, items))}]"
+
+
+def _in_brackets(text: str) -> str:
+    is_word = _PLAIN.fullmatch(text) and not isinstance(yaml.safe_load(text), bool | int | float)
+    return text if is_word else repr(text)
+
+
+def flag_fix(value: object) -> str:
+    """Return how to write another word for true or false."""
+    flag = _FLAGS.get(str(value).lower())
+    return f". Write {flag}" if flag else ""
+
+
+def label_fix(value: object) -> str:
+    """Return the most similar name of Kubernetes: lower-case letters, digits and '-'."""
+    return _name_fix(value, "-")
+
+
+def parameter_fix(value: object) -> str:
+    """Return the most similar name of a parameter: lower-case letters, digits and '_'."""
+    return _name_fix(value, "_")
+
+
+def _name_fix(value: object, sign: str) -> str:
+    """Return a name with `sign` in place of other signs; empty if the value is no name."""
+    if not re.fullmatch(r"[\w .-]{1,40}", str(value), re.ASCII):
+        return ""
+    name = re.sub("[^a-z0-9]+", sign, str(value).lower()).strip(sign)
+    return f". Write {name}" if name[:1].isalpha() else ". Begin it with a letter"
 
 
 def memory_fix(value: object) -> str:
@@ -92,8 +174,11 @@ def in_units(value: object) -> str:
 
 def quantity_fix(value: object) -> str:
     """Return the fix for a number in another notation, such as 5 %, 1e3 or 1.2345."""
+    text = re.sub("[ %]", "", str(value))
+    if re.fullmatch("[0-9]{1,12}m", text):
+        return f". Write {text}"
     try:
-        number = round(float(re.sub("[ %]", "", str(value))), 3)
+        number = round(float(text), 3)
     except ValueError:
         return ""
     return f". Write {number:.15g}" if 0 < number < _MAX_NUMBER else ""
@@ -124,8 +209,8 @@ def _number_in(value: object) -> float | None:
     """Return the number of a text such as 5 or 5 %, or a boolean as 0 or 1; None if it is no
     number or a large one."""
     if isinstance(value, str):
-        found = _NUMBER.fullmatch(value)
-        return float(found[1]) if found else None
+        found = _NUMBER.fullmatch(value.replace(",", "").replace("_", ""))
+        return float(found[1]) * _FACTORS.get(found[2], 1) if found else None
     if isinstance(value, int | float) and abs(value) < _MAX_NUMBER:  # false for NaN
         return float(value)
     return None
@@ -139,6 +224,11 @@ def text_fix(value: object) -> str:
     """Return how to write a value that is no text."""
     if isinstance(value, int | float | dt.date):
         return ". Put it in quotes"
+    if value is None:
+        return ". Give it a value, or remove the field"
+    if isinstance(value, list):
+        is_word = len(value) == 1 and isinstance(value[0], str)
+        return f". Write {value[0]}" if is_word else ". Write one text"
     return _callable_fix(value) if callable(value) else ""
 
 
@@ -150,6 +240,27 @@ def _callable_fix(value: object) -> str:
     if module in (None, "", "__main__", "builtins"):
         return f". Put it into a file such as steps.py, and write 'steps:{name}'"
     return f". Write '{module}:{name}'"
+
+
+def cron_fix(value: object) -> str:
+    """Return the schedule for a word such as @daily, for one with seconds, or for a time."""
+    text = str(value).strip().lower().removeprefix("@")
+    if text in _CRON_WORDS:
+        return _quoted(_CRON_WORDS[text])
+    if time := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", text):
+        return _quoted(f"{int(time[2])} {int(time[1])} * * *")
+    fields = str(value).replace("?", "*").split()
+    with_seconds = len(fields) == 6 and fields[0] == "0"
+    return _quoted(" ".join(fields[-5:])) if with_seconds or len(fields) == 5 else ""
+
+
+_CRON_WORDS = {
+    "hourly": "0 * * * *",
+    **dict.fromkeys(("daily", "nightly", "midnight"), "0 0 * * *"),
+    "weekly": "0 0 * * 0",
+    "monthly": "0 0 1 * *",
+    **dict.fromkeys(("yearly", "annually"), "0 0 1 1 *"),
+}
 
 
 def module_fix(value: object) -> str:

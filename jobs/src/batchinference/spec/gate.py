@@ -21,6 +21,11 @@ from batchinference.spec.expression import (
 from batchinference.spec.quantities import Quantity
 
 AGGREGATES = ("count", "fraction", "mean", "min", "max")
+_OTHERS = {
+    **dict.fromkeys(("avg", "average"), "mean"),
+    **dict.fromkeys(("share", "ratio", "rate", "percent"), "fraction"),
+}
+"""Functions of other tools, and the most similar ones."""
 _EXAMPLE = "such as mean(score) > 0.9 or fraction(label is None) < 0.1"
 
 
@@ -54,6 +59,8 @@ class _Measures(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name in _OTHERS:
+            raise ValueError(f"unknown function '{name}'. Use {_OTHERS[name]}")
         if name not in AGGREGATES:
             return self.generic_visit(node)
         if len(node.args) != 1 or node.keywords:
@@ -61,6 +68,8 @@ class _Measures(ast.NodeTransformer):
         inner, text = ast.unparse(node.args[0]), ast.unparse(node)
         if not columns_read_by(inner):
             raise ValueError(f"{text} reads no column")
+        if name in ("count", "fraction") and isinstance(node.args[0], ast.Name):
+            raise ValueError(f"{name}() takes a condition. Write {name}({inner} is not None)")
         self.found[text] = Measure(name, inner)
         return ast.Call(ast.Name("col"), [ast.Constant(text)], [])
 
@@ -69,11 +78,14 @@ class _Measures(ast.NodeTransformer):
 def parse_expectation(text: str) -> Expectation:
     """Return the parts of an expectation. Raises ValueError if it is invalid."""
     measures = _Measures()
-    condition = ast.unparse(measures.visit(syntax_tree(text)))
+    tree = measures.visit(syntax_tree(text))
+    condition = ast.unparse(tree)
     others = columns_of(parse_expression(condition)) - measures.found.keys()
     if others or not measures.found:
         what = f"{min(others)} has a value for each row" if others else "it measures nothing"
         raise ValueError(f"{what}. Use one of {', '.join(AGGREGATES)}, {_EXAMPLE}")
+    if isinstance(getattr(tree, "body", tree), ast.Call):
+        raise ValueError(f"it is no condition. Write {text.strip()} > NUMBER")
     return Expectation(measures.found, condition)
 
 

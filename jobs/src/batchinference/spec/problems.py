@@ -28,19 +28,25 @@ from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
 from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.fixes import (
+    cron_fix,
     duration_fix,
     example_fix,
+    flag_fix,
     in_units,
+    label_fix,
     length_fix,
+    list_fix,
     memory_fix,
     module_fix,
     number_fix,
+    parameter_fix,
     same_count_fix,
     text_fix,
 )
 from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN, PREFIX, URL_PREFIX
+from batchinference.spec.words import REMOVED, RENAMED, UNSUPPORTED, meant_by
 from batchinference.spec.write.stores import COLLECTION, INDEX
 
 MAX_SHOWN = 60
@@ -97,7 +103,14 @@ PATTERNS = {
     base.ENDPOINT: "an http:// or https:// address without user and password",
 }
 """The expected value, by its pattern."""
-_PATTERN_FIXES = {base.MEMORY: memory_fix, DURATION: duration_fix, base.MODULE_PATH: module_fix}
+_PATTERN_FIXES = {
+    base.CRON: cron_fix,
+    base.MEMORY: memory_fix,
+    DURATION: duration_fix,
+    base.MODULE_PATH: module_fix,
+    base.DNS_LABEL: label_fix,
+    base.PARAMETER_NAME: parameter_fix,
+}
 _TYPE_NAMES = {
     dict: "a mapping",
     list: "a list",
@@ -106,8 +119,10 @@ _TYPE_NAMES = {
     int | float: "a number",
     type(None): "null",
 }
+_ACCELERATOR = ". Write gpu: 1, and acceleratorType: {}"
 _FIX = re.compile(
-    r"\. (?:Add|Choose|Compare|Give|Leave|Mount|Put|Remove|Rename|Request|Set|Store|Use|Write) "
+    r"\. (?:Add|Begin|Choose|Compare|Download|Give|Leave|Mount|Put|Remove|Rename|Request|Set|Store|"
+    "Use|Write) "
 )
 """The fix begins at the last match in a message."""
 _KEY_MARK = "[key]"
@@ -137,14 +152,6 @@ _BOUND_FIXES = {
 }
 _UNITS = {"too_long": "item", "too_short": "item", "string_too_long": "character"}
 """What is counted, by the type of the error about a length."""
-_SYNONYMS = {
-    "replace": "overwrite",
-    "huggingface": "transformers",
-    **dict.fromkeys(("embedding", "embeddings"), "feature-extraction"),
-    **dict.fromkeys(("jsonl", "ndjson"), "json"),
-    "cvs": "csv",
-}
-"""Words that users write for a known name that is not similar enough."""
 _NO_SHUFFLE_OF_ROWS = (
     ": a shuffle of rows would need all rows in memory at once. Write shuffle: files"
 )
@@ -152,36 +159,6 @@ _NO_PART_OF_A_GPU = (
     ": a process gets whole GPUs, because models that share one can use up its memory. Write 1, or "
     "increase batchSize to use the GPU better"
 )
-_RENAMED = {
-    "limits.gpu": "devices",
-    "limits.gpuHours": "deviceHours",
-    "limits.priority": "the chart value policy.maxPriority",
-    "cluster.queue": "queueName",
-    "cluster.queuePriorityClass": "queuePriorityClassName",
-    "errors.retry": "retryFailedRows",
-    "model.timeoutSeconds": "timeout",
-    "spec.startingDeadlineSeconds": "startingDeadline",
-}
-"""The names that fields had in v1alpha1, and their names now. Options were in snake_case."""
-_REMOVED = {
-    "cluster.patches": "the fields of the pods in docs/devices.md",
-    "volumes.mountPath": "cluster.volumeMounts",
-    "volumes.readOnly": "readOnly of cluster.volumeMounts",
-    "steps.nearest": "LanceDB or DuckDB on the embeddings, as in docs/outputs.md",
-    "steps.repartition": "batchSize of the steps that get the rows",
-    "model.padToMultipleOf": "options: {padding: max_length}",
-    "model.maxConcurrentBatches": "engine: {max_num_seqs: NUMBER}",
-    "keras": "the runtime onnx, after model.export('model.onnx', format='onnx')",
-    "tfrecords": "parquet or webdataset",
-    "images": "webdataset with members such as .png, or parquet",
-    "any-to-any": "image-text-to-text",
-    **dict.fromkeys(
-        ("decision", "document-question-answering", "keypoint-matching", "mask-generation",
-         "table-question-answering", "text-to-audio"),
-        "a python step that calls the pipeline of the library",
-    ),
-}  # fmt: skip
-"""The fields and values of v1alpha1 that were removed, and what to use in their place."""
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
@@ -246,10 +223,12 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         message = f"{value} is an older version. Use {new}, and convert the file: docs/upgrades.md"
     elif kind in ("literal_error", "enum"):
         message = _not_one_of(value, details["ctx"]["expected"])
+        message += _of_other_variants(location, owners, value.value)
         if (location[-1], details["input"]) == ("shuffle", "rows"):
             message += _NO_SHUFFLE_OF_ROWS
     else:
-        message = _message(details, value, str(location[-1]) if location else "")
+        names = [word for word in location if isinstance(word, str)]
+        message = _message(details, value, names[-1] if names else "")
     return Problem(path_of(location), message)
 
 
@@ -261,10 +240,8 @@ def _unknown_field(
 ) -> str:
     """Return the message about an unknown field."""
     parent = owners[-1]
-    if new := _new_name(location, parent, value):
-        return f"was renamed. Use {new}"
-    if new := _REMOVED.get(_last_names(location)):
-        return f"was removed. Use {new}"
+    if text := _of_another_version(location, parent, value):
+        return text
     if value is True and (field := _field_with(parent, loc[-1])):
         return f"unknown field; did you mean '{field}: {loc[-1]}'?"
     near = _suggestion(loc[-1], _aliases(parent))
@@ -272,11 +249,25 @@ def _unknown_field(
         *_, format_, _, option = loc  # read, its format, options, the unknown option
         return f"unknown option '{option}' for {format_}{near}"
     for count in range(len(location) - 2, 0, -1):
-        if loc[-1] in _aliases(owners[count]):
+        if loc[-1] in _aliases(owners[count]) and loc[-1] != location[count]:
             return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
     if near.startswith(";"):
         return f"unknown field{near}"
+    if inner := _field_below(parent, str(loc[-1])):
+        return f"unknown field; did you mean '{inner}'?"
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
+
+
+def _of_another_version(
+    location: list[str | int], parent: type[BaseModel] | None, value: object
+) -> str:
+    """Return the message about a field of v1alpha1 or of other tools; empty for other fields."""
+    name = _last_names(location)
+    if new := _new_name(location, parent, value):
+        return f"was renamed. Use {new}"
+    if new := REMOVED.get(name):
+        return f"was removed. Use {new}"
+    return f"unknown field. {UNSUPPORTED[name]}" if name in UNSUPPORTED else ""
 
 
 def _new_name(
@@ -286,7 +277,7 @@ def _new_name(
     name = to_camel(str(location[-1]))
     if location[-2:-1] == ["options"] and name != location[-1] and name in _aliases(parent):
         return name
-    new = _RENAMED.get(_last_names(location))
+    new = RENAMED.get(_last_names(location))
     duration = in_units(value) if name.endswith("Seconds") else ""
     return f"{new}: {duration}" if new and duration else new
 
@@ -301,6 +292,25 @@ def _field_with(model: type[BaseModel] | None, value: str | int) -> str | None:
     fields = model.model_fields if model is not None else {}
     named = ((field.alias or name, _values(model, name)) for name, field in fields.items() if model)
     return next((name for name, known in named if len(known) > 1 and value in known), None)
+
+
+def _field_below(parent: type[BaseModel] | None, name: str) -> str | None:
+    """Return how to write a field with this meaning in a field of `parent`; None if there is none
+    or several."""
+    found = {
+        f"{field.alias or key}: {{{inner}: ...}}"
+        for key, field in (parent.model_fields if parent else {}).items()
+        for model in _models_of(_without_none(_annotation(field)))
+        if (inner := name if name in _aliases(model) else meant_by(name, _aliases(model)))
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _models_of(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models in the type of a field, which may be a union."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    annotations = map(_unwrap, typing.get_args(annotation) if is_union else [annotation])
+    return [each for each in annotations if _is_model(each)]
 
 
 def _field_of_another_variant(
@@ -322,6 +332,28 @@ def _field_of_another_variant(
     return ""
 
 
+def _of_other_variants(
+    location: list[str | int], owners: list[type[BaseModel] | None], value: object
+) -> str:
+    """Return which formats or runtimes have a field with this value; empty if none has."""
+    *_, parent, _own = [None, None, *owners]
+    if parent is None or not isinstance(location[-2], str):
+        return ""
+    models = _models_of(_without_none(_child(parent, location[-2])))
+    names = [
+        str(_values(model, "format")[0])
+        for model in models
+        if "format" in model.model_fields and value in _values_of_alias(model, location[-1])
+    ]
+    return f". It is for the format {', '.join(names)}" if names else ""
+
+
+def _values_of_alias(model: type[BaseModel], alias: str | int) -> tuple[Any, ...]:
+    """Return the values of a field that is a literal or None; empty for other fields."""
+    field = _field(model, str(alias))
+    return typing.get_args(_without_none(_annotation(field))) if field else ()
+
+
 def _values(model: type[BaseModel], field: str) -> tuple[Any, ...]:
     """Return the values of a field that is a literal; empty for other fields."""
     return typing.get_args(model.model_fields[field].annotation)
@@ -339,7 +371,13 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
         return details["msg"]
     fix = list(_FIX.finditer(details["msg"]))[-1:]
     end = fix[0].start() if fix else len(details["msg"])
-    return f"{details['msg'][:end]}, got {value}{details['msg'][end:]}"
+    other = _ACCELERATOR.format(value.value) if _is_name(field, value.value) else ""
+    return f"{details['msg'][:end]}, got {value}{details['msg'][end:]}{other}"
+
+
+def _is_name(field: str, value: object) -> bool:
+    """Return whether the value is the name of a GPU in place of their number."""
+    return field == "gpu" and isinstance(value, str) and value[:1].isalpha()
 
 
 def _with_numbers(expected: str, context: dict[str, Any]) -> str:
@@ -364,11 +402,9 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
     known = None if value.secret else value.value
     match _EXPECTED.get(kind):
         case "a text":
-            return text_fix(value.value)
-        case "a list" if isinstance(value.value, dict):
-            return ". Begin each item with '- '"
+            return "" if value.secret and value.nested else text_fix(value.value)
         case "a list":
-            return ". Write the items in brackets: [a, b]"
+            return list_fix(field, known)
         case "a mapping":
             return same_count_fix(field, known) or example_fix("Write", field)
         case "a whole number" if field == "gpu" and isinstance(known, float):
@@ -377,9 +413,18 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
             return number_fix(known, whole=expected == "a whole number")
     if kind in _UNITS:
         return _length_fix(kind, context, len(details["input"]), field)
-    if pattern_fix := _PATTERN_FIXES.get(context.get("pattern", "")):
-        return pattern_fix(known)
-    return _with_numbers(_BOUND_FIXES.get(kind, ""), context)
+    if kind.startswith("bool"):
+        return flag_fix(known)
+    return _pattern_fix(context.get("pattern", ""), value, known) or _with_numbers(
+        _BOUND_FIXES.get(kind, ""), context
+    )
+
+
+def _pattern_fix(pattern: str, value: _Value, known: object) -> str:
+    """Return the fix for a text that does not match a pattern; empty if there is none."""
+    if pattern == DATABASE_URL and str(value.value).startswith("jdbc:"):
+        return ". Leave out 'jdbc:'"
+    return _PATTERN_FIXES[pattern](known) if pattern in _PATTERN_FIXES else ""
 
 
 def _length_fix(kind: str, context: dict[str, Any], length: int, field: str) -> str:
@@ -425,8 +470,10 @@ def type_name(value: object) -> str:
 
 def _not_one_of(value: _Value, expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
-    if isinstance(value.value, str) and (new := _REMOVED.get(value.value)):
+    if isinstance(value.value, str) and (new := REMOVED.get(value.value)):
         return f"{value} was removed. Use {new}"
+    if isinstance(value.value, str) and (fix := UNSUPPORTED.get(value.value.lower())):
+        return f"{value} is not supported. {fix}"
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
     if near and len(known) > MAX_LISTED:
         return f"{value} is unknown{near}"
@@ -528,9 +575,9 @@ def _suggestion(word: object, known: list[str], *, listed: bool = False) -> str:
     by_lower_case = {name.lower(): name for name in known}
     lower_case = str(word).lower()
     nearest = _closest(lower_case, by_lower_case.keys(), _MIN_SIMILARITY)
-    nearest = nearest or _SYNONYMS.get(lower_case)
-    if nearest in by_lower_case:
-        return f"; did you mean '{by_lower_case[nearest]}'?"
+    meant = meant_by(lower_case, known) or (by_lower_case[nearest] if nearest else None)
+    if meant:
+        return f"; did you mean '{meant}'?"
     return f". Use one of {', '.join(known)}" if known and not listed else ""
 
 

@@ -18,14 +18,38 @@ HIDDEN = "uri_hidden"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
+_OTHER_SCHEMES = {
+    **dict.fromkeys(("s3a", "s3n"), "s3"),
+    "gcs": "gs",
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "az"),
+    "hf": "Use the format huggingface",
+}
+"""Schemes of other tools, and what to write instead."""
+_LIST = ", or read a list of addresses with the format manifest"
+
+
+def _other_store(scheme: str, rest: str) -> str:
+    """Return what to write instead of a scheme of other tools; empty if that is unknown."""
+    other, bucket = _OTHER_SCHEMES.get(scheme, ""), rest.partition("/")[0]
+    if " " in other:
+        return other
+    if other == "az" and re.fullmatch(r"[a-z0-9-]+@[\w.-]+", bucket):  # CONTAINER@ACCOUNT
+        rest = f"{bucket.partition('@')[0]}/{rest.partition('/')[2]}"
+    return f"Write {other}://{rest}" if other and "@" not in rest else ""
+
+
 def _check_uri(uri: str) -> str:
     if match := _INCOMPLETE_SCHEME.match(uri):
-        raise PydanticCustomError(
-            "uri_scheme", "an address begins with '{scheme}://'", {"scheme": match.group(1)}
-        )
+        rest = uri[match.end() :]
+        fixed = f"{match[1]}://{rest if match[1].lower() == 'file' else rest.lstrip('/')}"
+        message = "an address begins with '{scheme}://'. Write {fixed}"
+        raise PydanticCustomError("uri_scheme", message, {"scheme": match[1], "fixed": fixed})
     scheme = scheme_of(uri)
     rest = local_path(uri)
     bucket = rest.split("/")[0]
+    if fix := _other_store(scheme, rest):
+        message = "the scheme '{scheme}://' is not supported. {fix}"
+        raise PydanticCustomError("uri_scheme", message, {"scheme": scheme, "fix": fix})
     if scheme != "file" and "@" in bucket:
         raise PydanticCustomError(
             HIDDEN, "must not contain credentials. Set them in the environment", {}
@@ -34,8 +58,8 @@ def _check_uri(uri: str) -> str:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise PydanticCustomError(
             "uri_scheme",
-            "the scheme '{scheme}://' is not supported. Use a path or one of {known}",
-            {"scheme": scheme, "known": known},
+            "the scheme '{scheme}://' is not supported. Use a path or one of {known}{list}",
+            {"scheme": scheme, "known": known, "list": _LIST if scheme[:4] == "http" else ""},
         )
     if scheme != "file" and not bucket:
         raise PydanticCustomError(

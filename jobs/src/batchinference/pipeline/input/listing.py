@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -22,7 +23,7 @@ from batchinference.pipeline.input.similar_names import similar_names
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
-from batchinference.spec.addresses import scheme_of, unexpanded_variable
+from batchinference.spec.addresses import is_windows_path, scheme_of, unexpanded_variable
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import ReadFiles
@@ -253,8 +254,6 @@ def _visible_part(path: str, pattern: str) -> str:
 
 
 MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
-_WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
-"""The beginning of a path of Windows, also after a directory to which it was taken as relative."""
 
 
 def snapshot_input(
@@ -362,11 +361,27 @@ def _describe_empty(files: PathFiles) -> str:
 
 def _other_path(address: Location) -> str:
     """Return the end of a message about a path that does not exist."""
-    if _WINDOWS.search(address.path):
+    if is_windows_path(address.path):
         return " on this machine. Write a path with '/' instead of a path of Windows"
+    if "\\" in address.path:
+        return ". Write '/' instead of '\\'"
+    if "," in address.path:
+        return ". Write each path as an item of the list"
+    if "{{" in address.path:
+        return ". Only {{ params.NAME }} is replaced. Declare NAME in spec.parameters"
     if unexpanded_variable(address.path):
         return ". Variables are not expanded. Begin the path with ~, or use a parameter of the job"
-    return ". Correct the path"
+    return _of_parent(address) or ". Correct the path"
+
+
+def _of_parent(address: Location) -> str:
+    """Return the end of a message about a missing local directory; empty if it exists."""
+    directory = Path(os_path(address.path)).parent if address.local else Path("/")
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    if not missing:
+        return ""
+    first = Location(str(missing[-1]))
+    return f": there is no directory '{first.path}'{_near_name(first) or '. Correct the path'}"
 
 
 def _describe_directory(directory: Location) -> str:

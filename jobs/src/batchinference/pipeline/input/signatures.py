@@ -23,8 +23,27 @@ _PACKED = {
     rb"\xfd7zXZ\0": "compressed with xz. Unpack it",
     rb"7z\xbc\xaf\x27\x1c": "a 7z archive. Unpack it",
     rb"PK\x03\x04": "a zip archive or a workbook. Unpack it, or export the workbook as CSV",
+    rb"version https://git-lfs": "a pointer of Git LFS. Run 'git lfs pull'",
     rb"PAR1\x15": "a Parquet file. Read it with the format parquet",
 }
+
+
+def no_csv(head: bytes) -> str | None:
+    """Return what a CSV file with these first bytes really is, and what to do; None if it may be
+    CSV."""
+    if HTML.match(head):
+        return "an HTML page, perhaps about an error. Download the file again"
+    if re.match(rb'\s*\{"[^"]*"\s*:', head):
+        return "JSON. Set read.format to json"
+    return packed_as(head)
+
+
+def no_json(head: bytes) -> str | None:
+    """Return what a JSON file with these first bytes really is, and what to do; None if it may be
+    JSON."""
+    if re.match(rb"(\xef\xbb\xbf)?\s*([\[{]|$)", head) or b"\0" in head:
+        return packed_as(head)
+    return packed_as(head) or f"no JSON ({head[:16]!r}...). Correct read.format"
 
 
 def is_parquet(head: bytes) -> bool:

@@ -20,6 +20,7 @@ from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtim
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, parts_of
 from batchinference.pipeline.runtimes.model_files import check
+from batchinference.pipeline.runtimes.model_folder import check_folder
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.preparation import split_prepared
@@ -44,6 +45,7 @@ class ModelTransform(Transform):
             check(place, storage=storage)
         if settings.source_or_none is not None:
             check(settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage)
+        check_folder(settings)
         if settings.factory_or_none is not None:
             from batchinference.pipeline.steps.signatures import factory_problem
             from batchinference.pipeline.steps.user_modules import check_callable

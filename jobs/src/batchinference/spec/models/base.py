@@ -6,16 +6,40 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.addresses import SCHEMES, is_local, scheme_of, unexpanded_variable
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import Place, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
-Source = Annotated[str, Field(min_length=1, max_length=1024)]
+_HUB_ADDRESS = re.compile(
+    r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+).*"
+)
+
+
+def _check_source(source: str) -> str:
+    """Return the source of a model. Raises PydanticCustomError if it can be neither a path, nor an
+    address, nor the id of a model of the Hub."""
+    problem = ""
+    if hub := _HUB_ADDRESS.fullmatch(source):
+        problem = f"a model of the Hub has no address. Write {hub[1]}"
+    elif scheme_of(source) not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        problem = f"this scheme is not supported. Use a path, one of {known}, or the id of a model"
+    elif re.match(r"[A-Za-z]:\\", source):
+        problem = "a path of Windows does not exist on the workers. Write a path with '/'"
+    elif is_local(source) and (variable := unexpanded_variable(source)):
+        problem = f"{variable} is not expanded. Begin the path with ~, or use a parameter"
+    if problem:
+        raise PydanticCustomError("model_source", "{problem}", {"problem": problem})
+    return source
+
+
+Source = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_check_source)]
 Inputs = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=32)]
 Revision = Annotated[str, Field(min_length=1, max_length=256)]
 Label = Annotated[str, Field(min_length=1, max_length=256)]
@@ -183,6 +207,6 @@ def check_revision(source: str, revision: str | None) -> None:
     if revision is not None and re.match(_NOT_ON_THE_HUB, source):
         raise PydanticCustomError(
             "model_revision",
-            "'revision' is for models of the Hub, and '{source}' is none",
+            "'revision' is for models of the Hub, and '{source}' is none. Remove it",
             {"source": source},
         )

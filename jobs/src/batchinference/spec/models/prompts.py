@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.expression import root_of
+from batchinference.spec.problems import did_you_mean
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
 """The name of an input, and the fields and items that are read from it."""
@@ -156,12 +157,15 @@ def _names_in(texts: Iterable[str], inputs: Mapping[str, str]) -> list[str]:
 
 
 def _unused(name: str) -> PydanticCustomError:
-    return _error(f"input '{name}' is not used")
+    return _error(
+        f"input '{name}' is not used. Write {{{name}}} in the prompt, or remove the input"
+    )
 
 
 def _check_input(name: str, inputs: Mapping[str, str]) -> None:
     if name not in inputs:
-        raise _error(f"'{name}' is not an input. The inputs are {', '.join(inputs)}")
+        known = did_you_mean(name, inputs) or f". Add it to inputs, or use {', '.join(inputs)}"
+        raise _error(f"'{name}' is not an input{known}")
 
 
 def _error(message: str) -> PydanticCustomError:

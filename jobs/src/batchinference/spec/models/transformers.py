@@ -200,7 +200,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
             is_set = getattr(self, field) != type(self).model_fields[field].default
             if is_set and self.task not in tasks:
                 description = describe_tasks(tasks)
-                message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'"
+                message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'. "
+                message += "Remove it, or change task"
                 raise _error("model_field", message)
         if self.request is not None or self.request_url is not None:
             self._check_request()

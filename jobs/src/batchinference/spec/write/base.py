@@ -127,7 +127,7 @@ class WriteKeyed(WriteModel):
     @model_validator(mode="after")
     def _check_key(self) -> Self:
         if (self.mode == "merge") != (self.key is not None):
-            problem = "mode: merge needs the columns that identify a row. Set key"
+            problem = "mode: merge needs the columns that identify a row. Write key: [COLUMN]"
             if self.key is not None:
                 problem = "key: only the mode merge uses it. Set mode to merge, or remove key"
             raise PydanticCustomError("write_key", problem, {})

@@ -40,7 +40,7 @@ from batchinference.pipeline.input.encoding_hints import (
 )
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
-from batchinference.pipeline.input.signatures import HEAD_BYTES
+from batchinference.pipeline.input.signatures import HEAD_BYTES, no_csv
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.column_types import parse_types
@@ -63,6 +63,8 @@ BAD_ROWS = 10_000
 
 
 class CsvReader(Reader):
+    other_format = staticmethod(no_csv)
+
     sampled_files = 1000
 
     def __init__(self, options: CsvOptions, *, adjustable: bool = True) -> None:

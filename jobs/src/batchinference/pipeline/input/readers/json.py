@@ -23,7 +23,7 @@ from batchinference.pipeline.input.readers.records import (
     samples_of,
     whole,
 )
-from batchinference.pipeline.input.signatures import packed_as
+from batchinference.pipeline.input.signatures import no_json, packed_as
 from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import parse_types
@@ -94,7 +94,7 @@ def _cut(rows: bytes, start: int, stop: int) -> int:
 
 
 class JsonReader(Reader):
-    other_format = staticmethod(packed_as)
+    other_format = staticmethod(no_json)
 
     sampled_files = 256
 

@@ -6,8 +6,6 @@ other tasks use the library's pipeline for the task.
 
 from __future__ import annotations
 
-import transformers
-
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import local_tokenizer
@@ -17,6 +15,8 @@ from batchinference.spec.models.transformers_tasks import GENERATION
 
 def load_transformers(model: TransformersModel, device: Device) -> Runtime:
     """Return a model that is loaded and ready on a device."""
+    import transformers  # not for checks, because the import takes seconds
+
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if model.request is not None:

@@ -1,0 +1,204 @@
+"""Mistakes in the YAML and in the fields of a job."""
+
+from __future__ import annotations
+
+from support.mistakes import SCHEDULE, Mistake
+
+STEP = "  - name: long\n    filter: len(text) > 20\n"
+FILTER = "filter: len(text) > 20"
+
+
+def _added(text: str, right: str, says: str | None = None) -> Mistake:
+    """Return a mistake in a field that is added to the spec."""
+    old = "  write:\n"
+    return Mistake(
+        f"  {text}\n{old}", f"  {right}\n{old}", old, says=right if says is None else says
+    )
+
+
+def _step(text: str, right: str, says: str | None = None) -> Mistake:
+    """Return a mistake in a field of the model step."""
+    return Mistake(text, right, "batchSize: 32", says=says)
+
+
+def _schedule(text: str, right: str = '"30 2 * * *"', says: str | None = None) -> Mistake:
+    return Mistake(text, right, '"30 2 * * *"', says=says, base=SCHEDULE)
+
+
+MISTAKES = {
+    "wrong indentation": Mistake("   paths", "    paths", says="in column 3. Indent"),
+    "a tab": Mistake("\tformat: csv", "    format: csv", says="spaces"),
+    "no colon": Mistake("    format csv", "    format: csv", says="':'"),
+    "no space after the colon": Mistake("    format:csv", "    format: csv", says="':'"),
+    "a quote that is not closed": Mistake("'./out", "'./out'", "./out", says="Add the quote"),
+    "a bracket that is not closed": Mistake("[./reviews.csv", "[./reviews.csv]", says="']'"),
+    "a glob without quotes": Mistake("[*.csv]", "['*.csv']", "[./reviews.csv]", says="in quotes"),
+    "@ without quotes": Mistake("name: @reviews", "name: reviews", says="in quotes"),
+    "a quoted text in an expression": Mistake(
+        "filter: 'a' != text", "filter: \"'a' != text\"", FILTER, says="in quotes"
+    ),
+    "! at the beginning": Mistake(
+        "filter: !startswith(text, 'a')", "filter: \"not startswith(text, 'a')\"", FILTER,
+        says="in quotes",
+    ),
+    "> at the beginning": Mistake("filter: > 20", 'filter: "n > 20"', FILTER, says="in quotes"),
+    "': ' in an expression": Mistake(
+        "filter: text != 'a: b'", "filter: \"text != 'a: b'\"", FILTER, says="in quotes"
+    ),
+    "a Windows path in double quotes": Mistake(
+        '["C:\\data\\a.csv"]', "[./reviews.csv]", says="Write '/'"
+    ),
+    "a key twice": Mistake("batchSize: 32\n    batchSize: 64", "batchSize: 32", says="Remove one"),
+    "no metadata": Mistake("", "metadata:\n  name: reviews\n", says="metadata: {name: my-name}"),
+    "no apiVersion": Mistake("", "apiVersion: batchinference.dev/v1beta1\n",
+                             says="apiVersion: batchinference.dev/v1beta1"),
+    "another kind": Mistake("kind: RayJob", "kind: BatchInference", says="BatchInference or"),
+    "another version": Mistake("batchinference.dev/v1\n", "batchinference.dev/v1beta1\n",
+                               says="'batchinference.dev/v1beta1'?"),
+    "capitals in the name": Mistake("name: My_Reviews", "name: my-reviews", "name: reviews",
+                                    says="Write my-reviews"),
+    "a digit at the beginning of the name": Mistake("name: 2reviews", "name: reviews2",
+                                                    "name: reviews", says="a letter"),
+    "NO as a name": Mistake("name: NO", "name: 'no'", "name: reviews", says="in quotes"),
+    "a date as a name": Mistake("name: 2024-01-01", "name: of-2024-01-01", "name: reviews",
+                                says="in quotes"),
+    "a long name": Mistake(f"name: {'r' * 64}", f"name: {'r' * 40}", "name: reviews",
+                           says="Remove 24 characters"),
+    "no read": Mistake("", "  read:\n    format: csv\n    paths: [./reviews.csv]\n",
+                       says="Add read: {format: csv, paths:"),
+    "input": Mistake("  input:", "  read:", says="'read'"),
+    "output": Mistake("  output:", "  write:", says="'write'"),
+    "no output path": Mistake("", "    path: ./out\n", says="Add path: ./"),
+    "path in read": Mistake("path: ./reviews.csv", "paths: [./reviews.csv]", says="'paths'"),
+    "a list without brackets": Mistake(
+        "paths: ./reviews.csv, ./reviews.csv", "paths: [./reviews.csv, ./reviews.csv]",
+        "paths: [./reviews.csv]", says="[./reviews.csv, ./reviews.csv]",
+    ),
+    "no paths": Mistake("paths: []", "paths: [./reviews.csv]", says="paths: ["),
+    "null as a path": Mistake("[null]", "[./reviews.csv]", says="Give it a value"),
+    "a misspelled field": Mistake("batchsize", "batchSize"),
+    "a field at the wrong level": Mistake("      batchSize: 32", "    batchSize: 32",
+                                          says="spec.steps[1]. Move it"),
+    "device": _step("device: cuda", "resources: {gpu: 1}", "resources: {gpu: ...}"),
+    "gpus": _step("gpus: 1", "resources: {gpu: 1}", "resources: {gpu: ...}"),
+    "num_gpus": _step("resources: {num_gpus: 1}", "resources: {gpu: 1}", "'gpu'"),
+    "concurrency": _step("concurrency: {max: 4}", "replicas: {max: 4}", "'replicas'"),
+    "image": _added("image: me/image:1", "cluster: {image: 'me/image:1'}", "cluster: {image: ...}"),
+    "limit in read": Mistake(
+        "[./reviews.csv]\n    limit: 10", "[./reviews.csv]\n    options: {limit: 10}",
+        "[./reviews.csv]", says="options: {limit: ...}",
+    ),
+    "where": Mistake("where: len", "filter: len", says="'filter'"),
+    "map": Mistake("map: {callable: 'steps:clean'}", "python: {callable: 'steps:clean'}", FILTER,
+                   says="'python'"),
+    "sort": Mistake("sort: [n]", FILTER, says="with the output"),
+    "a misspelled step": Mistake("fliter: len", "filter: len", says="'filter'"),
+    "no action": Mistake("  - name: long\n", STEP, says="Add one of"),
+    "two actions": Mistake(f"{FILTER}\n    dropColumns: [n]",
+                           f"{FILTER}\n  - name: drop\n    dropColumns: [n]", FILTER,
+                           says="Move dropColumns"),
+    "the same name twice": Mistake("name: long", "name: other", "name: embed", says="Rename one"),
+    "no name of a step": Mistake("  - filter: len", "  - name: my-name\n    filter: len",
+                                 "  - name: long\n    filter: len", says="name: my-name"),
+    "a column without brackets": Mistake("dropColumns: n", "dropColumns: [n]", FILTER, says="[n]"),
+    "a list of new names": Mistake("renameColumns: [n, k]", "renameColumns: {n: k}", FILTER,
+                                   says="{OLD: NEW}"),
+    "inputs as a list": Mistake("inputs: [text]", "inputs: {text: text}", says="{text: COLUMN}"),
+    "inputs of another task": Mistake("{review: text}", "{text: text}", says="{text: COLUMN}"),
+    "outputs": Mistake("outputs: e", "output: e", says="'output'"),
+    "prompt for embeddings": Mistake("output: embedding\n      prompt: '{text}'",
+                                     "output: embedding", says="text-generation"),
+    "batchSize: 0": _step("batchSize: 0", "batchSize: 32", "such as 32"),
+    "batchSize: large": _step("batchSize: large", "batchSize: 32", "such as 32"),
+    "replicas: 4": _step("replicas: 4", "replicas: {min: 4, max: 4}"),
+    "min above max": _step("replicas: {min: 4, max: 2}", "replicas: {min: 4, max: 4}",
+                           "Set max to 4"),
+    "memory: 4": _step("resources: {memory: 4}", "resources: {memory: 4Gi}", "4Gi"),
+    "memory: 4GB": _step("resources: {memory: 4GB}", "resources: {memory: 4Gi}", "4Gi"),
+    "memory: 4G B": _step("resources: {memory: 4G B}", "resources: {memory: 4Gi}", "4Gi"),
+    "cpu: 500 m": _step("resources: {cpu: 500 m}", "resources: {cpu: 500m}", "500m"),
+    "cpu: half": _step("resources: {cpu: half}", "resources: {cpu: 0.5}", "0.5"),
+    "gpu: A100": _step("resources: {gpu: A100}", "resources: {gpu: 1, acceleratorType: A100}",
+                       "gpu: 1, and acceleratorType: A100"),
+    "gpu: true": _step("resources: {gpu: true}", "resources: {gpu: 1}", "Write 1"),
+    "a map as env": _added("cluster: {env: {A: b}}", "cluster: {env: [{name: A, value: b}]}",
+                           "[{name: NAME, value: TEXT}]"),
+    "KEY=VALUE as env": _added("cluster: {env: ['A=b']}", "cluster: {env: [{name: A, value: b}]}",
+                               "[{name: NAME, value: TEXT}]"),
+    "a number as the value of a variable": _added(
+        "cluster: {env: [{name: A, value: 1}]}", "cluster: {env: [{name: A, value: '1'}]}",
+        "in quotes",
+    ),
+    "secretRef in env": _added(
+        "cluster: {env: [{name: A, valueFrom: {secretRef: {name: s, key: k}}}]}",
+        "cluster: {env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}",
+        "secretKeyRef",
+    ),
+    "a number of workers": _added("cluster: {workers: 4}", "cluster: {workers: {min: 4, max: 4}}",
+                                  "{min: 4, max: 4}"),
+    "a name as a pull secret": _added("cluster: {imagePullSecrets: [s]}",
+                                      "cluster: {imagePullSecrets: [{name: s}]}", "{name: NAME}"),
+    "packages in the job": _added("requirements: [numpy]", "cluster: {image: 'me/image:1'}",
+                                  "cluster.image"),
+    "a number as errors": _added("errors: 10", "errors: {maxRows: 10}"),
+    "a percentage": _added("errors: {maxPercent: 5%}", "errors: {maxPercent: 5}", "Write 5"),
+    "150 percent": _added("errors: {maxPercent: 150}", "errors: {maxPercent: 100}", "Write 100"),
+    "a number as retry": _added("retry: 3", "retry: {maxAttempts: 3}"),
+    "a duration without a unit": _added("deadlines: {total: 3600}", "deadlines: {total: 1h}",
+                                        "1h"),
+    "a duration in words": _added("deadlines: {total: 2 hours}", "deadlines: {total: 2h}", "2h"),
+    "timeout": _added("timeout: {total: 1h}", "deadlines: {total: 1h}", "'deadlines'"),
+    "suspend: 'yes'": _added("suspend: 'yes'", "suspend: true", "true"),
+    "a map as parameters": _added("parameters: {day: x}", "parameters: [{name: day, value: x}]",
+                                  "[{name: NAME, value: TEXT}]"),
+    "a capital in a parameter": _added("parameters: [{name: Day, value: x}]",
+                                       "parameters: [{name: day, value: x}]", "Write day"),
+    "default of a parameter": _added("parameters: [{name: day, default: x}]",
+                                     "parameters: [{name: day, value: x}]", "'value'"),
+    "a parameter that is not declared": Mistake(
+        "['{{ params.kind }}.csv']", "['{{ params.kind }}.csv']\n  parameters:\n"
+        "  - name: kind\n    value: ./reviews", "[./reviews.csv]", says="'- name: kind'",
+    ),
+    "a parameter without params": Mistake(
+        "['{{ kind }}.csv']\n  parameters: [{name: kind, value: ./reviews}]",
+        "['{{ params.kind }}.csv']\n  parameters: [{name: kind, value: ./reviews}]",
+        "[./reviews.csv]", says="{{ params.kind }}",
+    ),
+    "a parameter without quotes": Mistake(
+        "[{{ params.kind }}]\n  parameters: [{name: kind, value: ./reviews.csv}]",
+        "['{{ params.kind }}']\n  parameters: [{name: kind, value: ./reviews.csv}]",
+        "[./reviews.csv]", says="in quotes",
+    ),
+    "a parameter in cluster": _added(
+        "cluster: {image: '{{ params.a }}'}\n  parameters: [{name: a, value: b}]",
+        "cluster: {image: b}", "Write the value itself",
+    ),
+    "a gate with two sizes": _added("gate: {rows: 10, percent: 5, expect: mean(n) > 1}",
+                                    "gate: {rows: 10, expect: mean(n) > 1}", "one of them"),
+    "avg in a gate": _added("gate: {rows: 10, expect: avg(n) > 1}",
+                            "gate: {rows: 10, expect: mean(n) > 1}", "Use mean"),
+    "a row in a gate": _added("gate: {rows: 10, expect: n > 1}",
+                              "gate: {rows: 10, expect: mean(n) > 1}", "mean"),
+    "a gate without a condition": _added("gate: {rows: 10, expect: mean(n)}",
+                                         "gate: {rows: 10, expect: mean(n) > 1}", "mean(n) > "),
+    "a text as a gate": _added("gate: mean(n) > 1", "gate: {rows: 100, expect: mean(n) > 0.5}",
+                               "gate: {rows: 100, expect:"),
+    "if": _step("if: n > 1", "when: n > 1", "'when'"),
+    "= in when": _step("when: n = 1", "when: n == 1", "n == 1"),
+    "a result of the step in when": _step("when: embedding is None", "when: text is not None",
+                                          "later step"),
+    "@daily": _schedule('"@daily"', '"0 0 * * *"'),
+    "a schedule with seconds": _schedule('"0 30 2 * * *"'),
+    "a schedule with four fields": _schedule('"30 2 * *"', says="30 2 * * MON-FRI"),
+    "minute 60": _schedule('"60 2 * * *"', says="0 to 59"),
+    "a time of day": _schedule('"2:30"'),
+    "a schedule that begins with *": _schedule("* 2 * * *", '"* 2 * * *"', says="in quotes"),
+    "a city as the time zone": _schedule(
+        '"30 2 * * *"\n  timeZone: Berlin', '"30 2 * * *"\n  timeZone: Europe/Berlin',
+        says="Europe/Berlin",
+    ),
+    "a schedule of another kind": Mistake(
+        "kind: BatchInference\n", "kind: BatchInferenceSchedule\n", base=SCHEDULE,
+        says="kind: BatchInferenceSchedule",
+    ),
+}  # fmt: skip

@@ -1,0 +1,139 @@
+"""Mistakes in `python` steps and in their code."""
+
+from __future__ import annotations
+
+from support.mistakes import FILES, Mistake
+from support.mistakes import JOB as _JOB
+
+STEP = _JOB[_JOB.index("  - name: embed") : _JOB.index("  write:")]
+CLEAN = "def clean(batch):\n    return batch\n"
+CALLING = "callable: 'steps:clean'"
+
+
+def _step(text: str) -> str:
+    return f"  - name: own\n    python: {text}\n"
+
+
+def _field(wrong: str, says: str, right: str = CALLING) -> Mistake:
+    """Return a mistake in the fields of the step."""
+    wrong = wrong if wrong.startswith(("'", "[")) else f"{{{wrong}}}"
+    return Mistake(_step(wrong), _step(f"{{{right}}}"), STEP, says=says)
+
+
+def _code(wrong: str, right: str, says: str, fields: str = CALLING, others: str = "") -> Mistake:
+    """Return a mistake in steps.py. `others` is the code of h.py."""
+    files = {"h.py": others} if others else {}
+    step = _step(f"{{{fields}}}")
+    return Mistake(
+        step, step, STEP, {**files, "steps.py": wrong}, {**files, "steps.py": right}, says
+    )
+
+
+MISTAKES = {
+    "a text as the step": _field("'steps:clean'", "{callable: 'steps:NAME'}"),
+    "function": _field("function: 'steps:clean'", "'callable'"),
+    "script": _field("script: steps.py", "'callable'"),
+    "kwargs": _field(f"{CALLING}, kwargs: {{}}", "'callArgs'", f"{CALLING}, callArgs: {{}}"),
+    "a list as callArgs": _field(
+        f"{CALLING}, callArgs: [en]", "callArgs: {NAME: VALUE}", f"{CALLING}, callArgs: {{}}"
+    ),
+    "map_batches": _field(f"{CALLING}, method: map_batches", "'mapBatches'",
+                          f"{CALLING}, method: mapBatches"),
+    "batchSize in the step's code": _field(f"{CALLING}, batchSize: 3", "spec.steps[1]. Move it"),
+    "a file as the module": _field("callable: 'steps.py:clean'", "'steps:clean'"),
+    "a misspelled module": _field("callable: 'stepz:clean'", "'steps'"),
+    "a misspelled function": _field("callable: 'steps:claen'", "'clean'"),
+    "a dash in the module": Mistake(
+        _step("{callable: 'my-steps:clean'}"), _step("{callable: 'my_steps:clean'}"), STEP,
+        {"my-steps.py": CLEAN}, {"my_steps.py": CLEAN}, "write my_steps:clean",
+    ),
+    "no colon after def": _code("def clean(batch) return batch\n", CLEAN, "line 1"),
+    "no indentation": _code("def clean(batch):\nreturn batch\n", CLEAN, "line 2"),
+    "a package that is not installed": _code(
+        f"import no_such_package\n{CLEAN}", CLEAN, "line 1 imports 'no_such_package'"
+    ),
+    "a relative import": _code(
+        f"from .h import g\n{CLEAN}", f"from h import g\n{CLEAN}", "Write 'from h import g'",
+        others="def g(): ...\n",
+    ),
+    "a relative import of a module": _code(
+        f"from . import h\n{CLEAN}", f"import h\n{CLEAN}", "Write 'import h'", others="g = 1\n"
+    ),
+    "no parameter": _code("def clean():\n    return {}\n", CLEAN, "Write 'def clean(batch)'"),
+    "two parameters": _code(
+        "def clean(batch, lang):\n    return batch\n",
+        "def clean(batch, lang='en'):\n    return batch\n", "callArgs: {lang: ...}",
+    ),
+    "a misspelled argument": Mistake(
+        _step(f"{{{CALLING}, callArgs: {{lnag: en}}}}"),
+        _step(f"{{{CALLING}, callArgs: {{lang: en}}}}"), STEP,
+        {"steps.py": "def clean(batch, lang):\n    return batch\n"}, says="'lang'",
+    ),
+    "constructorArgs of a function": Mistake(
+        _step(f"{{{CALLING}, constructorArgs: {{lang: en}}}}"),
+        _step(f"{{{CALLING}, callArgs: {{lang: en}}}}"), STEP,
+        {"steps.py": "def clean(batch, lang):\n    return batch\n"}, says="Use callArgs",
+    ),
+    "a class without __call__": _code(
+        "class Clean:\n    def run(self, batch): return batch\n",
+        "class Clean:\n    def __call__(self, batch): return batch\n",
+        "'def __call__(self, batch)'",
+        "callable: 'steps:Clean'",
+    ),
+    "a __call__ without self": _code(
+        "class Clean:\n    def __call__(batch): return batch\n",
+        "class Clean:\n    def __call__(self, batch): return batch\n",
+        "'def __call__(self, batch)'",
+        "callable: 'steps:Clean'",
+    ),
+    "no arguments of the constructor": Mistake(
+        _step("{callable: 'steps:Clean'}"),
+        _step("{callable: 'steps:Clean', constructorArgs: {path: a}}"), STEP,
+        {"steps.py": "class Clean:\n    def __init__(self, path): ...\n"
+                     "    def __call__(self, batch): return batch\n"},
+        says="constructorArgs: {path: ...}",
+    ),
+    "a text as a column": _code(
+        "def clean(batch):\n    return {'id': batch['id'], 'x': 'abc'}\n",
+        "def clean(batch):\n    return {'id': batch['id'], 'x': ['abc'] * len(batch['id'])}\n",
+        "Write ['abc'] * len(batch['id'])",
+    ),
+    "no return": _code(
+        "def clean(batch):\n    batch['x'] = batch['n']\n",
+        "def clean(batch):\n    batch['x'] = batch['n']\n    return batch\n", "Add return batch",
+    ),
+    "async": _code("async def clean(batch):\n    return batch\n", CLEAN, "Remove 'async'"),
+    "yield": _code("def clean(batch):\n    yield batch\n", CLEAN, "Write return"),
+    "a list as the batch": _code(
+        "def clean(batch):\n    return [text for text in batch['text']]\n",
+        "def clean(batch):\n    return {'x': [text for text in batch['text']]}\n",
+        "Write return {'NAME': values}",
+    ),
+    "a column that does not exist": _code(
+        "def clean(batch):\n    return {'x': batch['txt']}\n",
+        "def clean(batch):\n    return {'x': batch['text']}\n", "did you mean 'text'?",
+    ),
+    "a batch as a row": _code(
+        "def clean(row):\n    return {'x': row['text'].upper()}\n",
+        "def clean(row):\n    return {'x': [text.upper() for text in row['text']]}\n",
+        "Set method: map",
+    ),
+    "a name without an import": _code(
+        "def clean(batch):\n    return {'x': np.abs(batch['n'])}\n",
+        "import numpy as np\ndef clean(batch):\n    return {'x': np.abs(batch['n'])}\n",
+        "Add 'import numpy as np'",
+    ),
+    "a dot before the function": _field("callable: 'steps.clean'", "Write steps:clean"),
+    "self in a function": _code(
+        "def clean(self, batch):\n    return batch\n", CLEAN, "Write 'def clean(batch)'"
+    ),
+    "json.py beside the job": Mistake(
+        _step(f"{{{CALLING}}}"), _step(f"{{{CALLING}}}"), STEP, {"json.py": ""}, {},
+        "Rename json.py",
+    ),
+    "a package beside the job": Mistake(
+        _step(f"{{{CALLING}}}"), _step(f"{{{CALLING}}}"), STEP, {"pandas/__init__.py": ""}, {},
+        "Rename pandas",
+    ),
+}  # fmt: skip
+assert FILES["steps.py"] == CLEAN

@@ -1,0 +1,74 @@
+"""`validate` answers each typical mistake with the field, the value, and a correction that is
+right. `messages.yaml` has all answers."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchinference.cli import exits
+from plugins.messages import Messages
+from support.mistakes import Mistake, answer, document, expressions, files, models, python
+
+CPU_SECONDS = 3
+HEAVY = ("ray", "torch", "transformers")
+AREAS = (document, expressions, python, models, files)
+MISTAKES = {
+    f"{area.__name__.rpartition('.')[2]}: {about}": mistake
+    for area in AREAS
+    for about, mistake in area.MISTAKES.items()
+}
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current directory, whose modules only this test imports."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_the_answer_says_what_to_write(
+    mistake: Mistake, work: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    wrong, right = work / "wrong", work / "right"
+    for directory in (wrong, right):
+        directory.mkdir()
+    monkeypatch.chdir(wrong)
+    code, said = answer(wrong, mistake.job(mistake.wrong), mistake.files)
+    assert code == exits.BAD_INPUT
+    messages.check(said)
+    assert (mistake.right if mistake.says is None else mistake.says) in said
+    monkeypatch.chdir(right)
+    corrected = mistake.files if mistake.right_files is None else mistake.right_files
+    assert answer(right, mistake.job(mistake.right), corrected)[0] == exits.SUCCESS
+
+
+@pytest.mark.parametrize("name", ["files: a misspelled file", "models: no tokenizer"])
+def test_an_answer_takes_little_time(
+    name: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    answer(work, MISTAKES[name].job(MISTAKES[name].wrong), MISTAKES[name].files)
+    program = f"""
+import sys
+from batchinference.cli.main import app
+try:
+    app(["validate", "job.yaml"])
+finally:
+    print(set({HEAVY!r}) & sys.modules.keys())
+"""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < CPU_SECONDS

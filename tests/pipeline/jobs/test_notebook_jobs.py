@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+import ray
 
 from batchinference import Job, JobFailed, run
 from batchinference.pipeline.storage.location import Location
@@ -82,6 +83,14 @@ def test_append_adds_the_rows_of_another_frame() -> None:
         result = run_here(job_of(frame, mode="append"))
     assert sorted(result.to_pandas().text) == list(FRAME.text)
     assert sorted(result.to_pandas().row) == [0, 0, 1, 1, 2]  # in each frame
+
+
+def test_a_job_does_not_end_the_ray_of_the_session(
+    monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    with messages.raises(JobFailed), in_this_process():
+        run(job_of())
 
 
 def test_data_replaces_the_input_of_a_job(tmp_path: Path) -> None:

@@ -73,7 +73,9 @@ def test_names_show_whether_code_is_a_class_and_are_unique() -> None:
     assert [step.python.is_class for step in found] == [True, False, False, False, False]
 
 
+TENSOR = "import torch\nk = torch.ones(2)\ndef f(x): return k"
 SAME = {
+    "tensor": (TENSOR, TENSOR + "  # in other memory"),
     "comment": ("def f(x): return x + 1", "# a\n\n\ndef f(x):\n    return x + 1  # b"),
     "order": ("a = 1\nb = 2\ndef f(x): return a + b", "b = 2\na = 1\ndef f(x): return a + b"),
     "unused": ("def f(x): return 1", "other = 5\ndef f(x): return 1"),

@@ -248,4 +248,8 @@ class _ContentPickler(CloudPickler):
                 return ("class", value.__qualname__, value.__bases__, members)
             case set() | frozenset():
                 return ("set", sorted(map(_content_of, value)))
+        if type(value).__module__.startswith("torch") and hasattr(value, "is_sparse"):
+            # it pickles addresses of memory
+            numbers = value.detach().cpu().reshape(-1).contiguous().view(sys.modules["torch"].uint8)
+            return ("tensor", str(value.dtype), tuple(value.shape), numbers.numpy().tobytes())
         return None

@@ -121,6 +121,10 @@ def local_ray(
     redirects the output of Ray to a file. Raises JobFailure if Ray does not start, and Interrupted
     if `check_stop` does meanwhile.
     """
+    if ray.is_initialized():  # by code of the user, whose data would be lost
+        raise JobFailure(
+            "Ray runs in this process already, and a job starts its own. Call ray.shutdown() first"
+        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     add_import_path(directory)
     with random_token(), _output_to_file() if quiet else nullcontext():

@@ -18,13 +18,11 @@ from batchinference.pipeline.commit.lease import is_dead, this_process
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.history import DIED, RunRecord, figures_of
+from batchinference.spec.history import DIED, KEPT_RUNS, SHOWN_RUNS, RunRecord, figures_of
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
 
-KEPT_RUNS, SHOWN_RUNS = 100, 20
-"""Maximum number of runs that are kept per output, and that a report or a page shows."""
 UPDATE_SECONDS = 60.0
 """Minimum time between two writes of the record of a run that has not ended."""
 SILENT_SECONDS = 150.0
@@ -93,7 +91,7 @@ class RunHistory:
         return []
 
 
-def read_history(directory: Location, most: int = KEPT_RUNS) -> list[RunRecord]:
+def read_history(directory: Location, most: int) -> list[RunRecord]:
     """Return the last runs, oldest first. Records that are damaged are left out."""
     return _read(directory, _files_in(directory)[-most:])
 

@@ -365,7 +365,7 @@ checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints, also
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/checkpoint.py
 
 .PHONY: command-line
-command-line: $(VENV)/.test ## Measure the CPU time of --help and validate against their limits
+command-line: $(VENV)/.test ## Measure the CPU time of commands against their limits
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/command_line.py
 
 .PHONY: resume

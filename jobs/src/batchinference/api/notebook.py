@@ -105,7 +105,7 @@ def _lines(report: Report) -> list[tuple[str, str]]:
 
 
 def _progress(report: Report) -> list[tuple[str, str]]:
-    state = f"{report.state.value}: {report.stage}" if report.stage else report.state.value
+    state = f"{report.activity}: {report.stage}" if report.stage else report.activity
     lines = [("job", report.name), ("state", state)]
     if (progress := report.progress) is not None:
         lines.append(("rows", progress.rows_text))

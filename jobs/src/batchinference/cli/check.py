@@ -69,14 +69,15 @@ def outputs_are_readable() -> bool:
     """Return whether outputs can be read here. If not, print what to install. Arrow gets no pandas.
 
     At its first conversion, Arrow imports pandas if it can, which takes more time and memory than
-    the rest of most commands."""
+    the rest of most commands. Its own memory pool keeps memory that the system's would free."""
     if not pipeline_is_installed():
         return False
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas)
         try:
-            import pyarrow as pa
-
             pa.scalar(None)
         finally:
             sys.meta_path.remove(_NoPandas)

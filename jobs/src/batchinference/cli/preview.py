@@ -18,7 +18,7 @@ from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
-from batchinference.text import in_one_line, without_controls
+from batchinference.text import counted, in_one_line, without_controls
 
 if TYPE_CHECKING:
     from batchinference.pipeline.preview import Outcome, Preview
@@ -133,7 +133,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
         for line in lines_of_rows(found):
             echo(line)
         if written.num_rows > rows:
-            echo(f"... and {written.num_rows - rows} more row(s)")
+            echo(f"... and {counted(written.num_rows - rows, 'more row')}")
     else:
         steps = [as_data(outcome) for outcome in outcomes]
         print_data({"steps": steps, "rows": list(map(_plain, found))}, form)

@@ -14,6 +14,7 @@ from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
 from batchinference.api.outputs import (
     error_groups,
+    failed_row,
     history_of,
     last_log,
     report_page,
@@ -23,6 +24,7 @@ from batchinference.api.progress import Observation, SpeedMeter, observed_job, o
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.output.error_groups import Record
 from batchinference.spec.history import table_of
 from batchinference.ui.pages import JobDetails, JobEntry
 
@@ -106,6 +108,11 @@ class ObservedJob:
             if self._details is None or self._is_outdated(self._details, entry):
                 self._details = monotonic(), self._read_details(entry)
             return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
+
+    def failed_row(self, row_id: str) -> list[Record]:
+        """Return the error records of a row; none if it has not failed. Raises Unreadable."""
+        with readable():
+            return failed_row(self.output(), row_id)
 
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:

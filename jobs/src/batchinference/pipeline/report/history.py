@@ -11,16 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.lease import is_dead, this_process
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.history import DIED, KEPT_RUNS, SHOWN_RUNS, RunRecord, figures_of
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.execution.attempt_run import AttemptRun
 
 UPDATE_SECONDS = 60.0
 """Minimum time between two writes of the record of a run that has not ended."""

@@ -166,7 +166,7 @@ def test_damaged_and_hostile_records_do_no_harm(source: Path, output: Path) -> N
     file.with_name("c.json").write_text("[" * 10**6)
     hostile = stored | {"version": "\x1b[2J", "future": 1}
     file.with_name("z.json").write_text(json.dumps(hostile))
-    runs = read_history(Location(str(file.parent)))
+    runs = read_history(Location(str(file.parent)), 10)
     assert [run.version for run in runs] == [stored["version"], "[2J"]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors
-from batchinference.spec.history import RunRecord
+from batchinference.spec.history import SHOWN_RUNS, RunRecord
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount
@@ -192,16 +192,11 @@ def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
                 yield from _outputs_in(inside[name], levels - 1)
 
 
-def history_of(output: str, most: int | None = None) -> list[RunRecord]:
-    """Return the runs that have written to an output, oldest first: the last `most`, or all that
-    are known."""
-    from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
-    from batchinference.pipeline.report.history import KEPT_RUNS, read_history
-    from batchinference.pipeline.storage.location import Location
+def history_of(output: str, most: int = SHOWN_RUNS) -> list[RunRecord]:
+    """Return the last runs that have written to an output, oldest first. Raises JobFailure."""
+    from batchinference.pipeline.report.history import read_history
 
-    place = Location(output)
-    layout = Layout("", place, place / STATE_DIRECTORY, place / STATE_DIRECTORY)
-    return read_history(layout.history, most or KEPT_RUNS)
+    return read_history(stored_jobs(output)[0].layout.history, most)
 
 
 def logs_of(work: StoredJob) -> list[Location]:

@@ -18,14 +18,11 @@ from batchinference.api.workers import read_job
 from batchinference.cli import exits
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
-from batchinference.spec.history import table_of
+from batchinference.spec.history import KEPT_RUNS, table_of
 from batchinference.spec.report import Report
 
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
-
-SHOWN_RUNS = 10
-"""Maximum number of runs in the text. The formats for programs have all."""
 
 
 def show_status(target: Target, form: Format) -> None:
@@ -41,7 +38,7 @@ def show_status(target: Target, form: Format) -> None:
     found: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
         first, *others = map(_data_of, found)
-        runs = read_output("status", target, history_of)
+        runs = read_output("status", target, partial(history_of, most=KEPT_RUNS))
         records = [run.model_dump(mode="json", by_alias=True, exclude_none=True) for run in runs]
         print_data([first | {"history": records}, *others], form)
         return
@@ -50,7 +47,7 @@ def show_status(target: Target, form: Format) -> None:
         if each.report is not None and each.state != "running":
             echo("\nlast run")
             print_table(_of_last_run(each.report))
-    if rows := table_of(read_output("status", target, partial(history_of, most=SHOWN_RUNS))):
+    if rows := table_of(read_output("status", target, history_of)):
         echo("\nruns")
         print_table(rows)
 

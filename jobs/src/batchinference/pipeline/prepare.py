@@ -90,9 +90,7 @@ def prepare(
             return NothingToDo(complete)
         restart = restart_of(command=not is_resource(job))
         return NothingToDo(complete, describe_changes(source, parts, restart))
-    if plan.start is not None and not source.continues(plan.start.input):
-        plan = plan.without_rows(spec.read.format)
-    plan = _with_changes(plan, source)
+    plan = _with_changes(plan, source, spec.read.format)
     _open_table(table, spec, source)
     count = source.count(plan.start.ends if plan.start else NOTHING)
     merged = table is not None or rewriting_writer_for(spec.write) is not None
@@ -120,8 +118,11 @@ def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
     return spec.write.mode if spec.write.adds and again == "start" else again
 
 
-def _with_changes(plan: OutputPlan, source: JobInput) -> OutputPlan:
-    """Return the plan without the rows of files that have changed or are gone."""
+def _with_changes(plan: OutputPlan, source: JobInput, kind: str) -> OutputPlan:
+    """Return the plan without rows that cannot be resumed from a source of this kind, and without
+    the rows of files that have changed or are gone."""
+    if plan.start is not None and not source.continues(plan.start.input):
+        plan = plan.without_rows(kind)
     if plan.start is None or not isinstance(source, FileInput):
         return plan
     changes = source.changes

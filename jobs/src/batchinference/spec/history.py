@@ -15,6 +15,8 @@ from batchinference.spec.status import Timestamp
 
 DIED = "died"
 """The state of a run whose process ended without a report."""
+KEPT_RUNS, SHOWN_RUNS = 100, 20
+"""Maximum number of runs that are kept per output, and that people are shown."""
 MAX_MESSAGE = 1024
 HEADINGS = (
     *("started", "run", "result", "read", "written", "failed", "time", "rows/s", "version"),

@@ -32,7 +32,6 @@ PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
 """The progress of a job, and the rest of its page, are read at most once in this time, however many
 pages show them."""
 LOG_CHARACTERS = 20_000
-SHOWN_RUNS = 20
 
 
 class Unreadable(Exception):
@@ -130,7 +129,7 @@ class ObservedJob:
             _or_default(lambda: error_groups(output), []),
             _or_default(lambda: last_log(output)[-LOG_CHARACTERS:], ""),
             _or_default(lambda: report_page(output) is not None, default=False),
-            _or_default(lambda: table_of(history_of(output, SHOWN_RUNS)), []),
+            _or_default(lambda: table_of(history_of(output)), []),
         )
 
 

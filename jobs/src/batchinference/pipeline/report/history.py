@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.lease import is_dead, this_process
-from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.history import DIED, RunRecord, figures_of
+from batchinference.spec.history import DIED, KEPT_RUNS, SHOWN_RUNS, RunRecord, figures_of
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
@@ -26,13 +25,11 @@ from batchinference.spec.report import Report
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.attempt_run import AttemptRun
 
-KEPT_RUNS, SHOWN_RUNS = 100, 20
-"""Maximum number of runs that are kept per output, and that a report or a page shows."""
 UPDATE_SECONDS = 60.0
 """Minimum time between two writes of the record of a run that has not ended."""
 SILENT_SECONDS = 150.0
 """Age of the record of a run after which that run counts as dead."""
-MAX_BYTES, THREADS = 1 << 16, 16
+MAX_BYTES, THREADS = 1 << 20, 16
 _CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"
 """KubeRay sets it in the pods of a RayCluster."""
 
@@ -68,27 +65,25 @@ class RunHistory:
         if self._file is None or (now < self._next and not report.state.ended):
             return
         self._next = now + UPDATE_SECONDS
-        content = self._record(report).model_dump_json(by_alias=True, exclude_none=True).encode()
-        if content != self._stored:
-            with suppress(OSError, BadOutput):
+        with suppress(Exception):
+            record = RunRecord(
+                **figures_of(report, self._before),
+                kinds=list(self._kinds),
+                parameters={one.name: one.value for one in self.spec.parameters if one.value},
+                job=self._job,
+                rayClusterName=os.environ.get(_CLUSTER_VARIABLE),
+                process=this_process(),
+            )
+            content = record.model_dump_json(by_alias=True, exclude_none=True).encode()
+            if content != self._stored:
                 self._file.write(content)
                 self._stored = content
-
-    def _record(self, report: Report) -> RunRecord:
-        return RunRecord(
-            **figures_of(report, self._before),
-            kinds=list(self._kinds),
-            parameters={one.name: one.value or "" for one in self.spec.parameters},
-            job=self._job,
-            rayClusterName=os.environ.get(_CLUSTER_VARIABLE),
-            process=this_process(),
-        )
 
     def shown(self) -> list[RunRecord]:
         """Return the last runs, and delete the records of runs before the last KEPT_RUNS."""
         if self._directory is None:
             return []
-        with suppress(OSError, BadOutput):
+        with suppress(Exception):
             files = _files_in(self._directory)
             for old in files[:-KEPT_RUNS]:
                 self._directory.at(old.path).delete()
@@ -96,7 +91,7 @@ class RunHistory:
         return []
 
 
-def read_history(directory: Location, most: int = KEPT_RUNS) -> list[RunRecord]:
+def read_history(directory: Location, most: int) -> list[RunRecord]:
     """Return the last runs, oldest first. Records that are damaged are left out."""
     return _read(directory, _files_in(directory)[-most:])
 

@@ -154,11 +154,10 @@ def spec_of(module: str) -> ModuleSpec | None:
     top, *others = module.split(".")
     try:
         found = importlib.util.find_spec(top)
-        for depth in range(len(others)):
+        for name in others:  # a full name would need its packages, if they have no __init__.py
             if found is None or found.submodule_search_locations is None:
                 return None
-            path, name = found.submodule_search_locations, ".".join([top, *others[: depth + 1]])
-            found = PathFinder.find_spec(name, list(path))
+            found = PathFinder.find_spec(name, list(found.submodule_search_locations))
         return found
     except (ImportError, ValueError):
         return None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.steps import as_result
-from batchinference.pipeline.steps.signatures import signature_problem
+from batchinference.pipeline.steps.signatures import columns_of_code, signature_problem
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 
@@ -49,6 +49,12 @@ REFUSED: list[tuple[str, Fields, str]] = [
     ("def f(row): return {'a': 1}", FLAT, "method flatMap returns a list of rows"),
     ("class C:\n def predict_batch(self, values): return {'a': 1}", PREDICT, "a dict"),
     ("def f(batch): return {'x': np.ones(3)}", {}, "Add 'import numpy as np'"),
+    ("def f(batch): return {'x': batch['text'].upper()}", {}, "Set method: map"),
+    ("def f(batch): return {'x': batch['text'].str.upper()}", {}, "batch = pd.DataFrame(batch)"),
+    ("def f(batch): return {'x': batch.text}", {}, "batch['text'] for a column"),
+    ("def f(row): return {'x': row.text}", MAP, "row['text'] for a column"),
+    ("def f(batch):\n label = 'abc'\n batch['x'] = label\n return batch", {}, "['abc'] * len("),
+    ("def f(self, batch): return batch", {}, "has no 'self'"),
     ("def helper(b): return b\ndef f(batch): return hepler(batch)", {}, "did you mean 'helper'?"),
 ]  # fmt: skip
 ACCEPTED: list[tuple[str, Fields]] = [
@@ -57,6 +63,11 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("def f(batch):\n if len(batch['id']): return dict(batch)\n raise ValueError", {}),
     ("def f(batch):\n import pandas as pd\n batch = pd.DataFrame(batch)\n batch['x'] = 'abc'\n"
      " return batch", {}),
+    ("from __future__ import annotations\ndef f(batch: Unknown) -> Unknown: return batch", {}),
+    ("def f(batch):\n batch['x'] = 5\n batch['x'] = [5] * 3\n return batch", {}),
+    ("def f(batch):\n return {'x': sum([batch['id'], batch['id']])}", {}),
+    ("def f(batch):\n batch = {'text': 'a'}\n return {'x': [batch['text'].upper()] * 3}", {}),
+    ("def f(batch):\n try: return {'x': unknown}\n except NameError: return batch", {}),
     ("def f(batch):\n def inner(): yield 1\n batch['x'] = list(inner()) * 3\n return batch", {}),
     ("def f(batch):\n x = 5\n x = [x] * 3\n return {'x': x}", {}),
     ("def f(row): return {'x': 'abc', 'y': None}", MAP),
@@ -66,6 +77,22 @@ ACCEPTED: list[tuple[str, Fields]] = [
      " match batch:\n  case {'id': ids, **rest}: return {'x': ids, **rest}", {}),
     ("class C:\n def predict_batch(self, values): return [1 for _ in values]", PREDICT),
 ]  # fmt: skip
+
+
+READS: dict[str, dict[str, int]] = {
+    "def f(batch): return {'x': batch['a']}": {"a": 1},
+    "class C:\n def __call__(self, batch):\n  return {'x': batch['a'] + batch['b']}": {
+        "a": 3,
+        "b": 3,
+    },
+    "def f(batch):\n batch['a'] = batch['b']\n return {'x': batch['a']}": {"b": 2},
+    "def f(batch):\n if 'a' in batch: pass\n return {'x': batch['a']}": {},
+    "def f(batch):\n if len(batch) > 1: return {'x': batch['a']}\n return batch": {},
+    "def f(batch):\n try: return {'x': batch['a']}\n except KeyError: return batch": {},
+    "def f(batch):\n batch = dict(a=[1])\n return {'x': batch['a']}": {},
+    "f = lambda batch: {'x': batch['a']}": {},
+}
+"""The columns that code reads in any case."""
 
 
 def step_of(source: str, fields: Fields) -> PythonStep:
@@ -95,6 +122,11 @@ def test_code_with_an_unusable_result_is_refused(
     assert part in problem
     with pytest.raises(Exception, match=r"."):
         run(source, step, monkeypatch)
+
+
+@pytest.mark.parametrize(("source", "columns"), READS.items())
+def test_columns_that_code_reads_are_known(source: str, columns: dict[str, int]) -> None:
+    assert columns_of_code(step_of(source, {}), ast.parse(source)) == columns
 
 
 @pytest.mark.parametrize(("source", "fields"), ACCEPTED)

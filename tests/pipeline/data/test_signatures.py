@@ -98,6 +98,7 @@ ACCEPTED: list[tuple[str, Fields]] = [
      {"constructorArgs": {"m": 1}}),
     ("from functools import partial\ndef g(lang, batch): return batch\nf = partial(g, 'x')", {}),
     ("class D:\n def __call__(self, batch): return batch\nf = D()", {}),
+    (f"{BASE}C = Base", {"constructorArgs": {"model": 1}}),
     ("from dataclasses import dataclass\n@dataclass\nclass C:\n path: str\n size: int = 1\n "
      + CALL, {"constructorArgs": {"path": "x"}}),
     ("class C: pass\nC.__call__ = lambda self, batch: batch", {}),
@@ -118,7 +119,7 @@ ACCEPTED: list[tuple[str, Fields]] = [
 
 
 def step_of(source: str, fields: Fields) -> PythonStep:
-    name = "C" if "class C" in source else "f"
+    name = "C" if "class C" in source or "C = " in source else "f"
     return PythonStep.model_validate({"callable": f"s:{name}", **fields})
 
 

@@ -42,6 +42,7 @@ def test_equal_frames_are_the_same_file_and_changed_ones_another() -> None:
     assert first == path_of(pd.DataFrame(rows))
     assert first != path_of(pd.DataFrame(rows | {"id": [1, 2, 4]}))
     parts = pa.concat_tables([table.slice(0, 1), table.slice(1)])
+    assert path_of(pa.table({"a": []})) != path_of(pa.table({"b": []}))
     assert path_of(table) == path_of(parts) == path_of(SimpleNamespace(to_arrow=lambda: table))
 
 

@@ -87,7 +87,9 @@ INVALID = {
     "": "not an expression: invalid syntax at its end",
     "a >": "not an expression: invalid syntax at its end",
     "a > > 1": "not an expression: invalid syntax at character 5",
-    "a b": "not an expression: invalid syntax at character 3. Write col('a b')",
+    "a b": "not an expression: invalid syntax at character 3. Write col('a b') for a column, or "
+    "\"'a b'\" for a text",
+    "./a": "not an expression: invalid syntax at character 1. Write \"'./a'\" for a text",
     "class == 'a=1'": "not an expression: invalid syntax at character 1. Write col('class') for a "
     "column of that name",
     "a == '. Use =' b": "not an expression: invalid syntax at character 16",
@@ -175,7 +177,7 @@ def test_null_byte_is_refused() -> None:
 @pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
 def test_unknown_function_is_refused(text: str, name: str) -> None:
     known = ", ".join(FUNCTIONS)
-    fix = f"Use one of {known}, or compute it in a python step"
+    fix = f"Use one of {known}, or a python step"
     assert refusal_of(text) == f"unknown function '{name}'. {fix}"
 
 

@@ -96,6 +96,12 @@ def test_page_of_an_output_has_no_workers() -> None:
     assert "Workers" not in page
 
 
+def test_page_of_an_output_has_its_last_runs_first() -> None:
+    runs = [["run", "read"], ["start", "5"], ["resume", "7"]]
+    page = job_page(JobDetails(JobEntry("0", "./out", ENDED), NO_HISTORY, runs=runs))
+    assert page.index("resume") < page.index("start")
+
+
 def test_all_values_are_escaped() -> None:
     state = running(
         message=SCRIPT, stage=SCRIPT, facts=[(SCRIPT, SCRIPT)], workers=[Workers(SCRIPT, 1, 1)]
@@ -105,7 +111,7 @@ def test_all_values_are_escaped() -> None:
     group = ErrorGroup(SCRIPT, SCRIPT, 1, [record])
     pages = [
         jobs_page([entry], SCRIPT),
-        job_page(JobDetails(entry, NO_HISTORY, [group], SCRIPT)),
+        job_page(JobDetails(entry, NO_HISTORY, [group], SCRIPT, runs=[["run"], [SCRIPT]])),
         row_page(entry, [record]),
         problem_page(SCRIPT, SCRIPT),
     ]

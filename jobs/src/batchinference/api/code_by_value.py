@@ -13,9 +13,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import reduce
+from itertools import chain, count
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from ray.cloudpickle import CloudPickler, dumps
 
@@ -23,8 +24,7 @@ from batchinference.pipeline.steps.code_identity import hashes_of_module
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.python_step import CLASS
 
-_FIELDS = ("callable", "factory")
-_REFERENCES = "constructorRefs"
+_FIELDS, _REFERENCES = ("callable", "factory"), "constructorRefs"
 """The fields of code, and the field whose values are code."""
 _MODULE = """\
 # Code of a Python session. Hash of what it computes with: {hash}
@@ -32,7 +32,7 @@ from pathlib import Path
 
 from ray import cloudpickle
 
-{name} = cloudpickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
+globals()["{name}"] = cloudpickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
 """
 _NO_CONTENT = ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "_abc_impl")
 """Members of classes that change no result."""
@@ -64,8 +64,8 @@ class CodeByValue:
         value = owner[key]
         if key == _REFERENCES and isinstance(value, Mapping):
             return {name: self._path(each, f"{field}.{name}") for name, each in value.items()}
-        if key not in _FIELDS:
-            return self.with_paths(value, field)
+        if key not in _FIELDS:  # arguments are plain values
+            return value if key.endswith("Args") else self.with_paths(value, field)
         if key == "callable" and callable(value):
             _check_call(value, owner, field)
         return self._path(value, field)
@@ -78,7 +78,10 @@ class CodeByValue:
             return path
         name = self._name_of(value)
         if name not in self._values:
-            content, pickled = _content_of(value, field), _pickled(value, field)
+            try:
+                content, pickled = _content_of(value), dumps(value)
+            except Exception as error:  # noqa: BLE001 - pickling calls code of the objects
+                raise _not_sent(value, field, error) from None
             module = self.directory / f"notebook_{name}.py"
             module.with_suffix(".pickle").write_bytes(pickled)
             module.write_text(_MODULE.format(hash=content, name=name), encoding="utf-8")
@@ -92,42 +95,32 @@ class CodeByValue:
         is_class = inspect.isclass(value)
         if (re.search(CLASS, f":{name}") is not None) != is_class:
             name = f"Class_{name}" if is_class else name.lower()
-        number = 2
-        first = name
-        while self._values.get(name, value) is not value:
-            name, number = f"{first}_{number}", number + 1
-        return name
+        names = chain([name], (f"{name}_{number}" for number in count(2)))
+        return next(each for each in names if self._values.get(each, value) is value)
 
 
 def _check_call(value: Any, step: Mapping[str, Any], field: str) -> None:
-    """Raise SpecError if code does not take the arguments of its step."""
+    """Raise SpecError if code does not take the data and the arguments of its step."""
     name = getattr(value, "__name__", type(value).__name__)
-    call = step.get("callArgs") or {}
-    if not inspect.isclass(value):
-        _check_arguments(value, 1, call, f"'{name}'", Problem(field, "callArgs"))
-        return
-    given = {**(step.get("constructorArgs") or {}), **(step.get("constructorRefs") or {})}
-    _check_arguments(value, 0, given, f"'{name}'", Problem(field, "constructorArgs"))
-    method = "predict_batch" if step.get("predictBatch") else "__call__"
-    code = next((vars(base)[method] for base in value.__mro__ if method in vars(base)), None)
-    if code is None:
-        raise SpecError([Problem(field, f"'{name}' has no method {method}. Add it")])
-    _check_arguments(code, 2, call, f"{method} of '{name}'", Problem(field, "callArgs"))
-
-
-def _check_arguments(
-    code: Any, given: int, named: Mapping[str, Any], name: str, setting: Problem
-) -> None:
-    """Raise SpecError if code does not take `given` values and the arguments of a setting."""
-    try:
-        inspect.signature(code).bind(*[None] * given, **named)
-    except ValueError:  # it is written in C
-        return
-    except TypeError as error:
-        data = "the data and " if given else ""
-        fix = f"Change its parameters or {setting.message}"
-        problem = f"{name} does not take {data}the values of {setting.message} ({error}). {fix}"
-        raise SpecError([Problem(setting.path, problem)]) from None
+    calls = [(value, 1, "callArgs")]
+    if inspect.isclass(value):
+        method = "predict_batch" if step.get("predictBatch") else "__call__"
+        code = next((vars(base)[method] for base in value.__mro__ if method in vars(base)), None)
+        if code is None:
+            raise SpecError([Problem(field, f"'{name}' has no method {method}. Add it")])
+        calls = [(value, 0, "constructorArgs")]
+        calls += [(code, 2, "callArgs")] if inspect.isfunction(code) else []
+    for code, given, setting in calls:
+        named = {**(step.get(setting) or {})}
+        named |= (step.get(_REFERENCES) or {}) if given == 0 else {}
+        try:
+            inspect.signature(code).bind(*[None] * given, **named)
+        except TypeError as error:
+            what = f"the data and the values of {setting}" if given else f"the values of {setting}"
+            problem = f"'{name}' does not take {what} ({error}). Change its parameters or {setting}"
+            raise SpecError([Problem(field, problem)]) from None
+        except ValueError:  # it is written in C
+            continue
 
 
 def _path_of(value: Any) -> str:
@@ -140,13 +133,6 @@ def _path_of(value: Any) -> str:
     except (AttributeError, KeyError):
         return ""
     return f"{module}:{name}" if found is value else ""
-
-
-def _pickled(value: Any, field: str) -> bytes:
-    try:
-        return bytes(dumps(value))
-    except Exception as error:  # noqa: BLE001 - pickling calls code of the objects
-        raise _not_sent(value, field, error) from None
 
 
 def _not_sent(value: Any, field: str, error: Exception) -> SpecError:
@@ -195,22 +181,19 @@ def _globals_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, A
             yield from _globals_of(function, inner)
 
 
-def _content_of(value: Any, field: str) -> str:
+def _content_of(value: Any) -> str:
     """Return a hash of what code computes with: its instructions and constants, and the values and
     the code that it uses. Equal code has the same hash in another process, at another line, and
-    with other comments."""
-    for fast in (True, False):  # fast: no references to equal objects, but no cycles either
+    with other comments. Raises what pickling raises."""
+    digest = _Digest()
+    pickler: Any = _ContentPickler(digest)
+    pickler.fast = True  # no references to equal objects, which depend on how they were made
+    try:
+        pickler.dump(value)
+    except ValueError:  # of an object that refers to itself
         digest = _Digest()
-        pickler: Any = _ContentPickler(digest)
-        pickler.fast = fast
-        try:
-            pickler.dump(value)
-        except ValueError:
-            continue
-        except Exception as error:  # noqa: BLE001 - pickling calls code of the objects
-            raise _not_sent(value, field, error) from None
-        return digest.hash.hexdigest()
-    raise _not_sent(value, field, ValueError("its content cannot be compared"))
+        cast("Any", _ContentPickler(digest)).dump(value)
+    return digest.hash.hexdigest()
 
 
 class _Digest:
@@ -264,5 +247,5 @@ class _ContentPickler(CloudPickler):
                 }
                 return ("class", value.__qualname__, value.__bases__, members)
             case set() | frozenset():
-                return ("set", sorted(_content_of(item, "") for item in value))
+                return ("set", sorted(map(_content_of, value)))
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import sys
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.api.files import beside, is_root
-from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.row_hashes import row_hashes
+from batchinference.pipeline.storage.arrow_files import CHUNK_ROWS, checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.read.base import ReadFiles, ReadModel
@@ -33,9 +35,10 @@ _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary
 
 @dataclass(frozen=True)
 class Frame:
-    """The rows of a frame as a Parquet file."""
+    """The rows of a frame as a Parquet file, and the hash of their names and values."""
 
     content: bytes = field(repr=False)
+    digest: str
 
     @classmethod
     def of(cls, data: Any) -> Frame:
@@ -43,16 +46,23 @@ class Frame:
         cannot be kept as they are."""
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
-            return cls(_parquet(_of_pandas(data)))
+            return cls._of_table(_of_pandas(data))
         if hasattr(data, "to_arrow"):  # Polars, whose own conversion gives no views
-            return cls(_parquet(data.to_arrow()))
+            return cls._of_table(data.to_arrow())
         if hasattr(data, "__arrow_c_stream__"):
-            return cls(_parquet(pa.table(data)))
+            return cls._of_table(pa.table(data))
         kind = with_article(type(data).__name__)
         raise _refused(
             f"{kind} is neither a mapping nor a table. Pass a DataFrame of pandas or Polars, an "
             "Arrow table, or the fields of read"
         )
+
+    @classmethod
+    def _of_table(cls, table: Any) -> Frame:
+        content, digest = _parquet(table), hashlib.sha256(json.dumps(table.column_names).encode())
+        for start in range(0, table.num_rows, CHUNK_ROWS):
+            digest.update(b"".join(row_hashes(table.slice(start, CHUNK_ROWS))))
+        return cls(content, digest.hexdigest()[:32])
 
     def read_for(self, write: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of `read` for this frame, which is stored next to an output. Raises
@@ -61,8 +71,7 @@ class Frame:
         if is_root(output):
             problem = f"a frame is stored next to the output, and there is no such place ({output})"
             raise SpecError([Problem("spec.write.path", f"{problem}. Write below it")])
-        digest = hashlib.sha256(self.content).hexdigest()[:32]
-        path = f"{beside(output, 'input')}/{digest}.parquet"
+        path = f"{beside(output, 'input')}/{self.digest}.parquet"
         storage = {"storage": write["storage"]} if "storage" in write else {}
         return {"format": "parquet", "paths": [path], **storage}
 
@@ -71,12 +80,12 @@ class Frame:
         assert isinstance(read, ReadFiles)  # noqa: S101 - as `read_for` has made it
         (path,) = read.locations.values()
         place = Location(path, read.storage)
-        if place.info().size != len(self.content):
+        if not place.exists():
             place.write(self.content)
 
 
 def _parquet(table: pa.Table) -> bytes:
-    """Return a table as a Parquet file. Equal tables give equal files. Raises SpecError."""
+    """Return a table as a Parquet file. Raises SpecError."""
     if not isinstance(table, pa.Table):
         raise _refused(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
     names = table.column_names

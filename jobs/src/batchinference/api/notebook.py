@@ -18,6 +18,7 @@ _CELL = "text-align:left;vertical-align:top;white-space:pre-wrap"
 
 _IN_PYTHON = {
     "`batchinference run FILE --retry-errors`": "run(job, retry_errors=True)",
+    "`batchinference run FILE --restart`": "run(job, restart=True)",
     "--retry-errors": "retry_errors=True",
     "--restart": "restart=True",
 }

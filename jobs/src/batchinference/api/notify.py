@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 
 from batchinference.spec import BatchInference
-from batchinference.spec.notifications import EndedJob, Request, is_repeated, problem_of
+from batchinference.spec.notifications import EndedJob, is_repeated, problem_of
 from batchinference.spec.report import JobState, Report
 
 ATTEMPTS, FIRST_WAIT_SECONDS = 4, 1.0
@@ -28,7 +28,7 @@ def notify(job: BatchInference, report: Report, say: Callable[[str], None]) -> N
     policy = RetryPolicy(tries, FIRST_WAIT_SECONDS, lambda error: isinstance(error, TryAgain))
     for one in ended.wanted(job.spec.notifications):
         try:
-            problem = policy.call(_post, one.request(ended, os.environ))
+            problem = policy.call(_post, *one.request(ended, os.environ))
         except KeyError as missing:
             problem = f"the environment variable {missing.args[0]} is not set"
         except ValueError:
@@ -39,7 +39,7 @@ def notify(job: BatchInference, report: Report, say: Callable[[str], None]) -> N
         say(f"{report.name}: notification '{one.name}' {result}")
 
 
-def _post(request: Request) -> str:
+def _post(url: str, body: bytes, headers: dict[str, str]) -> str:
     """Return why a request has failed; empty if it has not. The text of an error may contain the
     URL. Raises TryAgain, and ValueError for an invalid URL or header."""
     import requests
@@ -49,7 +49,7 @@ def _post(request: Request) -> str:
     try:
         # `auth` that does nothing: requests would send the credentials of ~/.netrc
         with requests.post(
-            request.url, request.body, headers=request.headers, auth=lambda sent: sent,
+            url, body, headers=headers, auth=lambda sent: sent,
             timeout=TIMEOUTS, stream=True, allow_redirects=False,
         ) as answer:  # fmt: skip
             status = answer.status_code

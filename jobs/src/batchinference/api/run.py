@@ -16,6 +16,8 @@ from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     import ray.data
 
@@ -113,27 +115,30 @@ def run(
     if `data` cannot be stored as it is.
     """
     from batchinference.api.notebook import cell_number
-    from batchinference.api.runner import Runner
 
     if restart and retry_errors:
         raise _contradiction()
     job = job if data is None else job.with_data(data)
     resource, own_only = job_of_run(job.absolute, restart=restart, retry_errors=retry_errors)
-    shown = _display(verbose=verbose)
-    with shown as display, _stop_signal(display.say) as stop, job.prepared():
-        runner = Runner(
-            resource,
-            job.directory,
-            display.say,
-            display.show,
-            stop,
-            quiet=not verbose,
-            own_only=own_only,
-        )
-        report = runner.run_here()
+    with _display(verbose=verbose) as display, job.prepared():
+        report = _report_of_run(resource, job.directory, display, own_only, verbose)
     if report.state != JobState.SUCCEEDED:
         raise JobFailed(report)
     return Result(resource, report, cell_number())
+
+
+def _report_of_run(
+    job: BatchInference, directory: Path, display: Display, own_only: bool, verbose: bool
+) -> Report:
+    from batchinference.api.runner import Runner
+
+    with _stop_signal(display.say) as stop:
+        runner = Runner(
+            *(job, directory, display.say, display.show, stop),
+            quiet=not verbose,
+            own_only=own_only,
+        )
+        return runner.run_here()
 
 
 def _contradiction() -> Exception:

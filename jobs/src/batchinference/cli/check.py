@@ -167,13 +167,15 @@ def _check_document(
     job = parse(document, values)
     plan_for_cluster(job.spec)
     if directory is not None:
-        _check_deep(job, directory)
-    notes = list(replaced_columns(job.spec, job.spec.read.columns))
+        notes = _check_deep(job, directory)
+    else:
+        notes = list(replaced_columns(job.spec, job.spec.read.columns))
     return f"{job.metadata.name} is valid", notes
 
 
-def _check_deep(job: BatchInference, directory: Path) -> None:
-    """Raise SpecError with all problems of the job's input, columns, models, code and output."""
+def _check_deep(job: BatchInference, directory: Path) -> list[str]:
+    """Return notes on a job. Raises SpecError with all problems of its input, columns, models, code
+    and output."""
     if not pipeline_is_installed():
         fix = "Install what is missing, or check the fields alone with --fields-only"
         raise SpecError([Problem("", f"the files that it names cannot be checked. {fix}")])
@@ -181,12 +183,14 @@ def _check_deep(job: BatchInference, directory: Path) -> None:
     from batchinference.pipeline.preflight import preflight
     from batchinference.pipeline.steps.user_modules import add_import_path
 
+    notes: list[str] = []
     problems = [Problem("", problem) for problem in shadowing([str(directory)])]
     if not problems:
         add_import_path(str(directory))
-        problems = preflight(with_absolute_paths(job, directory).spec, identity_of(job))
-    if problems:
-        raise SpecError(problems)
+        spec = with_absolute_paths(job, directory).spec
+        problems = preflight(spec, identity_of(job), notes.append)
+    raise_for_problems(problems)
+    return notes
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.spec.column_types import ColumnType
 
 INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
@@ -196,6 +197,13 @@ def _wider_tensor(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     from batchinference.pipeline.ray_compat import unify_schemas as unify_tensors
 
     return _by_schema(unify_tensors, one, other, promote_types=True)
+
+
+def shape_of(kind: pa.DataType) -> ColumnType:
+    """Return the structs and lists of a type, in the form of declared types."""
+    if pa.types.is_struct(kind):
+        return {field.name: shape_of(field.type) for field in kind}
+    return [shape_of(kind.value_type)] if is_list(kind) else str(kind)
 
 
 def is_list(kind: pa.DataType) -> bool:

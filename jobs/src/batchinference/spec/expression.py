@@ -52,11 +52,14 @@ MAX_ITEMS = 2**31 - 1
 MAX_TRANSLATED = 200
 """Maximum length of an invalid expression that a message translates."""
 
-_FIX = re.compile(r"\. (?:Use|Compare|Compute|Write|Add) |; did you mean")
+_FIX = re.compile(r"\. (?:Use|Compare|Write|Add) |; did you mean")
 """The fix begins after the problem in a message."""
+_PLAIN_TEXT = re.compile(r"\w*[./:@-][\w./:@-]*")
+"""What looks like a text without quotes, such as a path."""
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
 _COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
+_KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
 _CLOSING = {"(": "')'", "[": "']'", "{": "'}'", "unterminated string": "quote"}
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
@@ -80,10 +83,13 @@ def parse_expression(text: str) -> ast.expr:
     try:
         return _checked_tree(text)
     except ValueError as error:
-        if (translation := _translation(text)) is None:
+        problem, translation = _FIX.split(str(error))[0], _translation(text)
+        if translation is None and not _PLAIN_TEXT.fullmatch(text):
             raise
-        problem = _FIX.split(str(error))[0]
-        raise ValueError(f"{problem}. Write {translation}") from None
+        written = translation or f'"{text!r}" for a text'
+        if translation == f"col({text!r})":
+            written = f'{translation} for a column, or "{text!r}" for a text'
+        raise ValueError(f"{problem}. Write {written}") from None
 
 
 def _check_reads_column(text: str) -> None:
@@ -305,7 +311,7 @@ def _operators(node: ast.expr) -> list[ast.AST]:
 
 
 def _unsupported(node: ast.expr) -> ValueError:
-    fix = ". Compute it in a python step" if isinstance(node, ast.BinOp) else ""
+    fix = ". Use a python step" if isinstance(node, ast.BinOp) else ""
     return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language{fix}")
 
 
@@ -335,7 +341,7 @@ def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name not in FUNCTIONS:
         near = difflib.get_close_matches(name, FUNCTIONS, 1, 0.8)
-        fix = f". Use one of {', '.join(FUNCTIONS)}, or compute it in a python step"
+        fix = f". Use one of {', '.join(FUNCTIONS)}, or a python step"
         raise ValueError(
             f"unknown function '{name}'{f'; did you mean {near[0]!r}?' if near else fix}"
         )
@@ -367,6 +373,17 @@ def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
         return node.attr
     key = node.slice.value if isinstance(node.slice, ast.Constant) else None
     return key if isinstance(key, str | int) else ""
+
+
+def root_of(field: str) -> str:
+    """Return the name of the column in `name.field` or `name[0]`."""
+    return re.split(r"[.\[]", field, maxsplit=1)[0]
+
+
+def keys_of(field: str) -> list[str | int]:
+    """Return the fields and the indexes of items in `name.field[0]`."""
+    found = _KEY.findall(field.removeprefix(root_of(field)))
+    return [int(index) if index else name or quoted for name, index, quoted in found]
 
 
 def _check_key(node: ast.Subscript) -> None:

@@ -153,7 +153,17 @@ def _callable_fix(value: object) -> str:
 
 
 def module_fix(value: object) -> str:
-    """Return how to write a callable whose module has a name with '-'."""
-    if not isinstance(value, str) or not _MODULE_WITH_DASH.fullmatch(value):
+    """Return how to write a callable that names a file, has no module, or has one with '-'."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("lambda"):
+        return ". Put a function into a file such as steps.py, and write steps:NAME"
+    path, colon, name = text.removeprefix("./").removesuffix("()").rpartition(":")
+    if not colon and re.fullmatch(r"\w+(\.\w+)*", name):
+        path, _, name = name.rpartition(".")
+        return f". Write {path or 'steps'}:{name}" + ("" if path else ", if steps.py defines it")
+    path = path.removesuffix(".py").replace("/", ".")
+    if text != f"{path}:{name}" and re.fullmatch(r"\w+(\.\w+)*", path) and name.isidentifier():
+        return f". Write {path}:{name}"
+    if not _MODULE_WITH_DASH.fullmatch(text):
         return ""
-    return f". A module cannot have '-' in its name. Rename it, and write {value.replace('-', '_')}"
+    return f". A module cannot have '-' in its name. Rename it, and write {text.replace('-', '_')}"

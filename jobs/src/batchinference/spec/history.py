@@ -23,39 +23,30 @@ HEADINGS = (
 
 
 class RunRecord(SpecModel):
-    """A run that has written to an output. Its rows are those of this run alone."""
+    """A run that has written to an output. Its rows are those of this run alone.
+
+    `kinds` says what it did with the output: `start`, `restart`, `resume`, `append`, `merge`,
+    `addColumn`, `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files).
+    `updatedAt` is when it ended or last stored the record, `attempt` its last pass, and `job` the
+    job and where it ran. On a cluster, `rayClusterName` is that of the status."""
 
     started_at: Timestamp
-    """When its driver started."""
     updated_at: Timestamp
-    """When it ended, or when it last stored this record."""
     state: str
-    """The state of its report, such as `running`, `succeeded` or `failed`; or `died`."""
+    """The state of its report, or DIED."""
     kinds: list[str]
-    """What it did with the output: `start`, `restart`, `resume`, `append`, `merge`, `addColumn`,
-    `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files)."""
     counts: Counts
-    """The rows that it has read, written and so on."""
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Its duration."""
     rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Rows read per second of the state `running`, which includes loading models."""
     reason: str | None = None
-    """The cause of its failure."""
     message: str | None = None
-    """The message of its failure, or a note about its result."""
     parameters: dict[str, str] = {}
-    """The values of the parameters of its job."""
     job: str
-    """The job, and where it ran: NAME on HOST, or NAMESPACE/NAME (UID) of a BatchInference."""
     ray_cluster_name: str | None = None
-    """On a cluster, the RayCluster of its attempt, as in the status of the BatchInference."""
     attempt: int | None = None
-    """The number of its last pass."""
     process: str
-    """The process that ran it."""
     version: str
-    """The version of BatchInference."""
 
     @property
     def ended(self) -> bool:
@@ -65,10 +56,11 @@ class RunRecord(SpecModel):
     def cells(self) -> list[str]:
         """The record as a row of the table with HEADINGS."""
         counts, speed = self.counts, Progress.of(0, rate=self.rows_per_second).speed
+        results = {None: self.state, "Interrupted": "interrupted"}
         return [
             self.started_at,
             ", ".join(self.kinds),
-            self.state + (f": {self.reason}" if self.reason else ""),
+            results.get(self.reason, f"{self.state}: {self.reason}"),
             *(f"{number:,}" for number in (counts.read, counts.written, counts.failed)),
             duration_text(self.seconds),
             speed.removesuffix(" rows/s"),

@@ -73,27 +73,20 @@ class Notification(SpecModel):
     """The JSON object to send instead of a CloudEvent. In its texts, `{{ job.NAME }}` stands for a
     value of the job, such as `{{ job.state }}` or `{{ job.message }}`."""
 
-    def request(self, job: EndedJob, variables: Mapping[str, str]) -> Request:
-        """Return the request about a job. Raises KeyError with the name of a missing variable."""
-        event = job.cloud_event() if self.body is None else None
-        kind = "application/json" if event is None else "application/cloudevents+json"
-        headers = {"Content-Type": f"{kind}; charset=utf-8", ID_HEADER: f"{job.id}/{self.name}"}
+    def request(
+        self, job: EndedJob, variables: Mapping[str, str]
+    ) -> tuple[str, bytes, dict[str, str]]:
+        """Return the URL, the body and the headers of the POST request about a job. The URL and the
+        headers may be secret. Raises KeyError with the name of a missing variable."""
+        key = f"{job.id}/{self.name}"
+        if self.body is None:
+            kind, content = "application/cloudevents+json", {"id": key, **job.cloud_event}
+        else:
+            kind, content = "application/json", _filled(self.body, job.values)
+        headers = {"Content-Type": f"{kind}; charset=utf-8", ID_HEADER: key}
         if self.api_key_env is not None:
             headers["Authorization"] = f"Bearer {variables[self.api_key_env].strip()}"
-        content = _filled(self.body, job.values) if event is None else event
-        if event is not None:
-            event["id"] = headers[ID_HEADER]
-        url = variables[self.url_env].strip()
-        return Request(url, json.dumps(content).encode(), headers)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A POST request. Its URL and its headers may be secret."""
-
-    url: str = field(repr=False)
-    body: bytes = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
+        return variables[self.url_env].strip(), json.dumps(content).encode(), headers
 
 
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
@@ -146,8 +139,9 @@ class EndedJob:
         found = {name: in_one_line(text)[:MAX_VALUE] for name, text in texts.items() if text}
         return {**found, **{name: self.counts[name] for name in ROWS if name in self.counts}}
 
+    @property
     def cloud_event(self) -> dict[str, Any]:
-        """Return a CloudEvent 1.0 without its id."""
+        """A CloudEvent 1.0 without its id."""
         place = f"namespaces/{self.namespace}/" if self.namespace else ""
         time = {"time": self.completion_time} if self.completion_time else {}
         return {
@@ -174,17 +168,16 @@ def is_repeated(status: int) -> bool:
 
 def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
     """Return whether a URL is below one of these URLs, which end with a slash."""
-    path = urlsplit(url).path if _PLAIN_URL.fullmatch(url) else ".."
-    if {".", ".."} & set(path.split("/")):
+    if not _PLAIN_URL.fullmatch(url) or {".", ".."} & set(urlsplit(url).path.split("/")):
         return False
-    return any(_origin(url) == _origin(each) and path.startswith(urlsplit(each).path)
-               for each in prefixes)  # fmt: skip
+    return any(_normalized(url).startswith(_normalized(each)) for each in prefixes)
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return the scheme, the host and the port of a URL."""
+def _normalized(url: str) -> str:
+    """Return a URL with its port and without its query; no URL if the port is too high."""
     parts = urlsplit(url)
     try:
-        return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}[parts.scheme]
-    except ValueError:  # the port is above 65535
-        return parts.scheme, None, None
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path}"

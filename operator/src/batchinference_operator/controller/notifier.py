@@ -6,8 +6,8 @@ may be secret."""
 
 from __future__ import annotations
 
-import base64
 import logging
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,7 +18,6 @@ from batchinference.spec.notifications import (
     SECRET,
     EndedJob,
     Notification,
-    Request,
     is_allowed,
     is_repeated,
     problem_of,
@@ -35,10 +34,6 @@ MAX_TRIES = 10
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 WORKERS = 8
 logger = logging.getLogger("batchinference.operator")
-
-
-class _Repeated(Exception):
-    """A request that has failed and is sent again."""
 
 
 @dataclass
@@ -89,7 +84,6 @@ class Notifier:
 
     async def work(self) -> None:
         """Run one worker until it is cancelled."""
-        # with the proxy of the environment
         cookies = aiohttp.DummyCookieJar()
         async with aiohttp.ClientSession(cookie_jar=cookies, trust_env=True) as session:
             while True:
@@ -104,8 +98,14 @@ class Notifier:
     ) -> None:
         delivery.tries += 1
         for one in delivery.notifications:
-            if one.name not in delivery.results:
-                await self._try(session, one, delivery)
+            if one.name in delivery.results:
+                continue
+            problem, repeats = await self._try(session, one, delivery.job)
+            if repeats and delivery.tries < MAX_TRIES:
+                continue
+            if problem:
+                logger.warning("notification %s was not sent: %s", one.name, problem)
+            delivery.results[one.name] = problem
         if delivery.ended:
             self._queue.forget(key)
             self._done(key)
@@ -113,60 +113,36 @@ class Notifier:
             self._queue.add_rate_limited(key)
 
     async def _try(
-        self, session: aiohttp.ClientSession, one: Notification, delivery: _Delivery
-    ) -> None:
+        self, session: aiohttp.ClientSession, one: Notification, job: EndedJob
+    ) -> tuple[str, bool]:
+        """Return why a notification could not be sent, and whether it is tried again."""
         try:
-            problem = await self._send(session, one, delivery.job)
-        except _Repeated as error:
-            logger.info("notification %s is not sent yet: %s", one.name, error)
-            if delivery.tries < MAX_TRIES:
-                return
-            problem = f"{error}, after {MAX_TRIES} tries"
+            return await self._send(session, one, job)
+        except TimeoutError:
+            return f"the endpoint gives no answer within {TIMEOUT.total:g} s", True
+        except (aiohttp.ClientError, OSError):
+            return "the endpoint cannot be reached", True
+        except Unreachable:
+            return "the API server is unreachable", True
+        except KeyError as missing:
+            return f"the Secret {SECRET} of the namespace has no key {missing.args[0]}", False
+        except Refused as error:
+            return f"the Secret {SECRET} cannot be read ({type(error).__name__})", False
         except Exception as error:  # noqa: BLE001 - no failure may affect jobs, or show a URL
-            problem = f"it cannot be sent ({type(error).__name__})"
-        if problem:
-            logger.warning("notification %s was not sent: %s", one.name, problem)
-        delivery.results[one.name] = problem
+            return f"it cannot be sent ({type(error).__name__})", False
 
-    async def _send(self, session: aiohttp.ClientSession, one: Notification, job: EndedJob) -> str:
-        """Send a notification. Return why that is impossible; empty if it was sent. Raises
-        _Repeated."""
+    async def _send(
+        self, session: aiohttp.ClientSession, one: Notification, job: EndedJob
+    ) -> tuple[str, bool]:
         allowed = self._policy().notifications
         if not allowed:
-            return f"a notification {refusal('notifications', NONE)}"
-        try:
-            request = one.request(job, await self._variables(job.namespace or ""))
-        except KeyError as missing:
-            return f"the Secret {SECRET} of the namespace has no key {missing.args[0]}"
-        except (Refused, ValueError) as error:
-            if isinstance(error, Unreachable):
-                raise _Repeated("the API server is unreachable") from None
-            return f"the Secret {SECRET} of the namespace cannot be read ({type(error).__name__})"
-        if not is_allowed(request.url, allowed):
-            return f"the URL in {one.url_env} {refusal('notifications', ', '.join(allowed))}"
-        status = await _post(session, request)
-        if is_repeated(status):
-            raise _Repeated(problem_of(status))
-        return problem_of(status)
-
-    async def _variables(self, namespace: str) -> dict[str, str]:
-        secret = await self._api.get_object("Secret", namespace, SECRET) or {}
-        entries = (secret.get("data") or {}).items()
-        return {name: base64.b64decode(value).decode() for name, value in entries}
-
-
-async def _post(session: aiohttp.ClientSession, request: Request) -> int:
-    """Send a request, and return the status of the answer. Its body is not read."""
-    try:
-        async with session.post(
-            request.url,
-            data=request.body,
-            headers=request.headers,
-            allow_redirects=False,
-            timeout=TIMEOUT,
-        ) as answer:
-            return answer.status
-    except TimeoutError:
-        raise _Repeated(f"the endpoint gives no answer within {TIMEOUT.total:g} s") from None
-    except (aiohttp.ClientError, OSError):
-        raise _Repeated("the endpoint cannot be reached") from None
+            return f"a notification {refusal('notifications', NONE)}", False
+        secret = await self._api.get_object("Secret", job.namespace or "", SECRET) or {}
+        data = (secret.get("data") or {}).items()
+        variables = {name: b64decode(value).decode(errors="replace") for name, value in data}
+        url, body, headers = one.request(job, variables)
+        if not is_allowed(url, allowed):
+            return f"the URL in {one.url_env} {refusal('notifications', ', '.join(allowed))}", False
+        sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=TIMEOUT)
+        async with sent as answer:
+            return problem_of(answer.status), is_repeated(answer.status)

@@ -15,9 +15,10 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import (
     NOTIFIED,
+    Summary,
+    conditions_of,
     find_condition,
     is_condition_true,
-    truncate_message,
 )
 from batchinference_operator.status.timestamps import to_rfc3339
 
@@ -64,14 +65,10 @@ def record_notifications(actions: Actions, observed: Observed, now: datetime) ->
         return replace(actions, notify=True)
     failed = any(results.values())
     message = "; ".join(f"{name}: {problem or 'sent'}" for name, problem in results.items())
-    condition = {
-        "type": NOTIFIED,
-        "status": "False" if failed else "True",
-        "reason": "NotificationFailed" if failed else "Sent",
-        "message": truncate_message(message),
-        "lastTransitionTime": to_rfc3339(now),
-        "observedGeneration": job.generation,
-    }
+    reason = "NotificationFailed" if failed else "Sent"
+    added = conditions_of(
+        {NOTIFIED: not failed}, Summary(reason, message), [], job.generation, to_rfc3339(now)
+    )
     status = actions.status or job.status
-    conditions = [*status.get("conditions", []), condition]
+    conditions = [*status.get("conditions", []), *added]
     return replace(actions, status={**status, "conditions": conditions}, requeue_after=0)

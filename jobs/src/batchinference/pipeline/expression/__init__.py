@@ -26,7 +26,7 @@ import pyarrow.dataset as pads
 
 from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.expression.advice import advice
+from batchinference.pipeline.expression.advice import advice, part_of
 from batchinference.pipeline.schema import is_list, unify_types
 from batchinference.spec.expression import (
     column_of,
@@ -36,6 +36,7 @@ from batchinference.spec.expression import (
     is_column,
     key_of,
     parse_expression,
+    written,
 )
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -111,6 +112,20 @@ def constant(value: Any) -> Operand:
 
 
 NULL = constant(None)
+
+
+def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
+    """Raise UnsuitableTypes if a column holds no texts, which `reader` needs. Nothing is known of
+    the columns that are not in `known`."""
+    kind = known.schema.field(column).type if column in known.column_names else pa.null()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if _is_text(kind) or pa.types.is_null(kind):
+        return
+    part = part_of(written(column), kind, [pa.string()]) or f"str({written(column)})"
+    raise UnsuitableTypes(
+        f"step '{step}': column '{column}' holds {_shown(kind)}, and {reader} needs texts. Add a "
+        f"column with a step addColumns, such as {{value: {part}}}, and name it"
+    )
 
 
 def compute(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:

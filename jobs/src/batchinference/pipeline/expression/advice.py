@@ -33,6 +33,8 @@ def advice(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         if fix is None:
             break
         text = _replaced(tree, *fix)
+    if isinstance(bad, ast.Compare) and any(map(_is_number, types.values())):
+        return "Compare a number with a number"
     is_time = any(pa.types.is_temporal(kind) for kind in types.values())
     return "Compare it with a text such as '2026-01-31'" if is_time else CONVERT
 
@@ -68,7 +70,7 @@ def _fix(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
     """Return a node, and what to write in its place; None if that is unknown."""
     for part, kind in parts:
         others = [other for _, other in parts if other != kind]
-        if written := _part_of(ast.unparse(part), kind, others):
+        if written := part_of(ast.unparse(part), kind, others):
             return part, written
     match node:
         case ast.Attribute(value=value, attr="length" | "size"):
@@ -90,19 +92,19 @@ def _fix(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
     return None
 
 
-def _part_of(written: str, kind: pa.DataType, others: Sequence[pa.DataType]) -> str:
+def part_of(written: str, kind: pa.DataType, others: Sequence[pa.DataType]) -> str:
     """Return the expression of a single value within a struct or a list: of one with the type that
     it is compared with, if there is one."""
     if is_list(kind):
         item = f"{written}[0]"
-        return _part_of(item, kind.value_type, others) or item
+        return part_of(item, kind.value_type, others) or item
     if not pa.types.is_struct(kind) or not kind.num_fields:
         return ""
     fields = [kind.field(number) for number in range(kind.num_fields)]
     suited = [field for field in fields if any(_alike(field.type, other) for other in others)]
     field = (suited or fields)[0]
     part = f"{written}.{field.name}" if field.name.isidentifier() else f"{written}[{field.name!r}]"
-    return _part_of(part, field.type, others) or part
+    return part_of(part, field.type, others) or part
 
 
 def _alike(one: pa.DataType, other: pa.DataType) -> bool:

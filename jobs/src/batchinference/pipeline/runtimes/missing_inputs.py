@@ -16,8 +16,8 @@ from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.schema import is_list, is_tensor
-from batchinference.spec.expression import written
-from batchinference.spec.models.prompts import fields_in, root_of
+from batchinference.spec.expression import root_of, written
+from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:

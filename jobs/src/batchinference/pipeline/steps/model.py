@@ -12,7 +12,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.expression import UnsuitableTypes
+from batchinference.pipeline.expression import UnsuitableTypes, check_text
 from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_values
 from batchinference.pipeline.row_warnings import collect_warnings, warn
@@ -27,6 +27,7 @@ from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.labels import LABELED, LabelModel
+from batchinference.spec.models.texts import TextModel
 from batchinference.spec.warnings import WarningName
 
 
@@ -65,6 +66,9 @@ class ModelTransform(Transform):
                     f"step '{step}': the input '{name}' is column '{column}', which holds "
                     f"texts. Use a column of {fix}"
                 )
+        if isinstance(settings, TextModel) and not settings.uses_texts:
+            for name in {"text", "text_pair"} & {*settings.inputs}:
+                check_text(step, settings.inputs[name], known, f"the input '{name}'")
         for part in parts_of(settings).values():
             if part.is_known(known):
                 part.arrow(known.select(part.columns).schema)

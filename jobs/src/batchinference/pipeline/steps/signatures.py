@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from batchinference.pipeline.steps.returns import Function, kind_of, return_problem
+from batchinference.pipeline.steps.returns import (
+    Function,
+    columns_read,
+    kind_of,
+    return_problem,
+)
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.python_step import PythonStep
 
@@ -52,12 +57,24 @@ def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
         return _class_problem(step, family) or _undefined_problem(step, module, definition)
     if definition is None or method:
         return None
-    if step.constructor_args or step.constructor_refs:
-        return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
     if isinstance(definition, ast.Assign):
         return _value_problem(step, module, definition.value)
+    if step.constructor_args or step.constructor_refs:
+        return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
     problem = _call_problem(step, definition, methods=0)
     return problem or _undefined_problem(step, module, definition)
+
+
+def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
+    """Return the columns that the code of a step certainly reads, with the line of each."""
+    definition: object = _definition(module, step.callable.partition(":")[2])
+    given = 0
+    if isinstance(definition, ast.ClassDef):
+        definition, given = _method(_family(module, definition), "__call__"), 1
+    if not isinstance(definition, ast.FunctionDef) or step.predict_batch is not None:
+        return {}
+    positional = [*definition.args.posonlyargs, *definition.args.args]
+    return columns_read(definition, positional[given].arg) if len(positional) > given else {}
 
 
 def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Module) -> str | None:
@@ -170,6 +187,11 @@ def _call_problem(
     arguments of a partial function."""
     given, arguments = methods + 1, function.args
     positional = [*arguments.posonlyargs, *arguments.args]
+    if not methods and len(positional) > 1 and positional[0].arg == "self":
+        fix = f"Write 'def {function.name}({_argument(step)})'"
+        return (
+            f"'{step.callable}' is a function, which has no 'self' (line {function.lineno}). {fix}"
+        )
     if len(positional) < given and arguments.vararg is None:
         written = ", ".join([*["self"] * methods, _argument(step)])
         what = "a list of values" if step.predict_batch is not None else f"a {_argument(step)}"
@@ -187,14 +209,23 @@ def _call_problem(
 def _undefined_problem(
     step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
 ) -> str | None:
-    """Return the first name that the code reads, and that nothing defines."""
-    known = {*dir(builtins), "__file__"}
+    """Return the first name that the code reads, and that nothing in its module may define."""
+    known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
     for node in ast.walk(module):
-        known |= set(_names_bound_by(node))
+        if isinstance(node, ast.alias):
+            known.add(node.asname or node.name.partition(".")[0])
+        elif not _is_read(node):
+            values = [value for _, value in ast.iter_fields(node)]
+            known |= {value for value in values if isinstance(value, str)}
     if "*" in known or any(map(_may_change_definitions, ast.walk(module))):
         return None
-    for node in ast.walk(code):
-        if isinstance(node, ast.Name) and node.id not in known:
+    types = [node for each in ast.walk(code) for node in _annotations(each)]
+    unread = {id(node) for each in types for node in ast.walk(each)}
+    reads = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
+    if any(node.id == "NameError" for node in reads):
+        return None
+    for node in reads:
+        if node.id not in known and id(node) not in unread:
             usual = _USUAL_IMPORTS.get(node.id)
             fix = f". Add '{usual}'" if usual else did_you_mean(node.id, sorted(known))
             name = f"'{node.id}' in line {node.lineno}"
@@ -202,23 +233,16 @@ def _undefined_problem(
     return None
 
 
-def _names_bound_by(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            yield name
-        case ast.alias(name=name, asname=other):
-            yield other or name.partition(".")[0]
-        case (
-            ast.ExceptHandler(name=str(name))
-            | ast.MatchAs(name=str(name))
-            | ast.MatchStar(name=str(name))
-            | ast.MatchMapping(rest=str(name))
-        ):
-            yield name
-        case ast.Global(names=names):
-            yield from names
+def _annotations(node: ast.AST) -> list[ast.expr]:
+    """Return the types that a node names, which may never be computed."""
+    found = [getattr(node, name, None) for name in ("annotation", "returns")]
+    return [each for each in found if isinstance(each, ast.expr)]
+
+
+def _is_read(node: ast.AST) -> bool:
+    """Return whether the texts in a node are names that it reads, or no names."""
+    is_load = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    return is_load or isinstance(node, ast.Attribute | ast.Constant | ast.keyword)
 
 
 def _arguments_problem(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -80,10 +81,11 @@ def _check_imports(step: str, file: Path, tree: ast.Module, known: frozenset[Pat
     for line, package, names in _imports(tree):
         found = spec_of(package)
         if found is None:
+            near = did_you_mean(package, packages_distributions())
             raise ModelLoad(
                 f"step '{step}': {file.name}, line {line} imports '{package}', which is not "
-                "installed. Install it, put it into the directory of the job's file, or add it to "
-                "the image"
+                f"installed{near or '.'} Install it, put it into the directory of the job's file, "
+                "or add it to the image"
             )
         other = Path(found.origin or "")
         if other.suffix != ".py" or other in known or not is_user_file(str(other)):
@@ -112,11 +114,10 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
     top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names:
         public_names = [known for known in names if not known.startswith("_")]
-        only = ", ".join(public_names[:SHOWN_NAMES]) or "other code"
-        raise ModelLoad(
-            f"step '{step}': '{path}': {file.name} has no '{top}', only {only}"
-            f"{did_you_mean(top, public_names) or '. Use one of them'}"
-        )
+        only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
+        fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
+        where = " at its top level" if top in {*_nested_names(tree)} else ""
+        raise ModelLoad(f"step '{step}': '{path}': {file.name} has no '{top}'{where}{only}{fix}")
 
 
 def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
@@ -178,7 +179,7 @@ def _parsed(step: str, file: Path) -> ast.Module:
         return _parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        problem = error.msg if isinstance(error, SyntaxError) else error
+        problem = error.msg.rstrip("?.") if isinstance(error, SyntaxError) else error
         raise ModelLoad(
             f"step '{step}': {file.name}{line} is not valid Python: {problem}. Correct it"
         ) from None
@@ -201,10 +202,27 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
             yield node.lineno, node.module.partition(".")[0], [n for n in names if n != "*"]
 
 
+def _inner_nodes(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes within functions and classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from (inner for part in node.body for inner in ast.walk(part))
+
+
+def _nested_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of functions and classes within others."""
+    for node in _inner_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+
+
 def _names(tree: ast.Module) -> dict[str, None] | None:
     """Return the names that a module defines, in order; None if they are unknown."""
     names: dict[str, None] = {}
-    for node in ast.walk(tree):
+    inner = {id(node): node for node in _inner_nodes(tree)}
+    if any(isinstance(node, ast.Global) for node in inner.values()):
+        return None
+    for node in (node for node in ast.walk(tree) if id(node) not in inner):
         match node:
             case (
                 ast.FunctionDef(name=name)

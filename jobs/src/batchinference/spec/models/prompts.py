@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.expression import root_of
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
 """The name of an input, and the fields and items that are read from it."""
-_KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 
 
 def placeholders(template: str) -> list[str]:
@@ -34,20 +34,20 @@ def fields_in(template: str) -> list[str]:
         if name is None:
             continue
         if format_spec or conversion or not _FIELD.fullmatch(name):
-            raise ValueError(f"'{{{name}' does not begin a valid placeholder")
+            raise ValueError(
+                f"'{{{name}' does not begin a valid placeholder. {_placeholder_fix(name)}"
+            )
         names.append(name)
     return names
 
 
-def root_of(field: str) -> str:
-    """Return the name of the input in `name.field`."""
-    return re.split(r"[.\[]", field, maxsplit=1)[0]
-
-
-def keys_of(field: str) -> list[str | int]:
-    """Return the fields and the indexes of items in `name.field[0]`."""
-    found = _KEY.findall(field.removeprefix(root_of(field)))
-    return [int(index) if index else name or quoted for name, index, quoted in found]
+def _placeholder_fix(name: str) -> str:
+    field = re.sub(r"""\[["']?(\w+)["']?\]""", r".\1", name)
+    if _FIELD.fullmatch(field) and field != name:
+        return f"Write {{{field}}}"
+    if re.match(r"\w+[.(\[ +*/-]|\w+$", name):
+        return "Write {NAME} for a column that a step addColumns computes"
+    return "Write {name} for an input, {name.field} for a field of it, and double a literal brace"
 
 
 def check_template(text: str) -> str:
@@ -55,10 +55,8 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        raise _error(
-            f"{error}. Write {{name}} for an input, {{name.field}} for a field of it, and double a "
-            "literal brace"
-        ) from None
+        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # an error of Python
+        raise _error(f"{error}{fix}") from None
     return text
 
 

@@ -147,7 +147,7 @@ def test_stored_values_of_a_row_are_shown_by_column(
 @pytest.mark.parametrize(
     ("report", "start"),
     [
-        ({}, ""),
+        ({"seconds": {"preparing": 100}}, ""),
         ({"counts": {"read": 25}, "seconds": {"preparing": 20, "running": 60}}, "45 s"),
         ({"counts": {"read": 25}, "seconds": {"preparing": 1, "running": 40}}, ""),
         ({"counts": {"read": 25}, "steps": {}}, ""),

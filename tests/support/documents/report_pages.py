@@ -47,18 +47,15 @@ def page_data(report: dict[str, Any] | None = None, **given: Any) -> PageData:
 
 
 def cut_on_a_phone(html: str) -> list[str]:
-    """Return the tables of a page that neither scroll in a region with a name, nor become cards in
-    which each value has the name of its column."""
-    regions = re.findall(
-        r'<div class="scroll" tabindex="0" role="region" aria-label="[^"]+">\s*(<table.*?</table>)',
-        html,
-        re.DOTALL,
+    """Return the values in tables that become cards without the names of their columns. Raises
+    AssertionError if a table is not in a region with a name, which scrolls."""
+    region = (
+        r'<div class="scroll" tabindex="0" role="region" aria-label="[^"]+">\s*(<table.*?/table>)'
     )
-    assert len(regions) == html.count("<table")
-    cards = [table for table in regions if table.startswith('<table class="stacked">')]
-    return [
-        cell for table in cards for cell in re.findall(r"<td(?![^>]* data-label)[^>]*>[^<]+", table)
-    ]
+    tables = re.findall(region, html, re.DOTALL)
+    assert len(tables) == html.count("<table")
+    cards = "".join(table for table in tables if table.startswith('<table class="stacked">'))
+    return re.findall(r"<td(?![^>]* data-label)[^>]*>(?!</td>)[^<]*", cards)
 
 
 class Page(HTMLParser):

@@ -58,6 +58,16 @@ def test_jobs_of_one_output_are_added_up() -> None:
     assert found.counts == Counts(read=10, written=7, failed=3)
 
 
+@pytest.mark.parametrize("state", ["complete", "running"])
+def test_name_duration_and_end_are_those_of_the_last_run_once_it_has_ended(state: str) -> None:
+    last = succeeded_report("./out", name="breeds", seconds={"preparing": 10, "running": 70})
+    progress = Progress.of(9, 9)
+    stored = OutputStatus("./out", state, progress, Counts(), 1, "a", starting=True, report=last)
+    found = observed_output("./out", [stored])
+    known = (found.name, found.took, found.ended_at)
+    assert known == (("breeds", "1m20s", last.updated_at) if state == "complete" else ("", "", ""))
+
+
 def test_replaced_files_are_shown() -> None:
     files = {"recomputed": 2, "removed": 1}
     status = {"phase": "Running", "replacedFiles": files}

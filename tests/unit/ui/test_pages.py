@@ -48,6 +48,7 @@ def test_ended_job_has_its_name_duration_speed_end_and_cause() -> None:
     )  # fmt: skip
     entry = JobEntry("0", "./out", ended)
     for page in (jobs_page([entry], "jobs"), job_page(JobDetails(entry, NO_HISTORY))):
+        assert cut_on_a_phone(page) == []
         for shown in ("breeds", "1m20s", "2.5 rows/s", "2026-03-02 09:01:11Z", "BadModel: no such"):
             assert shown in page
     assert "<title>breeds" in page

@@ -51,8 +51,12 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
     parts = f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
     yield "rows", prefix + parts
     rows = "" if work.rows is None else f"{counted(work.rows, 'row')} in "
-    yield "input", f"{rows}{work.input_files} file(s), {work.input_files_counted} counted again"
-    yield "committed", f"{len(made.data)} data and {len(made.errors)} error file(s), {made.bytes} B"
+    yield (
+        "input",
+        f"{rows}{counted(work.input_files, 'file')}, {work.input_files_counted} counted again",
+    )
+    errors = counted(len(made.errors), "error file")
+    yield "committed", f"{len(made.data)} data and {errors}, {made.bytes} B"
     if work.missing:
         yield from _spot_lines("to be done", work.missing, len(work.missing))
     for finding in work.findings:

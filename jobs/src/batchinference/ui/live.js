@@ -9,8 +9,11 @@ async function update() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const found = page.querySelector("main");
     const open = [...main.querySelectorAll("details")].map((each) => each.open);
+    const focusable = () => [...main.querySelectorAll("a, summary, [tabindex]")];
+    const focused = focusable().indexOf(document.activeElement);
     main.replaceChildren(...found.childNodes);
     main.querySelectorAll("details").forEach((each, index) => { each.open = open[index] ?? false; });
+    focusable()[focused]?.focus({ preventScroll: true });
     document.title = page.title;
     footer.textContent = page.getElementById("connection").textContent;
     if (!found.dataset.refresh) return;

@@ -286,11 +286,12 @@ mutants: $(VENV)/.mutants ## Run mutation tests: measure how many of 200 mutants
 # Chromium comes from the system, for example from `apt-get install chromium`.
 $(VENV)/.browser: $(VENV)/.test tests/browser/package-lock.json
 	$(INSTALL) --only-group browser
+	$(BIN)/uv pip install --quiet --python $(BIN)/python 'ipykernel>=7' 'nbclient>=0.10'
 	npm ci --prefix tests/browser --ignore-scripts --no-audit --no-fund
 	@touch $@
 
 .PHONY: browser
-browser: $(VENV)/.browser ## Test the HTML report and the pages of `ui` in Chromium
+browser: $(VENV)/.browser ## Test the HTML report, the pages of `ui` and a notebook in Chromium
 	$(PYTEST) tests/browser
 
 .PHONY: screenshots
@@ -364,7 +365,7 @@ checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints, also
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/checkpoint.py
 
 .PHONY: command-line
-command-line: $(VENV)/.test ## Measure the CPU time of --help and validate against their limits
+command-line: $(VENV)/.test ## Measure the CPU time of commands against their limits
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/command_line.py
 
 .PHONY: resume

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TOPICS_PER_FILE = 10
+TOPICS_PER_FILE = 20
 FILES = 4
 WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -27,13 +27,20 @@ def main() -> None:
 
 
 def write_texts(directory: Path) -> None:
-    """Write topics of the language reference, TOPICS_PER_FILE in each file."""
+    """Write the prose of the language reference, one paragraph per line, with TOPICS_PER_FILE in
+    each file."""
     directory.mkdir(exist_ok=True)
     topics = sorted(pydoc_data.topics.topics.items())
     for number in range(FILES):
         chosen = topics[number * TOPICS_PER_FILE : (number + 1) * TOPICS_PER_FILE]
-        text = "\n".join(body for _, body in chosen)
-        (directory / f"topics-{number}.txt").write_text(text, encoding="utf-8")
+        text = "\n".join(line for _, body in chosen for line in paragraphs(body))
+        (directory / f"topics-{number}.txt").write_text(f"{text}\n", encoding="utf-8")
+
+
+def paragraphs(body: str) -> list[str]:
+    """Return the paragraphs of a topic in a line each, without headings, code and grammar."""
+    found = (" ".join(part.split()) for part in body.split("\n\n") if part[:1].isalpha())
+    return [line for line in found if line.endswith(".")]
 
 
 def copy_model(directory: Path) -> None:

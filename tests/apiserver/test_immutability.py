@@ -153,6 +153,7 @@ CHANGEABLE = [
     ("spec.steps.0.batchSize", 3),
     ("spec.steps.0.replicas", {"max": 2}),
     ("spec.steps.0.resources", {"memory": "9Gi"}),
+    ("spec.notifications", [{"name": "chat", "urlEnv": "CHAT"}]),
 ]
 
 

@@ -8,20 +8,29 @@ machine.
 
 from __future__ import annotations
 
+import json
 import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import yaml
 from rounds import ROUNDS
 from stop_signals import exit_on_signals
 
+from batchinference.spec.progress import Counts
 from landing.calibration import machine_factor, measured_cpu_seconds
 from support.documents.minimal import document, model_step, python_step
 from support.jobs.command import PROGRAM, cpu_seconds
+from support.jobs.without_ray import run_without_ray
 
 FILES = 100
+OUTPUTS = [(1, 0), (1, 10_000), (1000, 10), (1000, 10_000)]
+"""The numbers of files and of failed rows of outputs."""
+COMMANDS = ["status", "list", "errors", "logs", "verify"]
+LIMIT = 1.5
+"""The limit of a command that reads an output."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +56,54 @@ def job_file(directory: Path, number: int) -> Path:
     return file
 
 
+def refuse(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Raise an error for each batch with a row that is to fail."""
+    if batch["bad"].any():
+        raise ValueError(f"cannot compute row {batch['id'][0]}")
+    return batch
+
+
+def output_of(directory: Path, files: int, failed: int) -> Path:
+    """Write an output with a log from files with a good row and failed rows, and return it."""
+    place = directory / f"{files}-{failed}"
+    (place / "in").mkdir(parents=True)
+    for file in range(files):
+        numbers = range(file, failed, files)
+        rows = [{"id": -1, "bad": False}, *({"id": number, "bad": True} for number in numbers)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (place / "in" / f"{file:04}.jsonl").write_text(text)
+    job = document(
+        "bench",
+        read={"format": "json", "paths": [str(place / "in")]},
+        steps=[{"name": "refuse", "python": {"callable": "command_line:refuse"}}],
+        write={"format": "parquet", "path": str(place / "out")},
+        errors={"maxRows": failed + 1, "values": True},
+    )
+    assert run_without_ray(job, rows_per_task=4 * FILES).counts == Counts(
+        read=files + failed, written=files, failed=failed
+    )
+    logs = place / "out" / "_batchinference" / "logs"
+    logs.mkdir()
+    (logs / "2026-01-01T000000Z-attempt-1.log").write_text("bench: running\n")
+    return place / "out"
+
+
+def cases_of_output(directory: Path, files: int, failed: int) -> list[Case]:
+    output = output_of(directory, files, failed)
+    name = f"{files} files, {failed} failed"
+    limits = {"verify": 2.0}  # it reads each file again
+    return [
+        Case(f"{command}, {name}", (command, output), limits.get(command, LIMIT))
+        for command in COMMANDS
+    ]
+
+
 def cases(directory: Path) -> list[Case]:
     files = [job_file(directory, number) for number in range(FILES)]
     return [
         Case("--help", ("--help",), 0.15),
         Case(f"validate, {FILES} files", ("validate", "--fields-only", *files), 2),
+        *(case for given in OUTPUTS for case in cases_of_output(directory, *given)),
     ]
 
 
@@ -59,14 +111,14 @@ def measure(case: Case, factor: float) -> bool:
     """Print the line of a command in the table, and return whether it is within its limit."""
     seconds, limit = case.seconds(), case.limit * factor
     within = seconds <= limit
-    print(f"{case.name:22}{seconds:8.3f}{limit:8.3f}  {'ok' if within else 'OVER'}", flush=True)
+    print(f"{case.name:36}{seconds:8.3f}{limit:8.3f}  {'ok' if within else 'OVER'}", flush=True)
     return within
 
 
 def main() -> None:
     factor = machine_factor(measured_cpu_seconds())
     print(f"factor of this machine: {factor:.2f}; seconds of CPU time, medians of {ROUNDS} runs\n")
-    print(f"{'COMMAND':22}{'CPU':>8}{'LIMIT':>8}")
+    print(f"{'COMMAND':36}{'CPU':>8}{'LIMIT':>8}")
     with tempfile.TemporaryDirectory() as directory:
         within = [measure(case, factor) for case in cases(Path(directory))]
     if not all(within):

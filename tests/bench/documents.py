@@ -64,6 +64,7 @@ def chunks_of(content: bytes) -> list[tuple[int, int, str]]:
     pdf, chunks = PdfDocument(content), []
     for number in range(len(pdf)):
         text = pdf[number].get_textpage().get_text_range().replace("\r\n", "\n")
+        text = text.replace("\ufffe", "-\n")  # PDFium's mark of a hyphen at the end of a line
         for index, span in enumerate(SPLIT(text)):
             chunks.append((number + 1, index, text[span.start : span.end]))
     pdf.close()

@@ -15,7 +15,7 @@ CHUNK = DataType.struct(
 )
 
 
-@daft.func(return_dtype=DataType.list(CHUNK))
+@daft.func(return_dtype=DataType.list(CHUNK), use_process=True)  # PDFium has no threads
 def chunks(content: bytes) -> list[dict[str, Any]]:
     return [
         {"page": page, "chunk_index": index, "text": text}

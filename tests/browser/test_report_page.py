@@ -15,7 +15,7 @@ from support.browser import DESKTOP, PHONE, opened
 from support.documents.report_pages import page_data
 
 LONG = "s3://bucket/" + "a-very-long-directory-name/" * 8
-FAILED = {"state": "failed", "reason": "TooManyErrors", "message": f"9 row(s) failed: {LONG}"}
+FAILED = {"state": "failed", "reason": "TooManyErrors", "message": f"9 rows failed: {LONG}"}
 RECORD = {"path": LONG, "row": 7, "error": "OSError: " + "x" * 400, "traceback": "File " + LONG}
 SHOWN = [("light", DESKTOP), ("dark", DESKTOP), ("light", PHONE), ("dark", PHONE)]
 

@@ -32,6 +32,13 @@ def test_network_policy_allows_what_the_operator_needs(chart: Chart) -> None:
     assert peer["podSelector"]["matchLabels"] == {"ray.io/node-type": "head"}
 
 
+def test_operator_may_reach_other_ports_only_for_notifications(chart: Chart) -> None:
+    urls = ["https://hooks.example/a/", "http://alerts.monitoring:9093/", "http://other/"]
+    values = {"networkPolicy": {"enabled": True}, "policy": {"notifications": urls}}
+    spec = one(chart.manifests(values), "NetworkPolicy")["spec"]
+    assert ports(spec["egress"][-1]) == {443, 9093, 80}
+
+
 def test_network_policy_follows_the_values(chart: Chart) -> None:
     values = {"enabled": True, "metricsFrom": [PROMETHEUS], "apiServerPorts": [8443]}
     spec = one(chart.manifests({"networkPolicy": values}), "NetworkPolicy")["spec"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.spec.notifications import SECRET
 from support.cluster.chart import NAMESPACE, Chart, container, one
 
 Object = dict[str, Any]
@@ -54,6 +55,19 @@ def test_only_the_lease_of_the_operator_can_be_changed(
     assert (change["resourceNames"], change["verbs"]) == ([name], ["get", "update"])
     variables = {each["name"]: each["value"] for each in container(manifests)["env"]}
     assert variables["BATCHINFERENCE_OPERATOR_LEASE"] == f"{namespace}/{name}"
+
+
+@pytest.mark.parametrize("values", [{}, WATCHED], ids=["all namespaces", "watched namespaces"])
+def test_operator_reads_only_the_secrets_of_notifications(chart: Chart, values: Object) -> None:
+    def readable(values: Object) -> list[Any]:
+        rules = [r for m in chart.manifests(values) if m["kind"].endswith("Role")
+                 for r in m["rules"] if "secrets" in r["resources"]]  # fmt: skip
+        return [(rule["verbs"], rule.get("resourceNames")) for rule in rules]
+
+    assert {tuple(verbs) for verbs, _ in readable(values)} == {("create",)}
+    allowed = readable({**values, "policy": {"notifications": ["https://hooks.example/"]}})
+    assert (["get"], [SECRET]) in allowed
+    assert all(names == [SECRET] for verbs, names in allowed if verbs != ["create"])
 
 
 def test_roles_are_created_in_watched_namespaces_only(chart: Chart) -> None:

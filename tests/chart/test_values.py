@@ -49,6 +49,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
             *("queues", "runtimeClasses", "schedulers", "tolerations", "labels", "annotations"),
         )
     },
+    "policy.notifications": (["https://m/"], "- https://m/"),
     "policy.maxPriority": (86, "maxPriority: 86"),
     "policy.profiles": (False, "profiles: false"),
     "policy.hostAccess": (True, "hostAccess: true"),

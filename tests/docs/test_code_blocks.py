@@ -90,7 +90,7 @@ TESTED = {
         "test_page_shows_the_message_of_the_policy",
     ),
     ("docs/python.md", "python"): (
-        2,
+        3,
         "tests/pipeline/jobs/test_python_api.py",
         "test_the_example_of_the_page_runs",
     ),

@@ -18,7 +18,7 @@ def test_each_policy_value_is_described_with_its_default() -> None:
     shown = {"true": True, "false": False, "1000000000": 10**9}
     described = {name: shown.get(default) for name, default in rows}
     defaults = PlatformPolicy().model_dump(by_alias=True)
-    assert described == {**defaults, "volumes": None, "annotations": None}
+    assert described == {**defaults, "volumes": None, "annotations": None, "notifications": None}
 
 
 def test_page_shows_the_message_of_the_policy() -> None:

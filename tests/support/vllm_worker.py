@@ -31,6 +31,7 @@ def share_engines() -> None:
     async def started(*model: Any) -> Any:
         key = json.dumps(engine.arguments_of(*model), sort_keys=True)
         if key not in running:
+            engine._engine_of.cache_clear()  # its models have the engine that ends now
             while running:
                 running.popitem()[1].shutdown()
             running[key] = await start(*model)

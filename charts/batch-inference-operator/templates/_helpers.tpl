@@ -159,6 +159,13 @@ affinity:
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]
+{{- if (.Values.policy | default dict).notifications }}
+# the URLs of the notifications of a namespace
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [batchinference-notifications]
+  verbs: [get]
+{{- end }}
 # they keep the heads of jobs from being evicted
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]

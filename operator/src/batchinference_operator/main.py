@@ -24,6 +24,7 @@ from batchinference_operator.controller.driver_poller import (
     DriverPoller,
 )
 from batchinference_operator.controller.kopf_operator import kopf_operator, resync, run_kopf
+from batchinference_operator.controller.notifier import WORKERS
 from batchinference_operator.controller.policy_reload import reload_policy
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import KubeClient
@@ -203,6 +204,7 @@ def _work(
         *(controller.work() for _ in range(settings.workers)),
         *(schedules.work() for _ in range(SCHEDULE_WORKERS)),
         *(poller.work() for _ in range(MAX_POLLS)),
+        *(controller.notifier.work() for _ in range(WORKERS)),
         *(reflector.run() for reflector in reflectors),
         controller.telemetry.work(),
         reload_policy(controller, schedules, settings.policy),

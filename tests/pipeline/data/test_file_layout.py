@@ -12,6 +12,7 @@ import pytest
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
 from plugins.messages import Messages
 from support.documents.refusals import short
 
@@ -41,6 +42,22 @@ def test_columns_are_written_in_the_given_order() -> None:
     for columns, partition_by in ((("kind", "n"), ()), (("n",), ("flag",))):
         ((_, part),) = FileLayout(columns, partition_by).split(TABLE)
         assert part.column_names == [*columns]
+
+
+def test_part_of_a_column_names_directories() -> None:
+    labels = pa.array([{"label": "a"}, None, {"label": "b"}, {"label": "a"}])
+    table = pa.table({"o": labels, "n": range(4)})
+    files = list(FileLayout(partition_by=("o.label",)).split(table))
+    assert {folder: part["n"].to_pylist() for folder, part in files} == {
+        "o.label=a": [0, 3],
+        f"o.label={NULL_DIRECTORY}": [1],
+        "o.label=b": [2],
+    }
+    assert {tuple(part.column_names) for _, part in files} == {("o", "n")}
+    literal = pa.table({"o": labels, "o.label": ["x"] * 4})
+    assert [folder for folder, _ in FileLayout(partition_by=("o.label",)).split(literal)] == [
+        "o.label=x"
+    ]
 
 
 def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:

@@ -18,14 +18,14 @@ from batchinference.pipeline import html_report
 from batchinference.pipeline.html_report.advice import advice
 from batchinference.pipeline.html_report.page import render
 from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
-from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
 from batchinference.spec import parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.refusals import short
-from support.documents.report_pages import STEPS, SUCCEEDED, Page, page_data
+from support.documents.report_pages import STEPS, SUCCEEDED, Page, cut_on_a_phone, page_data
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 
 HOSTILE = (
@@ -35,7 +35,7 @@ ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
     *("h1", "h2", "h3", "p", "strong", "dl", "div", "dt", "dd", "ul", "li", "span", "time", "pre"),
     *("figure", "figcaption", "details", "summary", "img", "svg", "desc", "line", "text", "path"),
-    *("circle", "table", "thead", "tbody", "tr", "th", "td"),
+    *("circle", "table", "thead", "tbody", "tr", "th", "td", "a", "br"),
 }
 TRUNCATED = {
     "path": "a.jpg",
@@ -45,8 +45,10 @@ TRUNCATED = {
     "values": '{"n": 1}',
 }
 ERRORS = [
-    ErrorGroup("decode", "", 57, [TRUNCATED]),
-    ErrorGroup("classify", "", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
+    ErrorGroup("decode", "OSError: truncated", 57, [TRUNCATED]),
+    ErrorGroup(
+        "classify", "ValueError: no", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]
+    ),
 ]
 
 CHAT = {
@@ -81,7 +83,7 @@ def test_page_of_a_succeeded_job(messages: Messages) -> None:
     for part in (
         *("succeeded", "1,000 rows in 1m11s", "Read 1,000", "Failed 60", "Filtered 40", "1.5 GiB"),
         *("preparing 9.0 s", "decode slowest", "86 %", "steps:decode", "len(text) > 3"),
-        *("57 decode OSError: truncated", "Row 0 of a.jpg", "File steps.py", 'Values: {"n": 1}'),
+        *("57 decode OSError: truncated", "Row 0 of a.jpg", "File steps.py", "Value n 1 File"),
         *(
             "label pug corgi",
             "python 3.11.16, ray 2.60.0",
@@ -89,7 +91,7 @@ def test_page_of_a_succeeded_job(messages: Messages) -> None:
         ),
     ):
         assert part in text
-    assert "1,000 rows were finished after 1m00s" in page.text("desc")
+    assert "1,000 rows finished after 1m00s" in page.text("desc")
 
 
 def test_page_of_a_failed_job_states_the_cause_and_the_remedy() -> None:
@@ -119,6 +121,48 @@ def test_page_has_the_loading_of_models_among_the_times(load: float, slowest: st
     assert re.findall(r"\w+ slowest", text) == [slowest]
 
 
+def test_failed_rows_and_their_groups_lead_to_the_stored_values() -> None:
+    page = shown(errors=ERRORS)
+    links = [link["href"] for link in page.all("a")]
+    assert links == ["#failed-1-1", "#failed-2-1"]
+    headings = [found["id"] for found in page.all("h3") if "id" in found]
+    assert headings[1:] == ["failed-1-1", "failed-2-1"]
+    assert page.text().count("errors.values: true") == 1  # the second row has no values
+
+
+@pytest.mark.parametrize(
+    ("values", "fields"),
+    [
+        ('{"n": 1, "text": "a", "l": [1, null]}', [("n", "1"), ("text", "a"), ("l", "[1, null]")]),
+        ("not JSON", [("", "not JSON")]),
+        ("[1]", [("", "[1]")]),
+    ],
+)  # fmt: skip
+def test_stored_values_of_a_row_are_shown_by_column(
+    values: str, fields: list[tuple[str, str]]
+) -> None:
+    assert fields_of(values) == fields
+
+
+@pytest.mark.parametrize(
+    ("report", "start"),
+    [
+        ({}, ""),
+        ({"counts": {"read": 25}, "seconds": {"preparing": 20, "running": 60}}, "45 s"),
+        ({"counts": {"read": 25}, "seconds": {"preparing": 1, "running": 40}}, ""),
+        ({"counts": {"read": 25}, "steps": {}}, ""),
+    ],
+    ids=["many rows", "mostly the start", "mostly work", "not measured"],
+)  # fmt: skip
+def test_speed_of_a_small_job_is_explained_by_its_start(report: dict[str, Any], start: str) -> None:
+    assert page_data(report).report.start_text.partition(" for")[0] == start
+    assert bool(start) == ("of which" in shown(report).text("header"))
+
+
+def test_one_row_is_no_plural() -> None:
+    assert "1 row in" in shown({"counts": {"read": 1, "written": 1}}).text("header")
+
+
 def test_paths_of_the_page_are_normalized() -> None:
     given = document("a", read={"format": "text", "paths": ["/home/me/jobs/../in"]})
     data = page_data({"output": "/home/me/jobs/../out"})
@@ -145,12 +189,19 @@ def test_page_is_self_contained_and_accessible(messages: Messages) -> None:
     assert len(ids) == len(set(ids))
     named = [found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found]
     assert {part for one in named for part in one.split()} <= set(ids)
+    assert {link["href"].removeprefix("#") for link in page.all("a")} <= set(ids)
     assert all(found.get("scope") in ("row", "col") for found in page.all("th"))
     assert [svg["role"] for svg in page.all("svg")] == ["img"]
     (image,) = page.all("img")
     assert image["src"].startswith("data:image/jpeg;base64,")
     assert image["alt"] == "image of row 1, 300 x 200 pixels"
     assert "prefers-color-scheme: dark" in page.text("style")
+
+
+def test_tables_scroll_or_become_cards_on_a_phone() -> None:
+    pools = {**STEPS, "classify": {**STEPS["classify"], "waitSeconds": 3.0, "loadSeconds": 2.0}}
+    html = render(page_data({"steps": pools}, errors=ERRORS, sample=[{"label": Cell("pug")}]))
+    assert cut_on_a_phone(html) == []
 
 
 def test_hostile_values_are_shown_as_text() -> None:
@@ -174,7 +225,8 @@ def test_hostile_values_are_shown_as_text() -> None:
     page = Page(html)
     assert {tag for tag, _ in page.elements} <= ALLOWED
     names = {name for _, found in page.elements for name in found}
-    assert {name for name in names if name.startswith("on") or name in ("href", "action")} == set()
+    assert {name for name in names if name.startswith("on") or name == "action"} == set()
+    assert {link["href"] for link in page.all("a")} == {"#failed-1-1"}
     assert page.all("img") == []
     assert "\x1b" not in html
     assert "\u202e" not in html

@@ -125,6 +125,13 @@ def test_row_with_several_inputs_is_missing_if_one_is_null_or_all_are_empty() ->
     }  # fmt: skip
 
 
+def test_row_with_a_null_part_in_its_prompt_is_missing() -> None:
+    fields = {"api": "chat", "name": "m", "url": "http://a", "prompt": "{a.b[0]}"}
+    values = [{"b": ["x"]}, {"b": []}, {"b": None}, None]
+    found = missing_inputs(model_of("http", ("a",), **fields), pa.table({"a": values})).skipped
+    assert found == dict.fromkeys((1, 2, 3), "NullInput")
+
+
 def test_numbers_do_not_make_a_row_complete() -> None:
     fields = {"task": "audio-classification", "source": "org/model"}
     model = model_of("transformers", ("audio", "sampling_rate"), **fields)

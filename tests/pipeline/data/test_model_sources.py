@@ -79,9 +79,21 @@ def test_missing_path_error_has_the_full_path(messages: Messages) -> None:
                 call(source)
 
 
+def test_similar_folder_is_suggested(
+    offline: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/sentiment").mkdir(parents=True)
+    with pytest.raises(ModelLoad, match=r"write source: \./models/sentiment$"):
+        check("models/sentimnt", HUB)
+    with pytest.raises(ModelLoad, match=r"did you mean 'models/sentiment'\?"):
+        check("./models/sentimnt", HUB)
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Serve a Hub that has only `org/model` at `main`. The cache is empty."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     with handled_by(Hub) as port:
         address = f"http://127.0.0.1:{port}"
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
@@ -153,6 +165,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         files.append(url.rpartition("/")[2])
         raise NoAnswer("no route to host")
 
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", no_answer)
     return files

@@ -113,6 +113,22 @@ def test_image_is_at_its_place_in_the_prompt(of: Any) -> None:
         of(fields, {**row, "question": None})
 
 
+@RUNTIMES
+def test_fields_and_items_are_written_into_a_prompt(of: Any) -> None:
+    fields = {"inputs": {"o": "x"}, "prompt": "{o.label} {o['label']} {o.tags[1]} {o.more.a}"}
+    row = {"o": {"label": "cat", "tags": np.array(["a", "b"], object), "more": {"a": 1}}}
+    assert seen(of(fields, row)) == [("user", ["cat cat b 1"])]
+    for null in (
+        {"o": None},
+        {"o": {**row["o"], "tags": ["a"]}},
+        {"o": {**row["o"], "more": None}},
+    ):
+        with pytest.raises(ValueError, match="is null"):
+            of(fields, null)
+    with pytest.raises(TypeError, match="has no part 'label'"):
+        of(fields, {"o": "a text"})
+
+
 def test_images_are_passed_in_the_order_of_the_prompt() -> None:
     fields = {"inputs": {"one": "x", "two": "y", "three": "z"}, "images": ["one", "two", "three"]}
     model = {**fields, "runtime": "transformers", "task": "image-text-to-text", "source": "m"}

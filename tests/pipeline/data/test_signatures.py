@@ -49,6 +49,17 @@ REFUSED: list[tuple[str, Fields, str]] = [
      {"constructorArgs": {"model": 1}, "callArgs": {"tpo": 1}}, "did you mean 'top'?"),
     ("class C:\n def __call__(self, x): pass",
      {"predictBatch": {"input": "a", "output": "b"}}, "has no method predict_batch"),
+    ("f = lambda: 1", {}, "Write 'def f(batch)'"),
+    ("f = lambda batch, lang: batch", {}, "needs lang"),
+    ("import functools\ndef g(batch, lang): pass\nf = functools.partial(g, lnag=1)", {},
+     "partial.lnag: 's:f' has no parameter 'lnag' to set; did you mean 'lang'?"),
+    ("from functools import partial\ndef g(batch, lang, k): pass\nf = partial(g, lang=1)", {},
+     "needs k. Set callArgs"),
+    ("f = 5", {}, "is a number"),
+    ("f = {'a': 1}", {}, "is a dict"),
+    ("class D: pass\nf = D()", {}, "has no method __call__"),
+    ("from dataclasses import dataclass\n@dataclass\nclass C:\n path: str\n size: int = 1\n "
+     + CALL, {}, "needs path. Set constructorArgs: {path: ...}"),
     ("class C:\n def predict_batch(self): pass",
      {"predictBatch": {"input": "a", "output": "b"}}, "Write 'def predict_batch(self, values)'"),
 ]  # fmt: skip
@@ -62,7 +73,7 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("def f(batch, *rest, lang): return batch", {"callArgs": {"lang": 1}}),
     ("f = lambda batch: batch", {}),
     ("def f(): pass\nf = print", {}),
-    ("import functools\ndef g(batch, lang): pass\nf = functools.partial(g, lang=1)", {}),
+    ("import functools\ndef g(batch, lang): return batch\nf = functools.partial(g, lang=1)", {}),
     ("def add(f): return lambda batch: f(batch, 1)\n@add\ndef f(batch, lang): pass", {}),
     ("if True:\n def f(batch): pass\nelse:\n def f(): pass", {}),
     ("def f(): pass\nfrom os.path import *\nfrom builtins import print as f", {}),
@@ -85,6 +96,11 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("class C:\n def __new__(cls, **rest): return print", {"constructorArgs": {"x": 1}}),
     ("class C:\n def __init__(self, m): pass\n def f(self, b): return b\n __call__ = f",
      {"constructorArgs": {"m": 1}}),
+    ("from functools import partial\ndef g(lang, batch): return batch\nf = partial(g, 'x')", {}),
+    ("class D:\n def __call__(self, batch): return batch\nf = D()", {}),
+    (f"{BASE}C = Base", {"constructorArgs": {"model": 1}}),
+    ("from dataclasses import dataclass\n@dataclass\nclass C:\n path: str\n size: int = 1\n "
+     + CALL, {"constructorArgs": {"path": "x"}}),
     ("class C: pass\nC.__call__ = lambda self, batch: batch", {}),
     ("class C: pass\nsetattr(C, '__call__', lambda self, batch: batch)", {}),
     ("class C:\n @staticmethod\n def __call__(batch): return batch", {}),
@@ -97,19 +113,19 @@ ACCEPTED: list[tuple[str, Fields]] = [
      {"predictBatch": {"input": "a", "output": "b"}}),
     ("class C:\n def __getattr__(self, name): return len",
      {"predictBatch": {"input": "a", "output": "b"}}),
-    ("class C:\n def predict_batch(self, values, k): pass",
+    ("class C:\n def predict_batch(self, values, k): return values",
      {"predictBatch": {"input": "a", "output": "b"}, "callArgs": {"k": 1}}),
 ]  # fmt: skip
 
 
 def step_of(source: str, fields: Fields) -> PythonStep:
-    name = "C" if "class C" in source else "f"
+    name = "C" if "class C" in source or "C = " in source else "f"
     return PythonStep.model_validate({"callable": f"s:{name}", **fields})
 
 
 def call(source: str, step: PythonStep) -> None:
     """Construct and call the code as a job does."""
-    module: dict[str, Any] = {"__name__": "s"}
+    module: dict[str, Any] = {"__name__": __name__}
     exec(source, module)
     target = module[step.callable.removeprefix("s:")]
     if isinstance(target, type):

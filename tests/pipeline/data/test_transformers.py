@@ -93,6 +93,31 @@ def test_tokens_of_texts_are_counted(bert: str, fields: dict[str, Any]) -> None:
     assert sum(tokens_in(warnings)["inputTokens"].values()) == expected
 
 
+def test_a_text_gets_the_label_with_the_most_similar_embedding(bert: str) -> None:
+    labels = ["hello there", "the dog", "numbers"]
+    found = runtime("feature-extraction", bert, candidateLabels=labels)({"text": objects(TEXTS)})
+    vectors, others = (
+        torch.nn.functional.normalize(
+            torch.from_numpy(embed(runtime("feature-extraction", bert), text=texts))
+        )
+        for texts in (TEXTS, labels)
+    )
+    best, indices = (vectors @ others.T).max(dim=1)
+    assert found.field("label").to_pylist() == [labels[index] for index in indices.tolist()]
+    np.testing.assert_allclose(found.field("score"), best, atol=TOLERANCE)
+
+
+def test_own_labels_of_real_texts(minilm: str) -> None:
+    texts = {
+        "The pasta was cold and the waiter was rude": "complaint",
+        "Can I park my car at your hotel?": "question",
+        "A wonderful evening, thank you so much!": "praise",
+    }
+    loaded = runtime("feature-extraction", minilm, candidateLabels=sorted(set(texts.values())))
+    found = loaded({"text": objects(list(texts))})
+    assert found.field("label").to_pylist() == list(texts.values())
+
+
 def test_text_classification_equals_the_library(bert: str) -> None:
     result = runtime("text-classification", bert)({"text": objects(TEXTS)})
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert)

@@ -83,13 +83,29 @@ JUDGED = {"model": chat(inputs={"text": "year"}, output="o", schema={"fields": _
     ("model", "step", "parts"),
     [
         (SENTIMENT, {"filter": "o.lable == 'x'"}, ["no field 'lable'", "label, score"]),
-        (SENTIMENT, {"filter": "o == 'POSITIVE'"}, ["o is struct<label", "o['label']"]),
+        (
+            SENTIMENT,
+            {"filter": "o == 'POSITIVE'"},
+            ["o is struct<label", "Write o.label == 'POSITIVE'"],
+        ),
         (SENTIMENT, {"addColumns": {"a": "o[0].label"}}, ["is struct<label", "no list"]),
         (SENTIMENT, {"filter": "o.score > 'a'"}, ["string"]),
         (TOP, {"filter": "o.label == 'x'"}, ["[0].label"]),
         (TOP, {"filter": "o > 1"}, ["o[0]"]),
         (JUDGED, {"filter": "o.lable == 'x'"}, ["no field 'lable'", "label, scores"]),
         (JUDGED, {"filter": "o.scores > 1"}, ["list"]),
+        (SENTIMENT, {"explode": {"column": "o"}}, ["explode needs lists"]),
+        (SENTIMENT, {"chunk": {"column": "o", "size": 10}}, ["such as {value: o.label}"]),
+        (
+            SENTIMENT,
+            {"model": {**SENTIMENT["model"], "inputs": {"text": "n"}}},
+            ["{value: str(n)}"],
+        ),
+        (
+            SENTIMENT,
+            {"model": chat(inputs={"o": "o"}, prompt="{o.lable}", output="p")},
+            ["did you mean 'label'?"],
+        ),
     ],
 )
 def test_fields_of_results_are_checked(
@@ -121,6 +137,17 @@ def test_fields_of_results_can_be_read(model: dict[str, Any], expression: str) -
         [{"filter": "unknown > 2"}, {"addColumns": {"n": "unknown + 1"}}, {"filter": "n == 'a'"}],
         [{"addColumns": {"year": "int(year)"}}, {"filter": "year >= 2025"}],
         [{"explode": {"column": "tags"}}, {"filter": "tags > 'a'"}],
+        [
+            {
+                "model": {
+                    "runtime": "torch",
+                    "factory": "a:b",
+                    "inputs": {"text": "tags"},
+                    "output": "o",
+                }
+            }
+        ],
+        [{"chunk": {"column": "unknown", "size": 10}}, {"explode": {"column": "unknown"}}],
     ],
 )
 def test_suitable_and_unknown_types_are_accepted(steps: list[dict[str, Any]]) -> None:

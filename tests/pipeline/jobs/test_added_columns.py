@@ -89,7 +89,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Chang
 def during_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Change) -> None:
     """Change the dataset when the next job has prepared its commit, which conflicts then."""
 
-    def fence(mark: str, series: str, check: Callable[[], None]) -> Fence:
+    def fence(mark: str, series: str, check: Callable[[], None], follows: bool) -> Fence:
         monkeypatch.setattr(attempt, "Fence", Fence)
         changes = iter([change])
 

@@ -76,7 +76,7 @@ def test_errors_are_written_to_their_path_with_the_values_of_rows(
 @pytest.mark.parametrize(
     ("errors", "limit"),
     [
-        ({"maxRows": 2}, "3 row(s) failed, limit: errors.maxRows (2)"),
+        ({"maxRows": 2}, "3 rows failed, limit: errors.maxRows (2)"),
         ({"maxPercent": 4.9}, "limit: errors.maxPercent (4.9 % of 60 rows)"),
     ],
     ids=["rows", "percent"],

@@ -187,7 +187,7 @@ class TestUnfinished:
 
     def test_state_of_another_job_is_refused(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", OTHERS)
-        outputs.refusal("begun with another spec", "Run with --restart")
+        outputs.refusal("begun with another spec", "Run `batchinference run FILE --restart`")
 
     def test_output_without_job_is_refused(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", GONE)

@@ -92,7 +92,7 @@ def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: boo
     refused = job.run()
     assert refused.exit_code == exits.BAD_INPUT
     assert CHANGED in refused.stderr
-    assert "Run with --restart to start over" in refused.stderr
+    assert "Run `batchinference run " in refused.stderr
     assert job.texts() == ["a1"]
     job.change("1")
     assert job.run().exit_code == exits.SUCCESS, "the code was restored"

@@ -114,7 +114,7 @@ def test_failed_job_ends_with_1_and_its_reason(
     done = invoke_without_ray("run", "job.yaml", "--sample", "3", "--report-directory", ".")
     assert done.exit_code == 1
     message = " ".join(done.stderr.split())
-    assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in message
+    assert "TooManyErrors: 2 rows failed, limit: errors.maxRows (1)" in message
     assert f"{tmp_path / 'out' / '_batchinference' / 'errors'}" in message
     assert "row 0:" not in done.stderr
     assert report_in(tmp_path).reason == "TooManyErrors"

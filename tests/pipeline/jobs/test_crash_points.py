@@ -7,6 +7,7 @@ The protocol, in the order of its writes:
              code.json        the hashes of the code and of the models
              spec.json        records the work
              start.json       begins the attempt, with a snapshot of what earlier attempts committed
+             history/RUN.json the record of this run, which is written again at its end
     tasks    part-*           a data file, which does not count yet
              errors/part-*    the failed rows
              TASK.json        the manifest: commits both files and the input rows that they hold
@@ -78,6 +79,7 @@ STEPS = """
     write _batchinference/spec.json
     write _batchinference/attempts/*/start.json
     write _batchinference/job.json
+    write _batchinference/history/RUN.json
     TASKS
     write _batchinference/attempts/*/closed
     write part-*.parquet
@@ -86,6 +88,7 @@ STEPS = """
     write _batchinference/output.json
     write _batchinference/report.json
     write _SUCCESS
+    write _batchinference/history/RUN.json
     write _batchinference/report.html
     the end
 """
@@ -95,7 +98,7 @@ OF_TASKS = [
     "write _batchinference/errors/part-*.parquet",
     f"write {ATTEMPT}/TASK.json",
 ]
-REPLACEMENT = "_batchinference/replacement"
+REPLACEMENT, HISTORY = "_batchinference/replacement", "_batchinference/history"
 SUCCESS_MARKS = ("_SUCCESS", f"{REPLACEMENT}/_SUCCESS")
 OTHER = {"n": 3, "values": 8, "half": 4.0}
 """The row that the other job writes."""
@@ -297,12 +300,12 @@ class FailInConstructor:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    """Return the files of an output, without the files of a replacement."""
+    """Return the files of an output, without those of a replacement and the history."""
     files = {str(path.relative_to(directory)): path for path in directory.rglob("*")}
     return {
         name: path.read_bytes()
         for name, path in files.items()
-        if path.is_file() and not name.startswith(REPLACEMENT)
+        if path.is_file() and not name.startswith((REPLACEMENT, HISTORY))
     }
 
 

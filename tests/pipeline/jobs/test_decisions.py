@@ -226,7 +226,7 @@ def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: obj
 @pytest.mark.parametrize(
     ("found", "mode", "remedy"),
     [
-        (UNFINISHED, "error", "Run with --restart"),
+        (UNFINISHED, "error", "Run `batchinference run FILE --restart`"),
         (UNFINISHED, "append", "Set resume to false for one run"),
         (COMPLETE, "append", "Remove resume: false"),
     ],
@@ -273,7 +273,7 @@ AS_NAMED: dict[str, Any] = {"job": "embed on here"}
 def test_output_of_the_job_before_its_spec_changed_names_the_change(mode: str) -> None:
     found = replace(SAME_NAME, changed_spec="steps was [], is 1")
     check(r"another spec: steps was \[\], is 1\. ", found, mode, **AS_NAMED)
-    unknown = "another spec. (Run with --restart|Choose)"
+    unknown = "another spec. (Run `batchinference run FILE --restart`|Choose)"
     check(unknown, SAME_NAME, mode, **AS_NAMED)
     check("job, embed on here. Choose another path", found, mode, job="other on here")
 
@@ -282,7 +282,7 @@ def test_advice_for_another_spec_is_possible() -> None:
     """There is no --restart on a cluster, and a table with rows refuses it."""
     table = replace(SAME_NAME, layout=TABLE, table=TableState())
     on_cluster = replace(SAME_NAME, lease=replace(lease(job="a/embed (1)"), key=THEIRS))
-    check("spec. Run with --restart", SAME_NAME, "error", **AS_NAMED)
+    check("spec. Run `batchinference run FILE --restart`", SAME_NAME, "error", **AS_NAMED)
     check("spec. Set write.mode to overwrite", table, "error", **AS_NAMED)
     check("spec. Set write.mode to overwrite", on_cluster, "error", job="a/embed (2)")
 
@@ -295,7 +295,7 @@ def test_an_unnamed_job_may_be_the_one_that_has_changed() -> None:
 
 def test_changed_code_of_failed_rows_can_be_retried() -> None:
     check("Run `batchinference run FILE --retry-errors`", changed(COMPLETE_WITH_FAILED), "error")
-    check(r"a\.py changed\. Run with --restart", changed(COMPLETE), "error")
+    check(r"a\.py changed\. Run `batchinference run FILE --restart`", changed(COMPLETE), "error")
 
 
 RESTARTED = {

@@ -172,7 +172,7 @@ def test_estimate_ends_a_job_far_beyond_its_limit(
     example: Example, failed: int, read: int, rows: int
 ) -> None:
     policy = ErrorPolicy.model_validate({"maxPercent": 5.0})
-    message = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
+    message = f"{failed} rows failed, limit: errors.maxPercent (5 % of about {rows} rows)."
     with pytest.raises(TooManyErrors, match=re.escape(message)):
         check_errors(
             policy, Counts(read=read, written=read - failed, failed=failed), ABOUT_2000, example

@@ -17,6 +17,7 @@ from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.prices import PRICES_VARIABLE
+from batchinference.spec.progress import STARTING
 from plugins.messages import Messages
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
@@ -41,8 +42,8 @@ def test_errors_are_grouped_by_step_and_cause(output: str, tmp_path: Path) -> No
     shown = invoke_without_ray("errors", output)
     assert (shown.exit_code, shown.stderr) == (0, "")
     first, _, group, *example = shown.stdout.splitlines()
-    assert first == "2 failed row(s), 1 cause(s)"
-    assert group.startswith("2 row(s), step 'own': ValueError: cannot do bad ... (own_code.py:")
+    assert first == "2 failed rows, 1 cause"
+    assert group.startswith("2 rows, step 'own': ValueError: cannot do bad ... (own_code.py:")
     assert example[0] == f"  for example row 1 of {tmp_path}/in/a.txt:"
     assert example[1].startswith("  ValueError: cannot do bad 1 (own_code.py:")
     assert example[2] == '  values: {"text": "bad 1"}'
@@ -96,7 +97,7 @@ def test_status_of_a_failed_job_has_its_error(output: str, tmp_path: Path) -> No
     (tmp_path / "failed.yaml").write_text(yaml.safe_dump(job))
     assert invoke_without_ray("run", "failed.yaml").exit_code == 1
     shown = invoke_without_ray("status", "./new")
-    assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in shown.stdout
+    assert "TooManyErrors: 2 rows failed, limit: errors.maxRows (1)" in shown.stdout
     watched = invoke_without_ray("status", "./new", "--watch")
     assert (watched.exit_code, "unfinished" in watched.stdout) == (1, True)
 
@@ -106,7 +107,7 @@ def test_status_of_a_running_job_shows_its_heartbeat(tmp_path: Path) -> None:
     run = begin_job(job_document("demo", tmp_path / "in", tmp_path / "out"))
     run.attempt.heartbeat.write(b"1")
     shown = invoke_without_ray("status", str(tmp_path / "out"))
-    assert "state      running" in shown.stdout
+    assert f"state      {STARTING}" in shown.stdout
     assert "heartbeat" in shown.stdout
 
 

@@ -25,6 +25,9 @@ import {imported}
 def length(batch):
     return batch
 
+def stars(batch):
+    return {{"n": batch["star"]}}
+
 class Model:
     pass
 """
@@ -113,7 +116,7 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
     ),
     "a function": (
         {"steps": [python("MODULE:lenght")]},
-        "MODULE.py has no 'lenght', only math, json, length, Model; did you mean 'length'?",
+        "MODULE.py has no 'lenght', only math, json, length, stars, Model; did you mean 'length'?",
     ),
     "an import": (
         {"steps": [python("MODULE:length")], "imported": "nowhere"},
@@ -126,6 +129,10 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
     "an argument": (
         {"steps": [python("MODULE:length", callArgs={"lang": "en"})]},
         "callArgs.lang: 'MODULE:length' has no parameter 'lang' to set. Remove it",
+    ),
+    "a column in code": (
+        {"steps": [python("MODULE:stars")]},
+        "'MODULE:stars' reads column 'star' in line 9, but the columns here are text, stars; did",
     ),
     "valid code": (
         {"steps": [python("MODULE:length")], "imported": "3"},
@@ -182,7 +189,8 @@ def test_missing_requirements_are_reported_before_ray_starts(
         ("json", b"PK\x03\x04", "is a zip archive or a workbook. "),
         ("json", b"PAR1\x15", "is a Parquet file. Read it with the format parquet"),
         ("parquet", b"PAR1\x15 damaged", None),
-        ("json", b"damaged", None),
+        ("json", b"text,stars\n", "is no JSON (b'text,stars\\n'...). Correct read.format"),
+        ("json", b"damaged\n{}\n", None),
     ],
 )
 def test_files_of_another_format_are_reported(
@@ -250,7 +258,7 @@ def test_a_complete_output_needs_no_ray(job_file: JobFile) -> None:
 def test_an_error_names_the_line_of_the_users_code(job_file: JobFile, tmp_path: Path) -> None:
     file = job_file([python("MODULE:fails")])
     (module,) = tmp_path.glob("own_*.py")
-    module.write_text("def fails(batch):\n    return batch['no']\n")
+    module.write_text("def fails(batch):\n    key = 'no'\n    return batch[key]\n")
     done = invoke_without_ray("run", file)
-    line = f"in.csv: KeyError: 'no' ({module.name}:2 in fails)".replace("in.csv", "in/a.csv")
+    line = f"in.csv: KeyError: 'no' ({module.name}:3 in fails)".replace("in.csv", "in/a.csv")
     assert f"step 'own' failed on row 0 of {tmp_path}/{line}" in done.stderr

@@ -37,9 +37,9 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document) -> AttemptRun | NothingToDo:
+def prepare_job(job: Document, identity: str = "") -> AttemptRun | NothingToDo:
     spec = parse(job).spec
-    return prepare(spec, next(plan_outputs(spec, Layout.of(spec))))
+    return prepare(spec, next(plan_outputs(spec, Layout.of(spec))), identity)
 
 
 def local_model(folder: Path) -> Document:
@@ -102,14 +102,19 @@ def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> No
     assert found.remark == ""
 
 
-def test_complete_output_with_new_input_is_reported(
-    source: Path, tmp_path: Path, messages: Messages
+@pytest.mark.parametrize("job_id", ["", "default/pets (uid)"], ids=["machine", "cluster"])
+@pytest.mark.parametrize("change", ["new", "changed", "gone"])
+def test_complete_output_with_other_input_is_reported(
+    source: Path, tmp_path: Path, messages: Messages, change: str, job_id: str
 ) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = begin_job(job)
     prepared.attempt.lease.complete(prepared.attempt.layout)
-    write_lines(source, {"c.txt": ["new"]})
-    found = prepare_job(job)
+    if change == "gone":
+        (source / "b.txt").unlink()
+    else:
+        write_lines(source, {"c.txt" if change == "new" else "a.txt": ["another line"]})
+    found = prepare_job(job, job_id)
     assert isinstance(found, NothingToDo)
     messages.check(found.remark)
 

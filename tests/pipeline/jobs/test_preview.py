@@ -254,7 +254,7 @@ def test_printed_rows_are_limited_if_steps_add_rows(job_file: JobFile, module: s
     done = preview(job_file(python("triple", module), parts), "-n", "2")
     assert done.exit_code == 0, done.output
     assert "parts: 6 returned" in done.stdout
-    assert done.stdout.endswith("... and 4 more row(s)\n")
+    assert done.stdout.endswith("... and 4 more rows\n")
 
 
 def test_vllm_runs_in_this_process(

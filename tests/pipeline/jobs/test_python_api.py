@@ -108,8 +108,10 @@ def test_check_returns_the_problems() -> None:
 
 def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "reviews.csv").write_text("text,stars,user\nfine,5,a\nbad,1,b\n")
-    first, second, _ = blocks("docs/python.md", "python")
+    first, second, notebook, _ = blocks("docs/python.md", "python")
     with in_this_process(), without_starting_ray():
         exec(first, {})
-    assert "fine      5" in capsys.readouterr().out
-    exec(second, {})
+        assert "fine      5" in capsys.readouterr().out
+        exec(second, {})
+        exec(notebook, {"__name__": "__main__"})
+    assert "really good      5    1      22" in capsys.readouterr().out

@@ -14,12 +14,14 @@ import pytest
 
 from batchinference.api.runner import Runner
 from batchinference.pipeline import job as job_module
+from batchinference.pipeline import ray_compat
 from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.decision import OutputReader
 from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import cluster
+from batchinference.pipeline.execution.cluster import START_TRIES
 from batchinference.pipeline.execution.stop_signals import (
     STOPPING_EARLY,
     StopSignal,
@@ -146,17 +148,39 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     return run
 
 
-def test_ray_that_does_not_start_in_time_is_started_once_more(
+def test_ray_that_does_not_start_in_time_is_started_again(
     start: Callable[..., None], messages: Messages
 ) -> None:
-    start(late := Starts(failing=1))
-    assert late.count == 2
+    start(late := Starts(failing=START_TRIES - 1))
+    assert late.count == START_TRIES
     with messages.raises(JobFailure):
-        start(never := Starts(failing=3))
-    assert never.count == 2
+        start(never := Starts(failing=START_TRIES + 1))
+    assert never.count == START_TRIES
 
 
-@pytest.mark.parametrize("failing", [1, 2])
+def test_ctrl_c_ends_a_start_of_ray_at_once(start: Callable[..., None]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+
+    def press() -> None:
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("Ray starts nevertheless")
+
+    with stop_on_signals(print) as stop, pytest.raises(Interrupted, match="stopped by SIGINT"):
+        start(Starts(1, press), stop)
+    assert signal.getsignal(signal.SIGINT) == handler
+
+
+def test_a_start_of_ray_that_ends_early_leaves_no_processes(
+    start: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, killed = object.__new__(ray_compat.Node), []
+    monkeypatch.setattr(ray_compat.Node, "_register_shutdown_hooks", lambda _: None)
+    monkeypatch.setattr(ray_compat.Node, "kill_all_processes", lambda *_, **__: killed.append(1))
+    start(Starts(1, lambda: ray_compat.Node._register_shutdown_hooks(node)))
+    assert killed == [1]
+
+
+@pytest.mark.parametrize("failing", [1, START_TRIES])
 def test_a_stopped_start_that_fails_is_interrupted(
     start: Callable[..., None], failing: int
 ) -> None:

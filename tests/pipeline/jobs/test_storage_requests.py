@@ -104,8 +104,8 @@ def test_requests_of_a_new_output(storage: Storage, source: Path, tmp_path: Path
     found = storage.of(small_job(source, tmp_path / "out"))
     look = {"read": 3, "list": 2}  # three leases; the additions, and files of others
     assert until_first_task(found) == {"look": look, "open": OPEN, "begin": CLAIM}
-    # the manifests, and twice the data and the errors, because files were rewritten
-    assert found["end"]["list"] == 5
+    # the manifests, twice the data and the errors, because files were rewritten, and the history
+    assert found["end"]["list"] == 6
 
 
 def test_requests_of_a_complete_output(storage: Storage, source: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_requests_of_a_resumed_output(storage: Storage, source: Path, tmp_path: 
         "open": OPEN | {"read": 1},
         "begin": {"info": 1, "write": 2, "update": 1, "delete": 1},
     }
-    assert found["end"]["list"] == 3  # the manifests, the data, the errors
+    assert found["end"]["list"] == 4  # the manifests, the data, the errors, the history
 
 
 def test_requests_of_an_append(storage: Storage, source: Path, tmp_path: Path) -> None:

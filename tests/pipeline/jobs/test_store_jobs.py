@@ -100,7 +100,7 @@ Check = Callable[[], None]
 def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Callable[[], None], after: int) -> None:
     """Delay the next driver right after a check of its lease."""
 
-    def fence(mark: str, series: str, check: Check) -> Fence:
+    def fence(mark: str, series: str, check: Check, follows: bool) -> Fence:
         monkeypatch.setattr(attempt, "Fence", Fence)
         checks = iter(range(100))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import deltalake
@@ -80,7 +79,7 @@ def test_commit_that_gives_up_keeps_the_rows(
     table.lines("b", ["b1"])
     monkeypatch.setattr(table_commit, "ATTEMPTS", 3)
 
-    def always_late(mark: str, series: str, check: Callable[[], None]) -> Fence:
+    def always_late(mark: str, series: str, *_: object) -> Fence:
         return Fence(mark, series, lambda: append_row(table, "z"))
 
     with monkeypatch.context() as busy:

@@ -35,7 +35,7 @@ def failed_rows(tmp_path: Path, own_code: Path) -> Path:
     write_lines(tmp_path / "in", {"a.txt": LINES})
     steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
     job = job_document("demo", tmp_path / "in", tmp_path / "out", steps=steps,
-                       errors={"maxRows": 2})  # fmt: skip
+                       errors={"maxRows": 2, "values": True})  # fmt: skip
     assert run_without_ray(job).state == "succeeded"
     return tmp_path / "out"
 
@@ -52,6 +52,14 @@ def test_page_of_a_job_groups_its_failed_rows(failed_rows: Path) -> None:
     assert "ValueError: cannot do bad ..." in shown
     assert "row 1 of" in shown
     assert 'href="0/report"' in shown
+    assert 'href="0/rows/0%3A1"' in shown
+    assert "<h1>demo</h1>" in shown
+
+
+def test_page_of_a_failed_row_has_its_values_error_and_traceback(failed_rows: Path) -> None:
+    shown = page(site_of(failed_rows), "jobs/0/rows/0:1")
+    for part in ("Row 1 of", "a.txt", "cannot do bad 1", "Traceback", "own", "bad 1</td>"):
+        assert part in shown
 
 
 def test_stored_report_is_shown_without_scripts_in_an_origin_of_its_own(failed_rows: Path) -> None:
@@ -72,7 +80,9 @@ def test_running_job_is_updated(tmp_path: Path) -> None:
     assert "data-refresh" in shown
 
 
-@pytest.mark.parametrize("path", ["jobs/7", "jobs/0/other", "jobs/0/report/more", "../etc/passwd"])
+@pytest.mark.parametrize(
+    "path", ["jobs/7", "jobs/0/other", "jobs/0/rows/0:0", "jobs/0/rows/x", "../etc/passwd"]
+)
 def test_unknown_page_is_not_found(failed_rows: Path, path: str) -> None:
     assert site_of(failed_rows).answer(path).status == 404
 

@@ -25,6 +25,7 @@ VALUES: Object = {
         "labels": ["team", "example.com/"],
         "profiles": True,
         "annotations": ["example.com/", "karpenter.sh/do-not-disrupt"],
+        "notifications": [],
         "maxPriority": 10,
         "hostAccess": False,
     },
@@ -174,6 +175,9 @@ VIOLATIONS = [
             {"cluster": {"profiles": {"mine": {"device": "cuda"}}}}, NO_PROFILES, part="profiles"),
     PolicyViolation("priority", "a priority above the limit",
             "spec.priority: 11 is above policy.maxPriority (10). Lower it", {"priority": 11}),
+    PolicyViolation("notifications", "requests of the operator to an address of the tenant",
+            "spec.notifications: it",
+            {"notifications": [{"name": "mine", "urlEnv": "URL"}]}, part="notifications"),
     PolicyViolation("steps[].resources.gpu", "more devices than the limit",
             "spec.cluster.limits.devices: the job may grow to 8 devices (embed 8 x 1) and 4 are "
             "allowed. Lower replicas.max, or raise the limit (cluster.limits.devices of the job, "

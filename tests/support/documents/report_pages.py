@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -43,6 +44,21 @@ def page_data(report: dict[str, Any] | None = None, **given: Any) -> PageData:
     spec = parse(document("breeds", steps=steps)).spec
     found = Report.parse(json.dumps(SUCCEEDED | (report or {})))
     return PageData(found, spec, **given)
+
+
+def cut_on_a_phone(html: str) -> list[str]:
+    """Return the tables of a page that neither scroll in a region with a name, nor become cards in
+    which each value has the name of its column."""
+    regions = re.findall(
+        r'<div class="scroll" tabindex="0" role="region" aria-label="[^"]+">\s*(<table.*?</table>)',
+        html,
+        re.DOTALL,
+    )
+    assert len(regions) == html.count("<table")
+    cards = [table for table in regions if table.startswith('<table class="stacked">')]
+    return [
+        cell for table in cards for cell in re.findall(r"<td(?![^>]* data-label)[^>]*>[^<]+", table)
+    ]
 
 
 class Page(HTMLParser):

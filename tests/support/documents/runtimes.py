@@ -70,6 +70,13 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "candidateLabels": ["cat", "dog"],
         "topK": 2,
     },
+    "transformers label": {
+        "runtime": "transformers",
+        "task": "text-classification",
+        "source": "org/model",
+        "inputs": {"text": "text"},
+        "scoreOutput": "score",
+    },
     "transformers chat": {
         "runtime": "transformers",
         "task": "image-text-to-text",

@@ -65,6 +65,7 @@ _RANDOM = {
     r"part-[0-9a-f]{16}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
     r"part-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}": "part-*",
     r"attempts/\d{4}-[0-9a-f]{8}": "attempts/*",
+    r"history/[-.0-9TZ]+-[0-9a-f]{8}\.json": "history/RUN.json",
     r"\d{8}-\d{4}(\.\d+){5}\.[0-9a-f]{8}\.json": "TASK.json",
 }
 

@@ -29,11 +29,33 @@ IN_FILTERS = {
     "concat(text, 'a') == 'b'": "text + 'a' == 'b'",
     "f'{text}' == 'x'": "str(text) == 'x'",
     "my col == 'x'": "col('my col') == 'x'",
+    "lenght(text) > 3": "len(text) > 3",
+    "text.length > 3": "len(text) > 3",
+    "df['text'] == 'x'": "text == 'x'",
+    "row.n > 1": "n > 1",
+    "{text} == 'x'": "text == 'x'",
+    "n => 1": "n >= 1",
+    "n > 1,000": "n > 1000",
+    "text == “good”": "text == 'good'",
+    "n == 1 or 2": "n in [1, 2]",
+    "n > '3'": "n > 3",
+    "text > 3": "float(text) > 3",
+    "len(n) > 3": "len(str(n)) > 3",
+    "text + n == 'x'": "text + str(n) == 'x'",
+    "text[:3] == 'abc'": "startswith(text, 'abc')",
+    "re.match('a', text)": "matches(text, '^a')",
+    "lambda r: r.n > 1": "n > 1",
+    "n": "n is not None",
+    "len(text": "len(text) > 3",
     "len(txt) > 3": "len(text) > 3",
     "text == good": "text == 'good'",
 }
 """Expressions, and what the answer says to write."""
-SAYS = {"len(txt) > 3": "'text'?", "text == good": "in quotes: 'good'"}
+SAYS = {
+    "len(txt) > 3": "'text'?",
+    "len(text": "the ')' that is missing",
+    "text == good": "in quotes: 'good'",
+}
 """Parts of answers that do not have the whole expression."""
 IN_COLUMNS = {
     "a comma without quotes": Mistake(

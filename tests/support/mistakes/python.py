@@ -47,6 +47,45 @@ MISTAKES = {
         _step("{callable: 'my-steps:clean'}"), _step("{callable: 'my_steps:clean'}"), STEP,
         {"my-steps.py": CLEAN}, {"my_steps.py": CLEAN}, "write my_steps:clean",
     ),
+    "a callable without a module": _field("callable: clean", "steps:clean"),
+    "a path as the module": _field("callable: './steps.py:clean'", "steps:clean"),
+    "a dot before the function": _field("callable: steps.clean", "steps:clean"),
+    "a call": _field("callable: 'steps:clean()'", "steps:clean"),
+    "a lambda": _field("callable: 'lambda b: b'", "steps:NAME"),
+    "self in a function": _code("def clean(self, batch):\n    return batch\n", CLEAN,
+                                "Write 'def clean(batch)'"),
+    "async": _code(f"async {CLEAN}", CLEAN, "Remove 'async'"),
+    "yield": _code("def clean(batch):\n    yield batch\n", CLEAN, "Write return"),
+    "no return": _code("def clean(batch):\n    batch['m'] = batch['n']\n", CLEAN, "return batch"),
+    "a text as the result": _code("def clean(batch):\n    return 'a'\n", CLEAN, "{'NAME': values}"),
+    "a text as a column": _code(
+        "def clean(batch):\n    return {'id': batch['id'], 'x': 'abc'}\n",
+        "def clean(batch):\n    return {'id': batch['id'], 'x': ['abc'] * len(batch['id'])}\n",
+        "Write ['abc'] * len(batch['id'])",
+    ),
+    "a misspelled column in the code": _code(
+        "def clean(batch):\n    return {'x': batch['txt']}\n",
+        "def clean(batch):\n    return {'x': batch['text']}\n", "'text'?",
+    ),
+    "a batch as a row": Mistake(
+        _step(f"{{{CALLING}}}"), _step(f"{{{CALLING}, method: map}}"), STEP,
+        {"steps.py": "def clean(row):\n    return {'x': row['text'].upper()}\n"},
+        says="Set method: map",
+    ),
+    "a name that is not defined": _code(
+        "def clean(batch):\n    return bacth\n", CLEAN, "'batch'?"
+    ),
+    "an import that is missing": _code(
+        "def clean(batch):\n    return {'x': np.zeros(len(batch['id']))}\n",
+        "import numpy as np\ndef clean(batch):\n    return {'x': np.zeros(len(batch['id']))}\n",
+        "Add 'import numpy as np'",
+    ),
+    "a misspelled import": _code(
+        f"from h import gg\n{CLEAN}", f"from h import g\n{CLEAN}", "'g'?", others="g = 1\n"
+    ),
+    "a function in a function": _code(
+        "def outer():\n    def clean(batch): return batch\n", CLEAN, "at its top level"
+    ),
     "no colon after def": _code("def clean(batch) return batch\n", CLEAN, "line 1"),
     "no indentation": _code("def clean(batch):\nreturn batch\n", CLEAN, "line 2"),
     "a package that is not installed": _code(
@@ -75,20 +114,22 @@ MISTAKES = {
         {"steps.py": "def clean(batch, lang):\n    return batch\n"}, says="Use callArgs",
     ),
     "a class without __call__": _code(
-        "class Clean:\n    def run(self, batch): ...\n",
-        "class Clean:\n    def __call__(self, batch): ...\n", "'def __call__(self, batch)'",
+        "class Clean:\n    def run(self, batch): return batch\n",
+        "class Clean:\n    def __call__(self, batch): return batch\n",
+        "'def __call__(self, batch)'",
         "callable: 'steps:Clean'",
     ),
     "a __call__ without self": _code(
-        "class Clean:\n    def __call__(batch): ...\n",
-        "class Clean:\n    def __call__(self, batch): ...\n", "'def __call__(self, batch)'",
+        "class Clean:\n    def __call__(batch): return batch\n",
+        "class Clean:\n    def __call__(self, batch): return batch\n",
+        "'def __call__(self, batch)'",
         "callable: 'steps:Clean'",
     ),
     "no arguments of the constructor": Mistake(
         _step("{callable: 'steps:Clean'}"),
         _step("{callable: 'steps:Clean', constructorArgs: {path: a}}"), STEP,
         {"steps.py": "class Clean:\n    def __init__(self, path): ...\n"
-                     "    def __call__(self, batch): ...\n"},
+                     "    def __call__(self, batch): return batch\n"},
         says="constructorArgs: {path: ...}",
     ),
     "json.py beside the job": Mistake(

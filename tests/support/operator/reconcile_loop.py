@@ -45,6 +45,7 @@ class ReconcileLoop:
         self.config = CONFIG
         self.messages: dict[str, str] = {}
         self.admission: AdmissionDecision | None = None
+        self.notified: dict[str, str] | None = None
 
     def reconcile(self, seconds: float = 0.0) -> Actions:
         """Reconcile after this many seconds, and carry out the actions."""
@@ -63,6 +64,7 @@ class ReconcileLoop:
             self.messages,
             self.admission,
             crashes=self.crashes,
+            notified=self.notified,
         )
         actions = reconcile_once(observed, self.config, self.now)
         self._apply(actions)

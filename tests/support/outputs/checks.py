@@ -113,7 +113,7 @@ class OutputFaults:
         there = self.names()
         known = {*named, *self.files, *(f"{self.state}/{name}" for name in _STATE), self._success}
         extra = there - known - {f"{self.state}/{_PAGE}"}
-        kept = ("/attempts/", "/logs/")  # also those of killed runs
+        kept = ("/attempts/", "/history/", "/logs/")  # also those of killed runs
         yield from (f"too many: {name}" for name in extra if not any(map(name.__contains__, kept)))
         yield from (f"missing: {name}" for name in known - there)
         for name in named.keys() & there:

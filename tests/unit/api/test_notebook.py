@@ -11,8 +11,14 @@ import pytest
 
 from batchinference import Job
 from batchinference.api.display import Display
-from batchinference.api.notebook import NotebookDisplay, html_of, in_notebook, text_of
-from batchinference.api.run import Result, _display
+from batchinference.api.notebook import (
+    NotebookDisplay,
+    cell_number,
+    html_of,
+    in_notebook,
+    text_of,
+)
+from batchinference.api.run import JobFailed, Result, _display
 from batchinference.spec.report import Report
 
 TIMES = {"startedAt": "2026-03-02T09:00:00Z", "updatedAt": "2026-03-02T09:01:11Z"}
@@ -71,7 +77,7 @@ def test_a_result_is_shown_as_its_table_and_a_job_as_yaml() -> None:
 
 
 def test_one_table_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = installed(monkeypatch, SimpleNamespace(kernel=object()))
+    shown = installed(monkeypatch, SimpleNamespace(kernel=object(), execution_count=3))
     with NotebookDisplay() as display:
         display.show(report("preparing"))
         display.show(report(progress=PROGRESS, counts=COUNTS, stage="read, classify, write"))
@@ -92,10 +98,10 @@ def test_one_table_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines_are_the_output_of_the_cell(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = installed(monkeypatch, SimpleNamespace(kernel=object()))
+    shown = installed(monkeypatch, SimpleNamespace(kernel=object(), execution_count=3))
     with NotebookDisplay() as display:
         display.say("breeds: starting Ray [on] this machine")
-    assert capsys.readouterr().err == "breeds: starting Ray [on] this machine\n"
+    assert capsys.readouterr().out == "breeds: starting Ray [on] this machine\n"
     assert shown.outputs == []
 
 
@@ -104,10 +110,10 @@ def test_progress_bar_of_a_terminal_is_not_shown(
 ) -> None:
     """Kernels of notebooks set FORCE_COLOR."""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    installed(monkeypatch, SimpleNamespace(kernel=object()))
+    installed(monkeypatch, SimpleNamespace(kernel=object(), execution_count=3))
     with NotebookDisplay() as display:
         display.show(report(progress=PROGRESS))
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr() == ("", "")
 
 
 def test_bar_without_a_total_has_no_value() -> None:
@@ -120,6 +126,25 @@ def test_bar_without_a_total_has_no_value() -> None:
 def test_failed_job_shows_its_cause() -> None:
     text = text_of(report("failed", reason="BadInput", message="there is no 'in'"))
     assert "result: failed\nmessage: BadInput: there is no 'in'" in text
+
+
+def test_a_failure_names_the_arguments_of_run() -> None:
+    failed = report("failed", reason="BadOutput", message="Run with --restart to start over")
+    assert "Run with restart=True" in text_of(failed)
+    (shown,) = JobFailed(failed)._render_traceback_()
+    assert "Run with restart=True" in shown
+
+
+def test_a_result_is_not_shown_twice_in_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(kernel=object(), execution_count=3)
+    shown = installed(monkeypatch, shell)
+    job = Job({"format": "text", "paths": ["in"]}, {"format": "json", "path": "out"})
+    result = Result(job.resource, report("succeeded"), cell_number())
+    result._ipython_display_()
+    assert shown.outputs == []
+    shell.execution_count = 4
+    result._ipython_display_()
+    assert "succeeded" in shown.outputs[0]["text/html"]
 
 
 def test_values_are_shown_as_text() -> None:
@@ -135,7 +160,7 @@ def test_values_are_shown_as_text() -> None:
 @pytest.mark.parametrize(
     ("shell", "expected"),
     [
-        (SimpleNamespace(kernel=object()), NotebookDisplay),
+        (SimpleNamespace(kernel=object(), execution_count=3), NotebookDisplay),
         (SimpleNamespace(), Display),  # IPython on a terminal
         (None, Display),  # a script that imports IPython
     ],

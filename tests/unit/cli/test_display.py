@@ -16,7 +16,7 @@ from rich.console import Console
 
 from batchinference.api.display import Display, short
 from batchinference.spec import parse
-from batchinference.spec.progress import Counts, Progress
+from batchinference.spec.progress import STARTING, Counts, Progress
 from batchinference.spec.report import JobState, Report, RunCost, StepTimes
 from plugins.messages import Messages
 from support.documents.minimal import document
@@ -84,6 +84,12 @@ def test_log_has_a_line_for_each_state_except_the_end() -> None:
     assert log(*map(report, JobState)) == ["mine: preparing", "mine: running", "mine: finalizing"]
 
 
+def test_run_starts_until_its_first_row_is_finished() -> None:
+    lines = log(running(0), running(0), running(10, rate=5.0))
+    assert [line.partition(",")[0] for line in lines] == [f"mine: {STARTING}", "mine: running"]
+    assert STARTING in on_terminal(running(0))
+
+
 def test_log_has_a_line_for_each_ten_percent() -> None:
     lines = log(*(running(rows) for rows in range(0, 1001, 7)))
     assert [line.split(", ")[2] for line in lines] == [
@@ -113,7 +119,7 @@ def test_log_line_is_not_wrapped() -> None:
     ids=["speed", "no rate", "no total", "time left and failed rows"],
 )
 def test_log_line_shows_the_known_figures(one: Report, figures: str) -> None:
-    assert log(one) == [f"mine: running, {figures}"]
+    assert log(one) == [f"mine: {one.activity}, {figures}"]
 
 
 def test_summary_of_a_succeeded_job() -> None:

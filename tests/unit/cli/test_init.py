@@ -6,11 +6,13 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
-from batchinference.cli.init import DEFAULTS, Answers, job_text
+from batchinference.cli import init
+from batchinference.cli.init import DEFAULTS, MAX_WIDTH, MINILM, Answers, job_text
 from batchinference.spec import parse_one
 from plugins.messages import Messages
 
@@ -36,7 +38,7 @@ def test_options_are_values_of_the_job(kind: str) -> None:
     assert job.spec.write.path == "./new out"
     model = job.spec.steps[0].model
     assert model is None or "../m #1" in model.model_dump().values()
-    if kind in ("text", "llm"):
+    if kind in ("labels", "text", "llm"):
         assert model is not None
         assert list(model.inputs.values()) == ["no"], "YAML would read no as false"
 
@@ -74,7 +76,7 @@ def test_name_of_the_job_is_that_of_the_file_or_directory(
     assert parse_one(path.read_text()).metadata.name == name
 
 
-@pytest.mark.parametrize("kind", ["text", "llm", "python"])
+@pytest.mark.parametrize("kind", ["labels", "text", "llm", "python"])
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
@@ -88,6 +90,52 @@ def test_name_of_the_job_is_that_of_the_file_or_directory(
 def test_format_of_a_table_follows_from_the_suffix(kind: str, read: str, expected: str) -> None:
     job = parse_one(job_text(kind, Answers("rows", read, "./out", None)))
     assert job.spec.read.format == expected
+
+
+def test_a_long_line_has_its_comment_above() -> None:
+    lines = job_text("images", Answers("pets", None, "./out", f"./{'a' * MAX_WIDTH}")).splitlines()
+    at = next(number for number, line in enumerate(lines) if "source: " in line)
+    assert "#" not in lines[at]
+    assert lines[at - 1].startswith("      # ")
+    assert max(line.find("  # ") for line in lines) < MAX_WIDTH
+
+
+def test_the_model_of_the_demo_is_used_if_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def source() -> Any:
+        job = parse_one(job_text("labels", Answers("pets", None, "./out", None)))
+        return job.spec.steps[0].model.model_dump()["source"]
+
+    assert (Path(source()) / "model.safetensors").is_file()
+    monkeypatch.setattr(init, "find_spec", lambda _: None)
+    assert source() == MINILM
+
+
+def test_labels_are_those_of_the_option() -> None:
+    answers = Answers("pets", None, "./out", None, labels="a cat, no,'s,")
+    model = parse_one(job_text("labels", answers)).spec.steps[0].model
+    assert model.model_dump()["candidate_labels"] == ["a cat", "no", "'s"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "read", "files", "expected"),
+    [
+        ("images", "photos", {f"photos/{number}.JPG": "" for number in range(25)}, (None, 5)),
+        ("images", "photos", {f"photos/{number}.png": "" for number in range(100)}, (5, None)),
+        ("images", "photos", {"photos/a/b.png": "", "photos/notes.txt": ""}, (None, 1)),
+        ("images", "photos", {}, (5, None)),
+        ("labels", "rows.csv", {"rows.csv": "text\n" * 31}, (None, 6)),
+        ("labels", "rows.csv", {"rows.csv": "text\n" * 200}, (5, None)),
+        ("labels", "s3://rows/", {}, (5, None)),
+    ],
+)
+def test_limit_of_failed_rows_fits_the_input(
+    directory: Path, kind: str, read: str, files: dict[str, str], expected: tuple[int, int]
+) -> None:
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    errors = parse_one(job_text(kind, Answers("pets", read, "./out", None))).spec.errors
+    assert (errors.max_percent, errors.max_rows) == expected
 
 
 def test_files_are_not_replaced(invoke: Invoke, directory: Path, messages: Messages) -> None:
@@ -116,6 +164,9 @@ def test_wrong_answers_are_refused(invoke: Invoke, directory: Path, messages: Me
     assert done.exit_code == 2
     messages.check(done.stderr)
     done = invoke("init", "images", "--column", "review")
+    assert done.exit_code == 2
+    messages.check(done.stderr)
+    done = invoke("init", "text", "--labels", "good")
     assert done.exit_code == 2
     messages.check(done.stderr)
     assert list(directory.iterdir()) == []

@@ -145,7 +145,9 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
         ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
         ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
         ([DECODED], "o", ["a struct of n", "{value: o.n}"]),
-        ([CLASSIFIER], "o.label", ["addColumns, such as {value: o.label}, and name it"]),
+        ([CLASSIFIER], "o.lable", ["Its fields: label, score", "did you mean 'label'?"]),
+        ([TOP_LABELS], "o.label", ["no part of 'o'"]),
+        ([TOP_LABELS], "o[0]", ["a struct", "{value: o[0].label}"]),
     ],
 )
 def test_result_that_cannot_name_directories_is_refused(
@@ -170,6 +172,30 @@ def test_replaced_result_may_name_directories(step: Document) -> None:
     write = {"format": "parquet", "path": "s3://out/", "partitionBy": ["o"]}
     made = [TOP_LABELS, {"name": "replace", **step}]
     assert problems(*made, columns=["text"], write=write) == []
+
+
+@pytest.mark.parametrize("column", ["o[0].label", "unknown.label"])
+def test_part_of_a_column_may_name_directories(column: str) -> None:
+    write = {"format": "parquet", "path": "s3://out/", "partitionBy": [column]}
+    assert problems(TOP_LABELS, columns=["text", "unknown"], write=write) == []
+    (message,) = problems(
+        TOP_LABELS, columns=["text", "unknown"], write={**write, "format": "delta"}
+    )
+    assert "such as {value: " in message
+
+
+@pytest.mark.parametrize(
+    ("expression", "written"),
+    [
+        ("label == 'x'", "o.label"),
+        ("text != null", "text is not None"),
+        ("df.text == 'x'", "text == 'x'"),
+        ("row['text'] == 'x'", "text == 'x'"),
+    ],
+)
+def test_expression_with_the_right_column_is_advised(expression: str, written: str) -> None:
+    (message,) = problems(CLASSIFIER, filter_step("f", expression), columns=["text"])
+    assert message.endswith(f". Write {written}")
 
 
 def test_missing_column_of_a_model_is_named(messages: Messages) -> None:

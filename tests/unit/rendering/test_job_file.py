@@ -98,8 +98,8 @@ def test_driver_does_not_get_what_only_pods_need(rendered: Rendered) -> None:
 
 
 FIELDS_WITH_DEFAULTS: dict[type[SpecModel], str] = {
-    BatchInferenceSpec: "cluster deadlines errors parameters priority resume retry steps suspend"
-    " ttl",
+    BatchInferenceSpec: "cluster deadlines errors notifications parameters priority resume retry"
+    " steps suspend ttl",
     ErrorPolicy: "retry_failed_rows values warnings",
     Step: "",
     PythonStep: "call_args constructor_args constructor_refs method",

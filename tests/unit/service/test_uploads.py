@@ -12,7 +12,7 @@ import pytest
 from openai.types import Upload
 
 from batchinference.service import uploads
-from support.service.running import Running, requests
+from support.service.running import ENDPOINT, Running, requests
 
 CONTENT = requests(20)
 
@@ -113,3 +113,22 @@ async def test_an_expired_file_is_gone(service: Running, monkeypatch: pytest.Mon
     assert sum("jsonl" in path for path in service.objects()) == 1
     with pytest.raises(openai.BadRequestError):
         await client.files.create(**given, expires_after={"anchor": "created_at", "seconds": 1})
+
+
+async def test_an_expired_file_is_kept_until_its_batches_have_ended(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = service.client()
+    file = await client.files.create(
+        file=("a.jsonl", CONTENT),
+        purpose="batch",
+        expires_after={"anchor": "created_at", "seconds": 3600},
+    )
+    await client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+    now = time.time() + 3602
+    monkeypatch.setattr(time, "time", lambda: now)
+    for phase, kept in (("Running", True), ("Succeeded", False)):
+        service.cluster.set_status({"phase": phase, "completionTime": None})
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve(file.id)
+        assert any("jsonl" in path for path in service.objects()) == kept

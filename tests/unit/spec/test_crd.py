@@ -121,6 +121,7 @@ def test_unknown_fields_are_kept_in_arguments_only() -> None:
         "model.engine",
         "python.constructorArgs",
         "python.callArgs",
+        "spec.notifications[].body",
     ]
 
 
@@ -173,7 +174,8 @@ def test_schema_lists_with_keys_are_maps() -> None:
     keys = {path: one["x-kubernetes-list-map-keys"] for path, one in ALL.items() if MAP & {*one}}
     named = ("spec.steps", "spec.parameters", "spec.errors.warnings", "spec.cluster.env",
              "spec.cluster.profiles{}.env", "spec.cluster.imagePullSecrets",
-             "spec.cluster.volumes", "spec.steps[].model.schema.fields")  # fmt: skip
+             "spec.cluster.volumes", "spec.steps[].model.schema.fields",
+             "spec.notifications")  # fmt: skip
     assert keys == {
         **{path: ["name"] for path in named},
         "spec.cluster.volumeMounts": ["mountPath"],

@@ -9,7 +9,7 @@ import pytest
 
 from batchinference.spec.fixes import duration_fix, length_fix, memory_fix, number_fix
 from plugins.messages import Messages
-from support.documents.minimal import document, model_step
+from support.documents.minimal import document, model_step, python_step
 from support.documents.refusals import refused, refused_at, short
 
 
@@ -92,6 +92,22 @@ def test_value_that_is_no_text_and_no_number_has_no_unit(place: str, value: Any)
 def test_field_of_another_runtime_is_named(messages: Messages) -> None:
     model = {**model_step()["model"], "factory": "steps:make"}
     messages.check(refused(document(steps=[model_step(model=model)])))
+
+
+@pytest.mark.parametrize(
+    ("callable_", "written"),
+    [
+        ("clean", "steps:clean"),
+        ("steps.clean", "steps:clean"),
+        ("./steps.py:clean", "steps:clean"),
+        ("src/steps:clean", "src.steps:clean"),
+        ("steps:clean()", "steps:clean"),
+        ("my-steps:clean", "my_steps:clean"),
+        ("lambda b: b", "steps:NAME"),
+    ],
+)
+def test_callable_is_written_with_its_module(callable_: str, written: str) -> None:
+    assert f"rite {written}" in refused(document(steps=[python_step(callable_=callable_)]))
 
 
 def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:

@@ -81,7 +81,7 @@ def test_template_that_does_not_match_the_inputs_is_refused(
     messages.check(refusal_of(model))
 
 
-@pytest.mark.parametrize("text", ["{", "}", "{}", "{question!r}", "{question:>9}", "{question[0]}"])
+@pytest.mark.parametrize("text", ["{", "}", "{}", "{question!r}", "{question:>9}", "{question[x]}"])
 @pytest.mark.parametrize("field", ["prompt", "system"])
 def test_invalid_template_is_refused(field: str, text: str, messages: Messages) -> None:
     messages.check(refusal_of(chat(**{field: text})))

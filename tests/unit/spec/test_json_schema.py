@@ -47,7 +47,7 @@ def _fixed_mappings(value: Any, place: Place = ()) -> Iterator[Place]:
     """Yield the places of mappings that have a fixed set of fields."""
     free = {"metadata", "inputs", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
     free |= {"constructorRefs", "renameColumns", "addColumns", "custom", "onCause", "fields"}
-    free |= {"rayStartParams", "labels", "annotations", "matchLabels", "volumeAttributes"}
+    free |= {"rayStartParams", "labels", "annotations", "matchLabels", "volumeAttributes", "body"}
     for found in [place, *places(value)]:
         fixed = not free.intersection(map(str, found)) and found[-2:] != ("model", "options")
         fixed = fixed and found[-1:] != ("profiles",)

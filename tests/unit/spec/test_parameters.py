@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from batchinference.pipeline.commit.layout import work_of
 from batchinference.rendering.config_map import job_file
-from batchinference.spec import BatchInference, SpecError, parse, parse_one
+from batchinference.spec import SpecError, parse, parse_one
 from batchinference.spec.parameters import Values
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, python_step
@@ -43,13 +44,24 @@ def test_value_is_taken_from_the_command_line_then_the_environment_then_the_file
     assert both.spec.write.path == "s3://out/set/set"
 
 
-def test_parameters_leave_no_trace_in_the_job_of_the_driver() -> None:
-    body = job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.date }}"})
-    resolved = parse(body)
-    assert resolved == parse(document(write={"format": "parquet", "path": "s3://out/2026-01-31"}))
+def test_the_driver_gets_the_values_of_parameters_for_the_history_only() -> None:
+    write = {"format": "parquet", "path": "s3://out/{{ params.date }}"}
+    resolved = parse(job(DATE, write=write), Values({"date": "today"}))
+    plain = parse(document(write={"format": "parquet", "path": "s3://out/today"}))
+    assert work_of(resolved.spec) == work_of(plain.spec)
+    assert [(one.name, one.value) for one in resolved.spec.parameters] == [("date", "today")]
     file = job_file(resolved, "uid")
-    assert "param" not in file
+    assert "params." not in file
     assert parse_one(file.replace("  uid: uid\n", "")).spec == resolved.spec
+    assert "parameters" not in job_file(plain, "uid")
+
+
+def test_values_that_arguments_of_user_code_have_are_not_kept() -> None:
+    step = python_step()
+    step["python"]["callArgs"] = {"login": ["{{ params.token }}"]}
+    made = parse(job(DATE, {"name": "token", "value": "s3cret"}, steps=[step]))
+    kept = {one.name: one.value for one in made.spec.parameters}
+    assert kept == {"date": "2026-01-31", "token": None}
 
 
 def test_only_a_text_with_a_single_reference_becomes_a_number() -> None:
@@ -177,8 +189,3 @@ def test_unquoted_reference_is_explained(messages: Messages) -> None:
     text = "kind: BatchInference\nspec:\n  write:\n    path: {{ params.date }}\n"
     with messages.raises(SpecError):
         parse_one(text)
-
-
-def test_parameters_are_in_no_field_of_the_parsed_job() -> None:
-    assert isinstance(parse(job(DATE)), BatchInference)
-    assert parse(job(DATE)).spec.parameters == []

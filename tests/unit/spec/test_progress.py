@@ -64,7 +64,7 @@ def test_percentage_is_100_exactly_if_all_of_a_known_number_of_rows_are_finished
         (Progress.of(9, 9, rate=3.0), "9 of 9 (100 %)", "3.0 rows/s", "9 rows, 100 %, 3.0 rows/s"),
         (
             Progress.of(1200, 10000, estimated=True, rate=33.25),
-            "1,200 of about 10,000 (12 %)",
+            "1,200 of ~10,000 (12 %)",
             "33.2 rows/s",
             "1200 rows, 12 %, 33.2 rows/s, ETA 4m25s",
         ),

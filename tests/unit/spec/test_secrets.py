@@ -196,7 +196,11 @@ def test_specification_is_valid_after_redaction() -> None:
     expected = full_document()["spec"]
     shown = without_secrets(parse(full_document()).spec)
     assert without_secrets(BatchInferenceSpec.model_validate(shown)) == shown
-    del expected["cluster"], expected["parameters"]
+    del expected["cluster"]
+    expected["parameters"] = [
+        {field: one[field] for field in ("name", "type", "value") if field in one}
+        for one in expected["parameters"]
+    ]
     for step in expected["steps"]:
         for name in ("constructorArgs", "callArgs", "factoryArgs"):
             step.get("python", {}).pop(name, None)

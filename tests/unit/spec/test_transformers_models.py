@@ -104,6 +104,9 @@ def test_field_of_another_task_is_refused() -> None:
     [
         ("text-classification", {"pooling": "cls"}),
         ("feature-extraction", {"topK": 2}),
+        ("feature-extraction", {"scoreOutput": "score"}),
+        ("text-classification", {"scoreOutput": "score", "topK": 2}),
+        ("text-classification", {"scoreOutput": "out"}),
         ("object-detection", {"windowOverlap": 8}),
         ("zero-shot-classification", {"candidateLabels": []}),
         ("image-text-to-text", {"images": [], "inputs": {"text": "text"}}),

@@ -16,7 +16,9 @@ from batchinference.ui.pages import (
     job_page,
     jobs_page,
     problem_page,
+    row_page,
 )
+from support.documents.report_pages import Page, cut_on_a_phone
 
 SCRIPT = '<script>alert("x")</script>'
 TITLE = ("output", "./out")
@@ -35,6 +37,33 @@ ENDED = Observation(TITLE, "complete", Progress.of(200, 200), None, ended=True)
 def test_list_shows_progress_rate_and_remaining_time() -> None:
     page = jobs_page([JobEntry("0", "./out", running(rate=10.0))], "on this machine")
     for shown in ("./out", "running", "25 %", "50 of 200", "10.0", "15s", 'href="jobs/0"'):
+        assert shown in page
+
+
+def test_ended_job_has_its_name_duration_speed_end_and_cause() -> None:
+    ended = Observation(
+        TITLE, "unfinished", Progress.of(50, 200, rate=2.5), None, ended=True, failed=True,
+        message="BadModel: no such model", name="breeds", took="1m20s",
+        ended_at="2026-03-02T09:01:11Z",
+    )  # fmt: skip
+    entry = JobEntry("0", "./out", ended)
+    for page in (jobs_page([entry], "jobs"), job_page(JobDetails(entry, NO_HISTORY))):
+        for shown in ("breeds", "1m20s", "2.5 rows/s", "2026-03-02 09:01:11Z", "BadModel: no such"):
+            assert shown in page
+    assert "<title>breeds" in page
+
+
+def test_failed_rows_lead_to_pages_with_their_values() -> None:
+    entry = JobEntry("0", "./out", ENDED)
+    record = {"id": "0:1", "path": "a.txt", "row": 1, "step": "own", "error": "ValueError: no",
+              "values": '{"text": "bad"}', "traceback": "File own.py"}  # fmt: skip
+    group = ErrorGroup("own", "ValueError: no", 1, [record])
+    page_of_group = job_page(JobDetails(entry, NO_HISTORY, [group]))
+    assert {"href": "0/rows/0%3A1"} in Page(page_of_group).all("a")
+    page = Page(row_page(entry, [record])).text()
+    for html in (page_of_group, row_page(entry, [record]), jobs_page([entry], "jobs")):
+        assert cut_on_a_phone(html) == []
+    for shown in ("Row 1 of a.txt", "own", "ValueError: no", "text bad", "File own.py", "0:1"):
         assert shown in page
 
 
@@ -67,15 +96,23 @@ def test_page_of_an_output_has_no_workers() -> None:
     assert "Workers" not in page
 
 
+def test_page_of_an_output_has_its_last_runs_first() -> None:
+    runs = [["run", "read"], ["start", "5"], ["resume", "7"]]
+    page = job_page(JobDetails(JobEntry("0", "./out", ENDED), NO_HISTORY, runs=runs))
+    assert page.index("resume") < page.index("start")
+
+
 def test_all_values_are_escaped() -> None:
     state = running(
         message=SCRIPT, stage=SCRIPT, facts=[(SCRIPT, SCRIPT)], workers=[Workers(SCRIPT, 1, 1)]
     )
     entry = JobEntry("0", SCRIPT, state)
-    group = ErrorGroup(SCRIPT, SCRIPT, 1, [{"path": SCRIPT, "row": 1}])
+    record = dict.fromkeys(("id", "path", "row", "step", "error", "values", "traceback"), SCRIPT)
+    group = ErrorGroup(SCRIPT, SCRIPT, 1, [record])
     pages = [
         jobs_page([entry], SCRIPT),
-        job_page(JobDetails(entry, NO_HISTORY, [group], SCRIPT)),
+        job_page(JobDetails(entry, NO_HISTORY, [group], SCRIPT, runs=[["run"], [SCRIPT]])),
+        row_page(entry, [record]),
         problem_page(SCRIPT, SCRIPT),
     ]
     for page in pages:

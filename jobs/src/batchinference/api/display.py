@@ -6,19 +6,14 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any, Self
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from typing import TYPE_CHECKING, Any, Self
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 from batchinference.text import byte_size, in_one_line, named_lines, without_controls
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
@@ -38,6 +33,9 @@ class Display:
         `verbose` shows the output of Ray and of this process above the bar. `silent` shows only the
         summary and the sample.
         """
+        from rich.console import Console  # `status` uses only the summary
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
         self._silent = silent
         # a duplicate of stderr, because stderr may be redirected to a file for Ray's messages
         self._console = console or Console(file=os.fdopen(os.dup(2), "w"))
@@ -52,7 +50,7 @@ class Display:
             redirect_stderr=verbose,
         )
         self._task = self._bar.add_task("preparing", total=None, details="")
-        self._last_line: tuple[JobState, int] | None = None
+        self._last_line: tuple[str, int] | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._silent:
@@ -91,7 +89,7 @@ class Display:
         progress, troubles = report.progress, report.counts.troubles if report.counts else []
         self._bar.update(
             self._task,
-            description=report.state.value,
+            description=report.activity,
             completed=progress.rows if progress else 0,
             total=progress.total if progress else None,
             details=", ".join([progress.rows_text, *progress.pace, *troubles] if progress else []),
@@ -101,12 +99,12 @@ class Display:
         """Print a line for each new state and each tenth of progress, which keeps logs short."""
         progress = report.progress
         percent = (progress.percent or 0) if progress else 0
-        line = (report.state, percent // LINE_EVERY_PERCENT)
+        line = (report.activity, percent // LINE_EVERY_PERCENT)
         if line != self._last_line:
             self._last_line = line
             troubles = report.counts.troubles if report.counts else []
             figures = [*progress.figures, *progress.pace, *troubles] if progress else []
-            self.say(", ".join([f"{report.name}: {report.state.value}", *figures]))
+            self.say(", ".join([f"{report.name}: {report.activity}", *figures]))
 
     def summarize(
         self, report: Report, *, resumes: bool = True, files: Sequence[tuple[str, str]] = ()
@@ -149,7 +147,8 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     lines += named_lines("warnings", report.warnings)
     lines += named_lines("notes", report.notes)
     if report.state == JobState.SUCCEEDED and speed:
-        lines.append(("speed", speed))
+        took = f" ({sum(report.seconds.values()):.0f} s, of which {report.start_text})"
+        lines.append(("speed", speed + took if report.start_text else speed))
     lines += _lines_of_steps(report)
     if report.retries:
         lines.append(("retries", f"{report.retries} after a process had died"))

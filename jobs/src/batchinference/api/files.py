@@ -93,3 +93,15 @@ def _absolute(uri: str, directory: Path) -> str:
         return uri
     path = Path(local_path(uri)).expanduser()
     return str(path if path.is_absolute() else directory / path)
+
+
+def beside(path: str, suffix: str) -> str:
+    """Return the path next to an output, with the name of the output and a suffix."""
+    whole = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
+    return f"{whole}-{suffix}"
+
+
+def is_root(path: str) -> bool:
+    """Return whether a path is a whole bucket, or the root of the file system."""
+    rest = local_path(path).strip("/")
+    return not rest or (not is_local(path) and "/" not in rest)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchinference.api.files import directory_of, read_text, with_absolute_paths
 from batchinference.credentials import without_credentials
@@ -15,10 +16,16 @@ from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, pars
 from batchinference.spec.base import SpecModel
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.parameters import Values
+from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.read import Read
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
 from batchinference.text import without_controls
+
+if TYPE_CHECKING:
+    from batchinference.api.code_by_value import CodeByValue
+    from batchinference.api.frames import Frame
+    from batchinference.api.preview import PreviewRows
 
 Fields = Mapping[str, Any]
 """Fields of a job, named as in the YAML file."""
@@ -30,10 +37,14 @@ class Job:
 
     resource: BatchInference
     directory: Path
+    frame: Frame | None = field(compare=False, repr=False)
+    """The input, if it is a DataFrame or an Arrow table."""
+    code: CodeByValue | None = field(compare=False, repr=False)
+    """The functions and classes of this process, if steps use any."""
 
     def __init__(
         self,
-        read: Read | Fields,
+        read: Read | Fields | Any,
         write: Write | Fields,
         steps: Iterable[Step | Fields] = (),
         *,
@@ -43,18 +54,22 @@ class Job:
     ) -> None:
         """Create a job from models, or from mappings with the fields of the YAML file.
 
-        `spec` has other fields of the spec, such as `errors`. `directory` defaults to the working
-        directory. A job without a `name` cannot be restarted after a change of its spec. Raises
-        SpecError, which lists every problem.
+        `read` may also be a DataFrame of pandas or Polars, or an Arrow table. In place of
+        `module:name`, steps may have functions and classes, as they are now. `spec` has other
+        fields of the spec, such as `errors`. `directory` defaults to the working directory. A job
+        without a `name` cannot be restarted after a change of its spec. Raises SpecError, which
+        lists every problem.
         """
-        fields = {"read": read, "write": write, "steps": list(steps), **spec}
+        fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
+        frame = _read_frame(fields)
+        code = _with_paths_of_code(fields)
         document = {
             "apiVersion": API_VERSION,
             "kind": KIND,
             "metadata": {"name": name},
-            "spec": _plain(fields),
+            "spec": fields,
         }
-        self._set(parse(document), Path(directory) if directory else Path.cwd())
+        self._set(parse(document), Path(directory) if directory else Path.cwd(), frame, code)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **parameters: str) -> Job:
@@ -67,9 +82,26 @@ class Job:
         job._set(parse_one(read_text(str(path)), values), directory_of(str(path)))
         return job
 
-    def _set(self, resource: BatchInference, directory: Path) -> None:
+    def _set(
+        self,
+        resource: BatchInference,
+        directory: Path,
+        frame: Frame | None = None,
+        code: CodeByValue | None = None,
+    ) -> None:
         object.__setattr__(self, "resource", resource)
         object.__setattr__(self, "directory", directory.resolve())
+        object.__setattr__(self, "frame", frame)
+        object.__setattr__(self, "code", code)
+
+    def with_data(self, data: Any) -> Job:
+        """Return the job with a DataFrame or an Arrow table as its input. Raises SpecError."""
+        document = self._document()
+        fields = {**document["spec"], "read": data}
+        frame = _read_frame(fields)
+        job = Job.__new__(Job)
+        job._set(parse({**document, "spec": fields}), self.directory, frame, self.code)
+        return job
 
     def __repr__(self) -> str:
         spec = self.resource.spec
@@ -78,7 +110,7 @@ class Job:
 
     def _repr_html_(self) -> str:
         """Return the job as YAML, which a notebook shows."""
-        shown = without_credentials(without_controls(self.to_yaml()))
+        shown = without_credentials(without_controls(_yaml(self._document())))
         return f"<pre>{escape(shown)}</pre>"
 
     @property
@@ -91,27 +123,96 @@ class Job:
         return with_absolute_paths(self.resource, self.directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as a mapping with the fields of the YAML file, without default values."""
+        """Return the job as a mapping with the fields of the YAML file, without default values.
+
+        Raises SpecError if the input or code exists only in this process."""
+        raise_for_problems(self._only_here())
+        return self._document()
+
+    def _document(self) -> dict[str, Any]:
         document: dict[str, Any] = self.resource.model_dump(
             mode="json", by_alias=True, exclude_unset=True
         )
         return document
 
-    def to_yaml(self) -> str:
-        """Return the job as YAML."""
-        import yaml
+    def _only_here(self) -> Iterator[Problem]:
+        """Yield why the job exists only in this process: not in a file, and on no cluster."""
+        if self.frame is not None:
+            fix = "Write it to a file, for example with to_parquet, and read that"
+            yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
+        for name in self.code.names if self.code else ():
+            fix = f"Write it to a file, such as own.py, and name that: own:{name}"
+            yield Problem("spec.steps", f"code of this session is in no module ({name}). {fix}")
 
-        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False)
-        return text
+    def to_yaml(self) -> str:
+        """Return the job as YAML. Raises SpecError as `to_dict` does."""
+        return _yaml(self.to_dict())
 
     def check(self) -> list[Problem]:
         """Return the problems that `batchinference validate` finds."""
         from batchinference.pipeline.commit.lease import identity_of
         from batchinference.pipeline.preflight import preflight
-        from batchinference.pipeline.steps.user_modules import add_import_path
 
-        add_import_path(str(self.directory))
-        return preflight(self.absolute.spec, identity_of(self.absolute))
+        with self.prepared():
+            return preflight(self.absolute.spec, identity_of(self.absolute))
+
+    def preview(self, rows: int = 5, step: str | None = None) -> PreviewRows:
+        """Return the first rows after a step, or as the job writes them. The steps run in this
+        process, over the first `rows` rows of the input, and nothing is written."""
+        from batchinference.api.preview import preview_rows
+
+        with self.prepared():
+            return preview_rows(self.absolute, rows, step)
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Store the input if it is a frame, and make the modules of the steps importable, as they
+        are now."""
+        from batchinference.pipeline.steps.user_modules import import_path, reload_modules
+
+        if self.frame is not None:
+            self.frame.store(self.absolute.spec.read)
+        directories = [self.directory, *([self.code.directory] if self.code else [])]
+        with import_path(*map(str, directories)):
+            reload_modules(path for step in self.resource.spec.steps for path in step.facts.modules)
+            yield
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(document, sort_keys=False)
+    return text
+
+
+def _read_frame(fields: dict[str, Any]) -> Frame | None:
+    """Return the frame in the field `read`, if it is one, and put its file in its place. Raises
+    SpecError."""
+    if isinstance(fields["read"], Mapping | str | None):
+        return None
+    from batchinference.api.frames import Frame
+
+    frame = Frame.of(fields["read"])
+    fields["read"] = frame.read_for(fields["write"])
+    return frame
+
+
+def _with_paths_of_code(fields: dict[str, Any]) -> CodeByValue | None:
+    """Put `module:name` in place of functions and classes of steps. Return the code that is in no
+    module, if there is any. Raises SpecError."""
+    if not _holds_code(fields["steps"]):
+        return None
+    from batchinference.api.code_by_value import CodeByValue
+
+    code = CodeByValue()
+    fields["steps"] = code.with_paths(fields["steps"], "spec.steps")
+    return code if code.names else None
+
+
+def _holds_code(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_code, value.values()))
+    return any(map(_holds_code, value)) if isinstance(value, list) else callable(value)
 
 
 def _plain(value: Any) -> Any:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchinference.api.kubernetes import Kubernetes
-from batchinference.plan import plan_for_cluster
-from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.phases import ENDED_PHASES
@@ -128,6 +126,9 @@ def checked_for_cluster(document: dict[str, Any], values: Values) -> dict[str, A
 
     Raises SpecError if it is invalid, or if a cluster would refuse it.
     """
+    from batchinference.plan import plan_for_cluster  # most commands submit nothing
+    from batchinference.rendering.paths import check_paths
+
     document = substitute(document, values)
     job = parse(document)
     plan_for_cluster(job.spec)

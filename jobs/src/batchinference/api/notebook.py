@@ -16,31 +16,62 @@ from batchinference.text import in_one_line
 _CELL = "text-align:left;vertical-align:top;white-space:pre-wrap"
 
 
+_IN_PYTHON = {
+    "`batchinference run FILE --retry-errors`": "run(job, retry_errors=True)",
+    "`batchinference run FILE --restart`": "run(job, restart=True)",
+    "--retry-errors": "retry_errors=True",
+    "--restart": "restart=True",
+}
+"""Options of the command line, and what they are in Python."""
+
+
 def in_notebook() -> bool:
     """Return whether this process runs the cells of a notebook."""
+    return cell_number() is not None
+
+
+def cell_number() -> int | None:
+    """Return the number of the cell that runs; None outside of a notebook."""
     module = sys.modules.get("IPython")
-    shell = module.get_ipython() if module else None
-    return hasattr(shell, "kernel")  # the shell of a terminal has none
+    shell: Any = module.get_ipython() if module else None
+    # the shell of a terminal has no kernel
+    return shell.execution_count if hasattr(shell, "kernel") else None
+
+
+def in_python(message: str) -> str:
+    """Return a message with the arguments of `run` in place of options of the command line."""
+    for option, argument in _IN_PYTHON.items():
+        message = message.replace(option, argument)
+    return message
 
 
 class NotebookDisplay(Display):
     """Shows reports in one table below the cell, and other lines as the output of the cell."""
 
     def __init__(self, *, verbose: bool = False) -> None:
-        # notebooks set FORCE_COLOR, but a terminal's progress bar would fill the cell
-        console = Console(file=sys.stderr, force_jupyter=False, force_terminal=False)
+        # notebooks set FORCE_COLOR, but a terminal's progress bar would fill the cell, and they
+        # show stderr as an error
+        console = Console(file=sys.stdout, force_jupyter=False, force_terminal=False)
         super().__init__(console, verbose=verbose)
         self._table: Any = None
 
     def show(self, report: Report) -> None:
         """Show the progress of a report, or its result, in place of the previous report."""
-        from IPython.display import display
-
-        shown = {"text/html": html_of(report), "text/plain": text_of(report)}
         if self._table is None:
-            self._table = display(shown, raw=True, display_id=True)
+            self._table = show(report)
         else:
-            self._table.update(shown, raw=True)
+            self._table.update(_forms(report), raw=True)
+
+
+def show(report: Report) -> Any:
+    """Show a report below the cell, and return its handle for updates."""
+    from IPython.display import display
+
+    return display(_forms(report), raw=True, display_id=True)
+
+
+def _forms(report: Report) -> dict[str, str]:
+    return {"text/html": html_of(report), "text/plain": text_of(report)}
 
 
 def html_of(report: Report) -> str:
@@ -70,11 +101,11 @@ def _bar(report: Report) -> str:
 def _lines(report: Report) -> list[tuple[str, str]]:
     """Return the rows of the table: pairs of name and value, without control characters."""
     found = summary_of(report, resumes=True) if report.state.ended else _progress(report)
-    return [(name, in_one_line(value)) for name, value in found]
+    return [(name, in_one_line(in_python(value))) for name, value in found]
 
 
 def _progress(report: Report) -> list[tuple[str, str]]:
-    state = f"{report.state.value}: {report.stage}" if report.stage else report.state.value
+    state = f"{report.activity}: {report.stage}" if report.stage else report.activity
     lines = [("job", report.name), ("state", state)]
     if (progress := report.progress) is not None:
         lines.append(("rows", progress.rows_text))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors
+from batchinference.spec.history import RunRecord
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.jobs import StoredJob
 
-_SHOWN = ("path", "row", "step", "error", "values")
+_SHOWN = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
 MAX_VALUE = 50_000
 """Maximum characters of a value of an error record. Others may have written it."""
+MAX_RECORDS = 20
+"""Maximum number of error records of one row: those of the rows that it has become."""
 HEARTBEAT_SECONDS = 30.0
 """Age of the last heartbeat after which a run counts as dead."""
 LEVELS = 4
@@ -44,6 +47,8 @@ class OutputStatus:
     """Seconds since the last heartbeat of a run that is not complete."""
     last_error: str | None = None
     logs: list[str] = field(default_factory=list)
+    starting: bool = False
+    """Whether a run is in progress that has not finished a row yet."""
     report: Report | None = field(default=None, repr=False)
     """The report of the last run that has ended; None if it is missing or damaged."""
 
@@ -71,7 +76,7 @@ def status_of(output: str) -> list[OutputStatus]:
 
 
 def _status(output: str, work: StoredJob) -> OutputStatus:
-    counts, report = _counts(work), _report_of(work)
+    (counts, new), report = _counts(work), _report_of(work)
     age = None if work.finished else _heartbeat_age(work)
     running = age is not None and age < HEARTBEAT_SECONDS and not _has_ended(work, report)
     ended = "complete" if work.finished else "unfinished"
@@ -86,6 +91,7 @@ def _status(output: str, work: StoredJob) -> OutputStatus:
         age,
         f"{failed.reason}: {failed.message}" if failed else None,
         [log.uri for log in logs_of(work)],
+        running and not new,
         report,
     )
 
@@ -98,22 +104,25 @@ def _has_ended(work: StoredJob, report: Report | None) -> bool:
     return ended or is_dead(work.lease.process)
 
 
-def _counts(work: StoredJob) -> Counts:
-    """Return the counts of the committed rows, without reading every manifest."""
+def _counts(work: StoredJob) -> tuple[Counts, int]:
+    """Return the counts of the committed rows, without reading every manifest, and the number of
+    rows that the last attempt has finished, if the output is not complete."""
     from batchinference.pipeline.commit.attempt import Attempt, start_of
     from batchinference.pipeline.commit.snapshot import Snapshot
 
     if work.finished:
-        return work.committed().counts
+        return work.committed().counts, 0
     start = Snapshot.read(start_of(work.layout, work.lease), work.layout.key)
-    return start.counts + Attempt(work.layout, work.lease).counts()
+    added = Attempt(work.layout, work.lease).counts()
+    return start.counts + added, added.read
 
 
 def _progress(work: StoredJob, rows: int, report: Report | None) -> Progress:
     """Return the progress of an output with these rows. Its total is that of the report or of the
     file statistics."""
     if work.finished:
-        return Progress.of(rows, rows)
+        last = report.progress if report else None
+        return Progress.of(rows, rows, rate=last.rows_per_second if last else None)
     if report is not None and (last := report.progress) is not None and last.total:
         return Progress.of(rows, last.total, estimated=bool(last.estimated))
     return Progress.of(rows, _total(work))
@@ -183,6 +192,18 @@ def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
                 yield from _outputs_in(inside[name], levels - 1)
 
 
+def history_of(output: str, most: int | None = None) -> list[RunRecord]:
+    """Return the runs that have written to an output, oldest first: the last `most`, or all that
+    are known."""
+    from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
+    from batchinference.pipeline.report.history import KEPT_RUNS, read_history
+    from batchinference.pipeline.storage.location import Location
+
+    place = Location(output)
+    layout = Layout("", place, place / STATE_DIRECTORY, place / STATE_DIRECTORY)
+    return read_history(layout.history, most or KEPT_RUNS)
+
+
 def logs_of(work: StoredJob) -> list[Location]:
     """Return the stored logs of an output, oldest first."""
     from batchinference.api.run_log import LOG_DIRECTORY, stored_logs
@@ -211,6 +232,17 @@ def error_tables(output: str) -> Iterator[pa.Table]:
 def error_groups(output: str) -> list[ErrorGroup]:
     """Return the failed rows of an output by step and cause. Raises JobFailure."""
     return group_errors(_error_rows(output))
+
+
+def failed_row(output: str, row_id: str) -> list[dict[str, Any]]:
+    """Return the error records of a row with their tracebacks; none if there are none.
+
+    Raises JobFailure."""
+    found: list[dict[str, Any]] = []
+    for table in error_tables(output):
+        rows = [number for number, one in enumerate(table["id"].to_pylist()) if one == row_id]
+        found += table.take(rows).to_pylist() if rows else []
+    return [{name: _short(value) for name, value in row.items()} for row in found[:MAX_RECORDS]]
 
 
 def _error_rows(output: str) -> Iterator[dict[str, Any]]:

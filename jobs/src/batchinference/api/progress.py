@@ -10,7 +10,7 @@ from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
 from batchinference.api.workers import Workers
 from batchinference.spec.durations import duration_text
-from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.progress import STARTING, Counts, History, Progress
 from batchinference.spec.status import Choice
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
@@ -36,6 +36,18 @@ class Observation:
     warnings: Sequence[WarningCount] = ()
     output: str = ""
     facts: Sequence[tuple[str, str]] = ()
+    name: str = ""
+    took: str = ""
+    """How long the job, or the last run of an output, took; empty until its end."""
+    ended_at: str = ""
+    starting: bool = False
+    """Whether a run is in progress that has not finished a row yet."""
+
+    @property
+    def activity(self) -> str:
+        """The state, or STARTING while a run has finished no row yet."""
+        known = self.progress.rows_per_second is not None
+        return STARTING if self.starting and not known else self.state
 
     @property
     def failed_rows(self) -> int:
@@ -52,7 +64,7 @@ class Observation:
         """Everything that is known, as names and values."""
         lines = [
             self.title,
-            ("state", self.state),
+            ("state", self.activity),
             ("", self.message),
             ("rows", self.progress.rows_text),
             ("failed rows", str(self.failed_rows or "")),
@@ -78,21 +90,23 @@ def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation
         ("cost", job.cost),
     )
     facts = [(name, str(value)) for name, value in named if value]
+    times = [job.raw.get(name, "") for name in ("startTime", "completionTime")]
+    start, end = (text if time_of(text) else "" for text in times)
+    began, ended = time_of(start), time_of(end := end if job.ended else "")
+    took = duration_text((ended - began).total_seconds()) if began and ended else ""
     return Observation(
         ("job", f"{job.namespace}/{job.name}"), job.phase, job.progress, job.counts, job.ended,
         job.phase == "Failed", job.stage, job.message, workers, job.warnings, job.output,
-        [*facts, *_times(job), ("output", job.output)],
+        [*facts, *_times(start, end, took), ("output", job.output)],
+        job.name, took, end, job.phase == "Running" and job.progress.rows_per_second is None,
     )  # fmt: skip
 
 
-def _times(job: JobStatus) -> Iterator[tuple[str, str]]:
-    """Yield when a job was started and has ended, and how long it took."""
-    start, end = (job.raw.get(name, "") for name in ("startTime", "completionTime"))
-    began, ended = time_of(start), time_of(end) if job.ended else None
-    if began:
+def _times(start: str, end: str, took: str) -> Iterator[tuple[str, str]]:
+    """Yield when a job was started and has ended, and how long it took, if it is known."""
+    if start:
         yield "started", start
-    if ended:
-        took = duration_text((ended - began).total_seconds()) if began else ""
+    if end:
         yield "ended", f"{end} (after {took})" if took else end
 
 
@@ -100,6 +114,7 @@ def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
     """Return what is known of an output: the sum over all jobs that have written to it."""
     states = {each.state for each in found}
     running = "running" in states
+    last = None if running else next((each.report for each in reversed(found) if each.report), None)
     return Observation(
         ("output", output),
         "running" if running else "unfinished" if "unfinished" in states else "complete",
@@ -111,6 +126,10 @@ def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
         warnings=[warning for each in found for warning in each.warnings],
         output=output,
         facts=[fact for each in found for fact in _facts(each)],
+        name=last.name if last else "",
+        took=duration_text(sum(last.seconds.values())) if last and last.seconds else "",
+        ended_at=last.updated_at if last else "",
+        starting=any(each.starting for each in found),
     )
 
 

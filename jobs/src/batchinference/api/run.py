@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from batchinference.api.changed_jobs import job_of_run
 from batchinference.api.job import Job
+from batchinference.api.rows import Rows
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
+    from pathlib import Path
+
     import pyarrow as pa
     import ray.data
 
@@ -27,16 +29,24 @@ class JobFailed(Exception):
     """A job has failed. `report` has the reason and the counts of its rows."""
 
     def __init__(self, report: Report) -> None:
-        super().__init__(f"{report.name}: {report.reason}: {report.message}")
+        from batchinference.api.notebook import in_python
+
+        super().__init__(in_python(f"{report.name}: {report.reason}: {report.message}"))
         self.report = report
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the cause is in the job, not in this program."""
+        return [f"JobFailed: {self}"]
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Rows):
     """The result of a successful job."""
 
     job: BatchInference
     report: Report
+    cell: int | None = field(default=None, repr=False, compare=False)
+    """The number of the cell of a notebook that has run the job, and shows its table."""
 
     def __repr__(self) -> str:
         return f"Result({self.report!r})"
@@ -46,6 +56,13 @@ class Result:
         from batchinference.api.notebook import html_of
 
         return html_of(self.report)
+
+    def _ipython_display_(self) -> None:
+        """Show the table, unless the cell shows it already."""
+        from batchinference.api.notebook import cell_number, show
+
+        if self.cell is None or self.cell != cell_number():
+            show(self.report)
 
     @property
     def output(self) -> str:
@@ -61,31 +78,13 @@ class Result:
         empty = None if table.num_rows else columns_of(self.job.spec)
         return empty if empty is not None and empty.num_columns else table
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return all rows of the output as a pandas DataFrame."""
-        return self.to_arrow().to_pandas()
-
-    def to_polars(self) -> pl.DataFrame:
-        """Return all rows of the output as a Polars DataFrame. Raises ModuleNotFoundError if Polars
-        is not installed."""
-        from batchinference.pipeline.errors import not_installed
-
-        try:
-            import polars as pl
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError(not_installed("to_polars", "polars"), name="polars") from None
-
-        frame = pl.from_arrow(self.to_arrow())
-        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table gives a DataFrame, an array would not
-        return frame
-
     def to_ray(self) -> ray.data.Dataset:
         """Return the output as a Ray Dataset. Starts Ray if it is not running."""
         import ray
         import ray.data
 
         if not ray.is_initialized():
-            ray.init(include_dashboard=False, log_to_driver=False)
+            ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         return ray.data.from_arrow(self.to_arrow())
 
     def errors(self) -> pa.Table:
@@ -100,34 +99,46 @@ class Result:
 
 
 def run(
-    job: Job, *, restart: bool = False, retry_errors: bool = False, verbose: bool = False
+    job: Job,
+    data: Any = None,
+    *,
+    restart: bool = False,
+    retry_errors: bool = False,
+    verbose: bool = False,
 ) -> Result:
     """Run a job on this machine, on a new Ray instance, and return its result.
 
-    `restart` starts over and replaces what earlier runs of this job have written, `retry_errors`
-    runs only the failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if
-    the job fails, and BadInput if it does not support `restart` or `retry_errors`, or if both are
-    set.
+    `data` is a DataFrame or an Arrow table, which replaces the input of the job. `restart` starts
+    over and replaces what earlier runs of this job have written, `retry_errors` runs only the
+    failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if the job fails,
+    BadInput if it does not support `restart` or `retry_errors`, or if both are set, and SpecError
+    if `data` cannot be stored as it is.
     """
-    from batchinference.api.runner import Runner
+    from batchinference.api.notebook import cell_number
 
     if restart and retry_errors:
         raise _contradiction()
+    job = job if data is None else job.with_data(data)
     resource, own_only = job_of_run(job.absolute, restart=restart, retry_errors=retry_errors)
-    with _display(verbose=verbose) as display, _stop_signal(display.say) as stop:
+    with _display(verbose=verbose) as display, job.prepared():
+        report = _report_of_run(resource, job.directory, display, own_only, verbose)
+    if report.state != JobState.SUCCEEDED:
+        raise JobFailed(report)
+    return Result(resource, report, cell_number())
+
+
+def _report_of_run(
+    job: BatchInference, directory: Path, display: Display, own_only: bool, verbose: bool
+) -> Report:
+    from batchinference.api.runner import Runner
+
+    with _stop_signal(display.say) as stop:
         runner = Runner(
-            resource,
-            job.directory,
-            display.say,
-            display.show,
-            stop,
+            *(job, directory, display.say, display.show, stop),
             quiet=not verbose,
             own_only=own_only,
         )
-        report = runner.run_here()
-    if report.state != JobState.SUCCEEDED:
-        raise JobFailed(report)
-    return Result(resource, report)
+        return runner.run_here()
 
 
 def _contradiction() -> Exception:

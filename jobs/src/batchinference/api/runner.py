@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchinference.api.notify import notify
 from batchinference.api.run_log import RunLog
 from batchinference.plan import Plan, ray_cpus, requested_plan
 from batchinference.spec import BatchInference
@@ -69,6 +70,11 @@ class Runner:
             )
         if files.kept:
             self._say(f"Ray's logs of this run: {files.logs}")
+        return self._ended(report)
+
+    def _ended(self, report: Report) -> Report:
+        """Send the notifications, store the log, and return the report."""
+        notify(self.job, report, self._say)
         self.log.store(self.job, report)
         return report
 
@@ -152,8 +158,7 @@ class Runner:
             check_nodes(plan, nodes)
             report = self._run(lambda: nullcontext(plan))
         self.log.add_own_output()
-        self.log.store(self.job, report)
-        return report
+        return self._ended(report)
 
     def _say_for_job(self, text: str) -> None:
         self._say(f"{self.job.metadata.name}: {text}")

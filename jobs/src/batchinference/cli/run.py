@@ -164,7 +164,7 @@ def _run(
         )  # fmt: skip
         address = options.address
         report = runner.run_here(plan) if address is None else runner.run_on(address, plan)
-    report = report if address else _with_name_of_file(report, file)
+    report = report if address else _with_command(report, file, options)
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
     if options.quiet and report.state == JobState.SUCCEEDED:
@@ -176,14 +176,16 @@ def _run(
     return report
 
 
-def _with_name_of_file(report: Report, file: str) -> Report:
-    """Return the report with the name of the job file in the command that its message
-    recommends."""
-    from batchinference.pipeline.commit.decision import RETRY
+def _with_command(report: Report, file: str, options: RunOptions) -> Report:
+    """Return the report with the file and the parameters of this run in the commands that its
+    message recommends."""
+    from batchinference.pipeline.errors import RUN
 
-    command = RETRY.replace("FILE", shlex.quote(file))
-    message = report.message.replace(RETRY, command) if report.message else report.message
-    return report.model_copy(update={"message": message})
+    if not report.message:
+        return report
+    parameters = (f" --set {shlex.quote(setting)}" for setting in options.settings)
+    command = RUN.replace("FILE", shlex.quote(file)) + "".join(parameters)
+    return report.model_copy(update={"message": report.message.replace(RUN, command)})
 
 
 def _show_sample(display: Display, job: BatchInference, rows: int) -> None:

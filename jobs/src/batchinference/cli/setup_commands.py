@@ -18,6 +18,7 @@ class Kind(StrEnum):
     """The kinds of jobs that `init` writes."""
 
     IMAGES = "images"
+    LABELS = "labels"
     TEXT = "text"
     DOCUMENTS = "documents"
     AUDIO = "audio"
@@ -37,7 +38,10 @@ def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     write: Annotated[str, typer.Option(help="The directory of the output.")] = "./out",
     model: Annotated[str | None, typer.Option(help="The model, a name or a directory.")] = None,
     column: Annotated[
-        str | None, typer.Option(help="The column that the model of a text or llm job reads.")
+        str | None, typer.Option(help="The column that a labels, text or llm job reads.")
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option(help="The labels of a labels job, separated by commas.")
     ] = None,
 ) -> None:
     """Write a commented job file.
@@ -46,7 +50,7 @@ def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     """
     from batchinference.cli.init import Answers, write_job
 
-    answers = Answers(name=name, read=read, write=write, model=model, column=column)
+    answers = Answers(name, read, write, model, column, labels)
     raise typer.Exit(write_job(kind.value if kind else None, file, answers))
 
 

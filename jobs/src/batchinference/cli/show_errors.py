@@ -10,7 +10,7 @@ from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.targets import read_output
 from batchinference.cli.verbosity import note
 from batchinference.pipeline.output.error_groups import ErrorGroup
-from batchinference.text import in_one_line
+from batchinference.text import counted, in_one_line
 
 
 def show_errors(target: Target, form: Format) -> None:
@@ -23,7 +23,7 @@ def show_errors(target: Target, form: Format) -> None:
         echo("no failed rows")
         return
     rows = sum(group.rows for group in groups)
-    echo(f"{rows} failed row(s), {len(groups)} cause(s)\n")
+    echo(f"{counted(rows, 'failed row')}, {counted(len(groups), 'cause')}\n")
     for group in groups:
         _show_group(group)
     note("`run FILE --retry-errors` runs only these rows again.")
@@ -36,7 +36,7 @@ def _data_of(group: ErrorGroup) -> dict[str, Any]:
 
 def _show_group(group: ErrorGroup) -> None:
     example = group.examples[0]
-    echo(f"{group.rows} row(s), step '{group.step}': {in_one_line(group.cause)}")
+    echo(f"{counted(group.rows, 'row')}, step '{group.step}': {in_one_line(group.cause)}")
     echo(f"  for example row {example['row']} of {in_one_line(str(example['path']))}:")
     echo(f"  {in_one_line(str(example['error']))}")
     if example["values"]:

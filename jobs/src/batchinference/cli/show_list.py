@@ -44,7 +44,7 @@ def _row(seen: Observation) -> tuple[str, ...]:
     failed = seen.failed_rows
     return (
         in_one_line(seen.title[1]),
-        seen.state,
+        seen.activity,
         ", ".join(seen.progress.figures),
         str(failed or ""),
         speed,

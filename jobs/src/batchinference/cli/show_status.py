@@ -5,22 +5,27 @@ from __future__ import annotations
 import tempfile
 import webbrowser
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from batchinference.api.outputs import OutputStatus, report_page, status_of
+from batchinference.api.outputs import OutputStatus, history_of, report_page, status_of
 from batchinference.api.progress import observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.cli import exits
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
+from batchinference.spec.history import table_of
 from batchinference.spec.report import Report
 
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
+
+SHOWN_RUNS = 10
+"""Maximum number of runs in the text. The formats for programs have all."""
 
 
 def show_status(target: Target, form: Format) -> None:
@@ -35,13 +40,19 @@ def show_status(target: Target, form: Format) -> None:
         return
     found: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
-        print_data([_data_of(each) for each in found], form)
+        first, *others = map(_data_of, found)
+        runs = read_output("status", target, history_of)
+        records = [run.model_dump(mode="json", by_alias=True, exclude_none=True) for run in runs]
+        print_data([first | {"history": records}, *others], form)
         return
     for each in found:
         print_table(observed_output(each.output, [each]).lines)
         if each.report is not None and each.state != "running":
             echo("\nlast run")
             print_table(_of_last_run(each.report))
+    if rows := table_of(read_output("status", target, partial(history_of, most=SHOWN_RUNS))):
+        echo("\nruns")
+        print_table(rows)
 
 
 def _of_last_run(report: Report) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
-from batchinference.cli.check import pipeline_is_installed
+from batchinference.cli.check import outputs_are_readable
 from batchinference.cli.printing import echo
 
 DEFAULT_PORTS = range(8484, 8494)
@@ -34,7 +34,7 @@ class UiOptions:
 
 def show_ui(options: UiOptions) -> int:
     """Serve the page until the user interrupts the program, and return the exit code."""
-    if not pipeline_is_installed():
+    if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.jobs import GivenJobs, JobsOfNamespace
     from batchinference.ui.server import address_of, serving

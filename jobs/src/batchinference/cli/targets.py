@@ -26,9 +26,9 @@ def exit_on_cluster_error(command: str) -> Iterator[None]:
 
 def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any:
     """Return the result of `read` for the output of a target. On failure, print it and exit."""
-    from batchinference.cli.check import pipeline_is_installed
+    from batchinference.cli.check import outputs_are_readable
 
-    if not pipeline_is_installed():
+    if not outputs_are_readable():
         raise typer.Exit(exits.BAD_INPUT)
     from batchinference.pipeline.errors import JobFailure, shown
 

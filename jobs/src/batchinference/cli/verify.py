@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
-from batchinference.cli.check import pipeline_is_installed
+from batchinference.cli.check import outputs_are_readable
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.verbosity import is_quiet
 from batchinference.spec.uris import Uri
@@ -25,7 +25,7 @@ def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> i
     except ValidationError as error:
         echo(f"verify: '{output}': {error.errors()[0]['msg']}", err=True)
         return exits.BAD_INPUT
-    if not pipeline_is_installed():
+    if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.cli.verification_report import show
     from batchinference.pipeline.errors import JobFailure, shown

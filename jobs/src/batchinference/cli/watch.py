@@ -97,7 +97,7 @@ def _table(seen: Observation) -> Table:
 
 def line_of(seen: Observation) -> str:
     """Return what is known of a job as one line."""
-    parts = [seen.state, *seen.progress.figures, *seen.pace]
+    parts = [seen.activity, *seen.progress.figures, *seen.pace]
     parts += seen.counts.troubles if seen.counts else []
     if seen.stage:
         parts.append(f"in {seen.stage.replace(', ', ' + ')}")

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import JobFailure
@@ -428,6 +427,8 @@ def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
         day = _DAY * _PER_SECOND[kind.unit]
     else:
         return False
+    import pyarrow.compute as pc  # `status` and others convert no columns, and need less memory
+
     found = pc.min_max(array.view(pa.int32() if kinds.is_date32(kind) else pa.int64())).as_py()
     limit = _INT64 - day  # pandas converts nanoseconds to int64
     first, last = max(_FIRST_DAY * day, -limit), min(_LAST_DAY * day, limit)

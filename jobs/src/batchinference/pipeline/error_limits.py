@@ -13,6 +13,7 @@ from batchinference.spec.job import ErrorPolicy
 from batchinference.spec.limits import Limits
 from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
+from batchinference.text import counted
 
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
 """How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
@@ -43,7 +44,7 @@ def check_errors(
         limit = "0, because spec.errors allows none"
     else:
         return
-    message = f"{counts.failed} row(s) failed, limit: {limit}"
+    message = f"{counted(counts.failed, 'row')} failed, limit: {limit}"
     if limits := _sufficient_limits(policy, counts, total):
         kept = ": it resumes, and keeps the error records" if resumes else ""
         message += f". To allow them, set {limits}, and run the job again{kept}"
@@ -87,7 +88,7 @@ def check_warnings(
         else:
             continue
         raise TooManyErrors(
-            f"{count} {limits.name.unit}(s) have the warning {limits.name.value}, limit: "
+            f"{counted(count, limits.name.unit)} with the warning {limits.name.value}, limit: "
             f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
             f"{most.example if most else None}"
         )

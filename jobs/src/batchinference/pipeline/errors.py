@@ -18,6 +18,9 @@ MARGIN = 1 << 14
 recognized. They are not shown."""
 MAX_CACHED = 1 << 14
 """Maximum characters of a text whose shown form is cached."""
+RUN = "batchinference run FILE"
+"""The command in messages. Those who show them know the name of the file."""
+RESTART, RETRY = f"{RUN} --restart", f"{RUN} --retry-errors"
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
 DATABASES_EXTRA = "./jobs[databases]"

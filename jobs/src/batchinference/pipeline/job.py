@@ -45,6 +45,7 @@ from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
+from batchinference.pipeline.report.history import RunHistory
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
@@ -91,6 +92,10 @@ class JobRun:
     """Whether the attempt in progress has ended, and its notes were collected."""
 
     @cached_property
+    def _history(self) -> RunHistory:
+        return RunHistory(self.job.spec)
+
+    @cached_property
     def _layout(self) -> Layout:
         """The layout of the job, also if the attempt in progress has another one."""
         return Layout.of(self.job.spec)
@@ -129,6 +134,7 @@ class JobRun:
         for remark in run.input.remarks if isinstance(run.input, FileInput) else ():
             self.say(f"{self.job.metadata.name}: {remark}")
         self._reports.begin_attempt(run.attempt.number)
+        self._history.begin(run, merge_reports(self._finished, self._reports.build()))
         if self._plan is None:
             self.stop.check()  # Ray may take long to start
             with keep_heartbeat(run.attempt.heartbeat):
@@ -239,7 +245,9 @@ class JobRun:
             swap_in_replacement(layout, identity_of(self.job))
         else:
             layout = attempt.layout
-        self.page = write_page(layout, self.job.spec, report, snapshot.entries)
+        self._history.store(merge_reports(self._finished, report))
+        runs = self._history.shown()
+        self.page = write_page(layout, self.job.spec, report, snapshot.entries, runs)
         return report
 
     def _check_final(self, run: AttemptRun, snapshot: Snapshot) -> None:
@@ -276,7 +284,8 @@ class JobRun:
             if run is not None:
                 run.attempt.put_report(report)
                 layout = run.attempt.layout
-                self.page = write_page(layout, self.job.spec, report, self._entries)
+                runs = self._history.shown()
+                self.page = write_page(layout, self.job.spec, report, self._entries, runs)
         return published
 
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:
@@ -312,6 +321,7 @@ class JobRun:
 
         An OSError while publishing does not fail the job."""
         merged = merge_reports(self._finished, report)
+        self._history.store(merged)
         with suppress(OSError):
             self.publish(merged)
         return merged

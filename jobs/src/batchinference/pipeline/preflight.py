@@ -27,25 +27,37 @@ from batchinference.pipeline.prepare import (
 )
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.reachable import unreachable
+from batchinference.plan.columns import replaced_columns
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
+from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.steps import to_alias
 
+_OFFLINE = (
+    "Check the network, the proxy and storage.endpoint. To check only the fields: validate "
+    "--fields-only"
+)
 COMPARED_FILES = 3
 """Files whose first bytes are compared with the format of the input."""
 
 
-def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
+def preflight(
+    spec: BatchInferenceSpec, job: str = "", note: Callable[[str], object] = str
+) -> list[Problem]:
     """Return all problems that would end the job before it reads rows. Does not start Ray. `job` is
-    the identity of the job."""
+    the identity of the job. `note` is called with each note about a job without a problem. If an
+    object store does not answer, nothing else is checked."""
+    if silent := unreachable(_places(spec)):
+        return [Problem(f"spec.{name}", f"{why}. {_OFFLINE}") for name, why in silent.items()]
     steps = [
         Problem(f"spec.steps[{index}].{to_alias(step.kind)}", failure.message)
         for index, step in enumerate(spec.steps)
         if (failure := _failure_of(partial(check_step, step)))
     ]
     layout = Layout.of(spec)
-    about_input = _failure_of(lambda: _check_input(spec, layout))
+    about_input = _failure_of(lambda: _check_input(spec, layout, note))
     # the code hashes need all modules, and input files in the output are no content of others
     reads_output = not steps and not isinstance(about_input, BadOutput)
     failures = (
@@ -57,6 +69,21 @@ def preflight(spec: BatchInferenceSpec, job: str = "") -> list[Problem]:
     return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
 
 
+def _places(spec: BatchInferenceSpec) -> dict[str, Location]:
+    """Return the places of the input, models, caches and the output, by field."""
+    read, write, found = spec.read, spec.write, dict[str, Location]()
+    if isinstance(read, ReadFiles | ReadVersioned):
+        paths = read.locations.items()
+        found = {f"read.{name}": Location(path, read.storage) for name, path in paths}
+    for number, step in enumerate(spec.steps):
+        source, storage = (getattr(step.model, name, None) for name in ("source", "storage"))
+        if source and storage:
+            found[f"steps[{number}].model.source"] = Location(source, storage)
+        if step.cache:
+            found[f"steps[{number}].cache.path"] = Location(step.cache.path, step.cache.storage)
+    return {**found, "write.path": Location(write.path, write.storage)}
+
+
 def _failure_of(check: Callable[[], None]) -> JobFailure | None:
     try:
         check()
@@ -65,12 +92,14 @@ def _failure_of(check: Callable[[], None]) -> JobFailure | None:
     return None
 
 
-def _check_input(spec: BatchInferenceSpec, layout: Layout) -> None:
+def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str], object]) -> None:
     check_paths(spec.read, layout)
     source = open_input(spec.read)
     if isinstance(source, FileInput):
         _check_beginnings(source)
     check_input(spec, source, layout)
+    for text in replaced_columns(spec, source.columns()):
+        note(text)
 
 
 def _check_beginnings(source: FileInput) -> None:

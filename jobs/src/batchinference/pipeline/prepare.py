@@ -14,10 +14,11 @@ from batchinference.pipeline.commit.decision import (
     Action,
     OutputReader,
     Request,
+    restart_of,
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.layout import Layout, work_of
-from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.lease import Lease, is_resource
 from batchinference.pipeline.commit.output_plan import (
     OutputPlan,
     OutputTarget,
@@ -41,13 +42,14 @@ from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
+from batchinference.pipeline.schema import shape_of
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.no_rows import columns_after_all
-from batchinference.pipeline.steps.type_check import type_problems
+from batchinference.pipeline.steps.type_check import code_problems, type_problems
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan.columns import check_columns
+from batchinference.plan.columns import check_columns, partition_problems
 from batchinference.spec.addresses import is_windows_path, unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned
@@ -83,9 +85,11 @@ def prepare(
         return NothingToDo(target.complete[0], str(remark), target.complete)
     if plan.action is Action.ALREADY_COMPLETE:
         complete = plan.state.layout
-        adds_columns = spec.write.mode == "addColumn"  # its commit has changed the input
         parts = target.complete or [complete]
-        return NothingToDo(complete, "" if adds_columns else describe_changes(source, parts))
+        if spec.write.mode == "addColumn":  # its commit has changed the input
+            return NothingToDo(complete)
+        restart = restart_of(command=not is_resource(job))
+        return NothingToDo(complete, describe_changes(source, parts, restart))
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(spec.read.format)
     plan = _with_changes(plan, source)
@@ -97,7 +101,23 @@ def prepare(
         missing = _missing_rows(source, plan.start)
         attempt, start = begin_attempt(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
-    return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+    kind = _kind_of(plan, spec, target.layout)
+    return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file, kind=kind)
+
+
+_KINDS = {Action.RETRY_FAILED: "retry", Action.RECOMPUTE: "recompute", Action.RESUME: "resume"}
+
+
+def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
+    """Return what a run does with the output, as the history names it (`RunRecord.kinds`)."""
+    if kind := _KINDS.get(plan.action):
+        return kind
+    if plan.state.layout.is_replacement or plan.state.complete:
+        return "overwrite"
+    if layout.addition_number:
+        return "append"
+    again = "start" if plan.state.lease is None else "restart"
+    return spec.write.mode if spec.write.adds and again == "start" else again
 
 
 def _with_changes(plan: OutputPlan, source: JobInput) -> OutputPlan:
@@ -223,13 +243,20 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
             f"spec.{field}: rows of {spec.read.format} may differ each time that they are read, so "
             "that no rows can be computed first. Remove the field, or read files"
         )
-    problems = list(check_columns(spec, source.columns()))
+    columns = source.columns()
+    problems = [*check_columns(spec, columns), *code_problems(spec.steps, columns)]
     if not problems:
         problems = list(
             type_problems(spec.steps, source.types())
             if isinstance(source, FileInput)
             else type_problems(spec.steps, {})
         )
+    if not problems:
+        types = {
+            field.name: shape_of(field.type)
+            for field in columns_after_all(spec.steps, known_columns(source))
+        }
+        problems = list(partition_problems(spec.write, types))
     if problems:
         raise BadInput("; ".join(map(str, problems)))
 

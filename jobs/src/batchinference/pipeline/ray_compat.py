@@ -102,6 +102,28 @@ def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
 
 
 @contextmanager
+def nothing_left_if_interrupted() -> Iterator[None]:
+    """Kill the processes of Ray if `ray.init` raises. Ray itself does so at the end of the program,
+    and until then they take the CPU time of the next start."""
+    started: list[Node] = []
+    register: Callable[[Node], None] = Node._register_shutdown_hooks
+
+    def recorded(node: Node) -> None:
+        started.append(node)
+        register(node)
+
+    Node._register_shutdown_hooks = recorded  # type: ignore[method-assign]
+    try:
+        yield
+    except BaseException:
+        for node in started:
+            node.kill_all_processes(check_alive=False)
+        raise
+    finally:
+        Node._register_shutdown_hooks = register  # type: ignore[method-assign]
+
+
+@contextmanager
 def on_loopback() -> Iterator[None]:
     """Make `ray.init` use the loopback interface, as Ray does on macOS, to which no other machine
     can connect."""

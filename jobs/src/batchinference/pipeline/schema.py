@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.spec.column_types import ColumnType
 
 INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
@@ -197,6 +197,13 @@ def _wider_tensor(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     from batchinference.pipeline.ray_compat import unify_schemas as unify_tensors
 
     return _by_schema(unify_tensors, one, other, promote_types=True)
+
+
+def shape_of(kind: pa.DataType) -> ColumnType:
+    """Return the structs and lists of a type, in the form of declared types."""
+    if pa.types.is_struct(kind):
+        return {field.name: shape_of(field.type) for field in kind}
+    return [shape_of(kind.value_type)] if is_list(kind) else str(kind)
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -383,6 +390,8 @@ def _check_meaning(one: pa.DataType, other: pa.DataType) -> None:
 
 def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
     """Return whether a cast that Arrow allows has kept all values of simple types."""
+    import pyarrow.compute as pc  # `status` and others need no types, and less memory
+
     one, other = array.type, cast.type
     if kinds.is_floating(other) and kinds.is_floating(one):
         if other.bit_width > one.bit_width:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.expression import names_compared_in, written
+from batchinference.spec.expression import (
+    columns_read_by,
+    keys_of,
+    names_compared_in,
+    root_of,
+    written,
+)
+from batchinference.spec.expression_fixes import ROWS, translated
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteNumbered
+from batchinference.spec.write.files import WriteDirectories
 
-_CONSTANTS = {"true": "True", "false": "False", "null": "None", "none": "None"}
+_CONSTANTS = ("true", "false", "null", "none")
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
@@ -24,7 +32,8 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     """
     made: list[str] = []
     for index, step in enumerate(spec.steps):
-        for message in _step_problems(step, columns, made):
+        fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
+        for message in _step_problems(step, columns, made, fields):
             yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
         columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []
     if columns == []:
@@ -32,7 +41,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     else:
         yield from _check_write(spec.write, columns)
         yield from _check_first_rows(spec, columns)
-    yield from _check_partitions(spec)
+    yield from partition_problems(spec.write, _known_types(spec.steps))
 
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
@@ -41,8 +50,8 @@ def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(step.facts.reads, "the input") | writers
-        output = step.facts.result
-        if output in writers:
+        outputs = [step.facts.result, *step.facts.adds] if step.facts.result else []
+        for output in dict.fromkeys(name for name in outputs if name in writers):
             yield (
                 f"step '{step.name}' replaces column '{output}' of {writers[output]}. Give its "
                 "output another name to keep both"
@@ -61,22 +70,35 @@ def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
     return kept | dict.fromkeys(facts.adds, own)
 
 
-def _step_problems(step: Step, columns: list[str] | None, made: list[str]) -> Iterator[str]:
+def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
+    """Return the expressions of the fields of structs, by the name of the field."""
+    return {
+        field: f"{written(name)}.{field}"
+        for name, kind in types.items()
+        for field in (kind if isinstance(kind, dict) else ())
+    }
+
+
+def _step_problems(
+    step: Step, columns: list[str] | None, made: list[str], fields: Mapping[str, str]
+) -> Iterator[str]:
     """Yield the problems with the columns that a step reads and adds. `made` are those of earlier
-    steps."""
+    steps, and `fields` those of their results."""
     yield from _reserved_names(step)
     yield from _name_conflicts(step, columns or (), made)
     if columns is not None:
         for column in sorted(set(step.facts.reads) - set(columns)):
-            yield _missing_column(step, column, columns)
+            yield _missing_column(step, column, columns, fields)
 
 
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that the output uses."""
     for field, named in write.column_fields.items():
         for column in named if columns is not None else ():
-            if columns is not None and column not in columns:
-                message = _unknown_column(f"it names column '{column}'", column, columns)
+            is_part = isinstance(write, WriteDirectories) and field == "partitionBy"
+            known = {*(columns or ())}
+            if column not in known and not (is_part and root_of(column) in known):
+                message = _unknown_column(f"it names column '{column}'", column, columns or [])
                 yield Problem(f"spec.write.{field}", message)
     if isinstance(write, WriteNumbered) and write.row_number in (columns or ()):
         message = f"there is a column '{write.row_number}' already. Choose another name"
@@ -100,19 +122,38 @@ def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> It
             yield Problem(f"spec.{field}", message)
 
 
-def _check_partitions(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the results of steps that are no values that can name a directory."""
-    types = _known_types(spec.steps)
-    for column in spec.write.column_fields.get("partitionBy", ()):
-        kind = types.get(column, "")
-        if not isinstance(kind, str):
+def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterator[Problem]:
+    """Yield the columns of `partitionBy` whose values cannot name a directory. `types` are those of
+    the known columns."""
+    for column in write.column_fields.get("partitionBy", ()):
+        kind = types.get(column, _part_type(column, types))
+        if kind is None:
+            root, name = types[root_of(column)], root_of(column)
+            fields = list(root) if isinstance(root, dict) else []
+            fix = did_you_mean(str(keys_of(column)[0]), fields)
+            listed = ", ".join(fields) or "none"
+            message = f"column '{column}' is no part of '{name}'. Its fields: {listed}{fix}"
+            yield Problem("spec.write.partitionBy", message)
+        elif not isinstance(kind, str):
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
+            value = _scalar_of(written(column) if column in types else column, kind)
             message = (
                 f"column '{column}' holds {what}, which cannot name directories. Add a column with "
-                f"a step addColumns, such as {{value: {_scalar_of(written(column), kind)}}}, and "
-                "name that column"
+                f"a step addColumns, such as {{value: {value}}}, and name that column"
             )
             yield Problem("spec.write.partitionBy", message)
+
+
+def _part_type(column: str, types: Mapping[str, ColumnType]) -> ColumnType | None:
+    """Return the type of a part of a column such as `name.field`: an empty text if the type of the
+    column is unknown, and None if it has no such part."""
+    kind: ColumnType | None = types.get(root_of(column), "")
+    for key in keys_of(column) if kind else ():
+        if isinstance(kind, dict):
+            kind = kind.get(str(key))
+        else:
+            kind = kind[0] if isinstance(kind, list) and isinstance(key, int) else None
+    return kind
 
 
 def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
@@ -174,14 +215,16 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
             )
 
 
-def _missing_column(step: Step, column: str, columns: list[str]) -> str:
+def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping[str, str]) -> str:
     expressions = list(step.facts.expressions)
     fix = _fix_of_expression(column, columns, expressions) if expressions else ""
-    if column in step.facts.adds and expressions:
+    if not fix and column in step.facts.adds and expressions:
         fix = f". '{column}' is a result of this step. Compute from it in a later step"
-    is_value = column in expressions and step.facts.adds
-    if not fix and is_value and not did_you_mean(column, columns):
-        fix = f". Use one of them, or write a text in quotes: \"'{column}'\""
+    if not fix and column in fields:
+        fix = f". Write {fields[column]}"
+    texts = [each for each in expressions if column in re.split("[-./: ]", each)]
+    if not fix and texts and step.facts.adds and not did_you_mean(column, columns):
+        fix = f". Use one of them, or write a text in quotes: \"'{texts[0]}'\""
     return _unknown_column(f"step '{step.name}' reads column '{column}'", column, columns, fix)
 
 
@@ -190,8 +233,11 @@ def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) 
     for name in columns:
         if not name.isidentifier() and column in re.findall(r"\w+", name):
             return f". Write {written(name)} for that column"
-    if constant := _CONSTANTS.get(column.lower()):
-        return f". Write {constant}"
+    translations = [translated(each) for each in expressions if column in columns_read_by(each)]
+    if column.lower() in _CONSTANTS or column in ROWS:
+        for each in translations:
+            if columns_read_by(each) <= {*columns}:
+                return f". Write {each}"
     compared = any(column in names_compared_in(each) for each in expressions)
     if compared and not did_you_mean(column, columns):
         return f". Use one of them, or write a text in quotes: '{column}'"
@@ -200,8 +246,7 @@ def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) 
 
 def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
     known = ", ".join(columns) or "none"
-    struct = column.partition(".")[0]
-    if not fix and struct != column and struct in columns:
+    if not fix and column != root_of(column) in columns:
         fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
     if not fix and re.search(r"[-(%*+/<>=]", column):
         fix = ". Compute it in a step addColumns, and name the new column"

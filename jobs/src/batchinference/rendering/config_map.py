@@ -38,7 +38,6 @@ _OPERATOR_FIELDS: dict[str, Any] = {
 
 _NOT_FOR_DRIVERS: dict[str, Any] = {
     "cluster": _OPERATOR_FIELDS,
-    "parameters": True,
     "steps": {"__all__": {"resources": OF_PODS}},
 }
 
@@ -93,13 +92,14 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
 
-    Older images may not know new fields. Therefore empty cluster settings, settings that the driver
-    does not read, and `parameters`, whose values are already inserted, are omitted.
+    Older images may not know new fields. Therefore empty cluster settings and parameters, and
+    settings that the driver does not read, are omitted.
     """
     dumped = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude=_NOT_FOR_DRIVERS
     )
-    spec = {name: value for name, value in dumped.items() if name not in OPERATOR_FIELDS}
+    left_out = (*OPERATOR_FIELDS, *(() if job.spec.parameters else ("parameters",)))
+    spec = {name: value for name, value in dumped.items() if name not in left_out}
     cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}
     document = {
         "apiVersion": API_VERSION,

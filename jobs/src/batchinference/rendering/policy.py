@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel, to_snake
 
+from batchinference.spec.base import URL_PREFIX
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.documents import parse_settings
+from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.pods import DEVICE_VARIABLES
 from batchinference.spec.problems import Problem
 
@@ -25,7 +27,8 @@ Names = Annotated[list[Name], Field(max_length=64)]
 ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
 """A registry or a repository. The slash is required, because the prefix `registry.example` would
 also match `registry.example.attacker.example`."""
-
+UrlPrefix = Annotated[str, Field(pattern=URL_PREFIX, max_length=512)]
+"""A URL that ends with a slash: `https://example.com` could be the beginning of another host."""
 RESTRICTED_VOLUMES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
 )
@@ -77,6 +80,16 @@ class PlatformPolicy(BaseModel):
     """Maximum `spec.priority`."""
     host_access: bool = False
     """Whether `envFrom` may set the variables with which a pod gets devices of its node."""
+
+    notifications: Annotated[list[UrlPrefix], Field(max_length=64)] = []
+    """URLs below which the operator sends notifications. When empty, jobs have none."""
+
+    def check_spec(self, spec: BatchInferenceSpec) -> list[Problem]:
+        """Return the problems with the spec of a job, before the defaults are merged."""
+        problems = [*self.check(spec.cluster), *self.check_priority(spec.priority)]
+        if spec.notifications and not self.notifications:
+            problems.append(Problem("spec.notifications", f"it {refusal('notifications', NONE)}"))
+        return problems
 
     def check(self, own: Cluster) -> list[Problem]:
         """Return the problems with the settings of a job, before the defaults are merged."""

@@ -109,11 +109,10 @@ class Batches:
 
         The names depend only on the request, so that a name is used once, whichever replica uses
         it. The output of a batch outlives its object."""
-        file = request.input_file_id.removeprefix("file-")
-        latest = None
+        prefix, latest = _name_prefix(request.input_file_id), None
         for number in range(MAX_RUNS):
             work = json.dumps([request.model_dump(), key, number], sort_keys=True)
-            name = f"batch-{file[:12]}{hashlib.sha256(work.encode()).hexdigest()[:20]}"
+            name = f"{prefix}{hashlib.sha256(work.encode()).hexdigest()[:20]}"
             found = await self._cluster.get(namespace, name)
             latest = found or latest
             if not found and not await self._files.objects(f"{namespace}/batches/{name}"):
@@ -171,6 +170,16 @@ class Batches:
             message = "The batch is being changed. Try again"
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
+    async def is_file_in_use(self, namespace: str, file: str) -> bool:
+        """Return whether a batch that has not ended reads a file. Raises ApiError."""
+        names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
+        jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
+        return any(
+            record.input_file_id == file and status_of(job) not in ENDED
+            for job in jobs
+            if (record := record_of(job))
+        )
+
     async def names(self, namespace: str) -> list[str]:
         """Return the names of the jobs of all batches, newest first. Raises ApiError."""
         known = await self._cluster.list_metadata(namespace, RECORD)
@@ -204,6 +213,11 @@ def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) 
         },
         "spec": {**spec, "managedBy": NEVER_RUN} if check.errors else spec,
     }
+
+
+def _name_prefix(file: str) -> str:
+    """Return how the names of the batches of a file begin: with when it was uploaded."""
+    return f"batch-{file.removeprefix('file-')[:12]}"
 
 
 def _name_of(identifier: str) -> str:

@@ -14,7 +14,7 @@ import base64
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -106,10 +106,15 @@ def opened_store(config: ServiceConfig) -> ObjectStore:
 
 
 class Files:
-    """The files in a store. Keys of objects begin with the namespace of the key of the request."""
+    """The files in a store. Keys of objects begin with the namespace of the key of the request.
 
-    def __init__(self, config: ServiceConfig) -> None:
-        self._config, self.store = config, opened_store(config)
+    `in_use` returns whether a batch of a namespace that has not ended reads a file. Such a file is
+    kept when it expires."""
+
+    def __init__(
+        self, config: ServiceConfig, in_use: Callable[[str, str], Awaitable[bool]]
+    ) -> None:
+        self._config, self.store, self._in_use = config, opened_store(config), in_use
         self.max_bytes = config.max_file_bytes
         self._one_thread = ThreadPoolExecutor(1)
 
@@ -172,7 +177,8 @@ class Files:
             objects = await self.objects(f"{namespace}/files/{identifier}")
             found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
             if found and found.expires_at and found.expires_at <= time.time():
-                await self.delete(namespace, found)
+                if not await self._in_use(namespace, identifier):
+                    await self.delete(namespace, found)
                 found = None
         elif match := _OF_BATCH.fullmatch(identifier):
             found = await self._of_batch(namespace, match[1], match[2])

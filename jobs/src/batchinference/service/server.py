@@ -59,10 +59,14 @@ class Service:
     """The handlers of the API."""
 
     def __init__(self, config: ServiceConfig, keys: Keys, cluster: Kubernetes) -> None:
-        self._config, self._keys, self._files = config, keys, Files(config)
+        self._config, self._keys = config, keys
+        self._files = Files(config, self._is_file_in_use)
         self._batches = Batches(config, self._files, cluster)
         self._uploads, self._pages = asyncio.Semaphore(UPLOADS), Pages()
         self._in_parts = uploads.Uploads(self._files)
+
+    async def _is_file_in_use(self, namespace: str, file: str) -> bool:
+        return await self._batches.is_file_in_use(namespace, file)
 
     def application(self) -> web.Application:
         """Return the application."""

@@ -11,6 +11,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
+"""Arguments of user code may contain secrets. Other fields contain none. They only name the
+environment variables that hold secrets."""
 MAX_DEPTH = 32
 MAX_BYTES = 65_536
 _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])

@@ -39,6 +39,7 @@ WRITTEN_DELIMITER = r"^[\t!#-*,/;-@\[-`{-~]$"
 """Excludes the characters of numbers, dates and booleans, because these are not quoted in CSV."""
 SQL_NAME = "^[A-Za-z_][A-Za-z0-9_.]*$"
 HTTP_URL = r"^https?://[^\x00-\x20]+$"
+URL_PREFIX = r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/([^?#%\x00-\x20]*/)?$"
 CRON = "^[-0-9A-Za-z*/,#]+( +[-0-9A-Za-z*/,#]+){4}$"
 TIME_ZONE = "^[A-Z][-A-Za-z0-9_+]*(/[-A-Za-z0-9_+]+)*$"
 PARAMETER_NAME = "^[a-z][a-z0-9_]*$"
@@ -96,6 +97,7 @@ Unique = AfterValidator(_check_unique)
 StepColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
 Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
 Text = Annotated[str, Field(max_length=2048)]
+Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
 MONEY = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 Money = Annotated[str, Field(pattern=MONEY, max_length=20)]

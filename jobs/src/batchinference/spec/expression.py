@@ -7,6 +7,7 @@ The pipeline converts the syntax tree into an Arrow expression.
 from __future__ import annotations
 
 import ast
+import difflib
 import io
 import keyword
 import re
@@ -51,10 +52,16 @@ MAX_ITEMS = 2**31 - 1
 MAX_TRANSLATED = 200
 """Maximum length of an invalid expression that a message translates."""
 
-_FIX = re.compile(r"\. (?:Use|Compare|Write) ")
+_FIX = re.compile(r"\. (?:Use|Compare|Write|Add) |; did you mean")
 """The fix begins after the problem in a message."""
+_PLAIN_TEXT = re.compile(r"\w*[./:@-][\w./:@-]*")
+"""What looks like a text without quotes, such as a path."""
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
+_COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
+_KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
+_UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
+_CLOSING = {"(": "')'", "[": "']'", "{": "'}'", "unterminated string": "quote"}
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
 """Python keywords that the language supports."""
 _LEAVES = (ast.Constant, ast.Name)
@@ -76,14 +83,25 @@ def parse_expression(text: str) -> ast.expr:
     try:
         return _checked_tree(text)
     except ValueError as error:
-        if (translation := _translation(text)) is None:
+        problem, translation = _FIX.split(str(error))[0], _translation(text)
+        if translation is None and not _PLAIN_TEXT.fullmatch(text):
             raise
-        problem = _FIX.split(str(error))[0]
-        raise ValueError(f"{problem}. Write {translation}") from None
+        written = translation or f'"{text!r}" for a text'
+        if translation == f"col({text!r})":
+            written = f'{translation} for a column, or "{text!r}" for a text'
+        raise ValueError(f"{problem}. Write {written}") from None
 
 
 def _check_reads_column(text: str) -> None:
     if not columns_read_by(text):
+        match parse_expression(text):
+            case (
+                ast.Compare(
+                    left=ast.Constant(value=str(name)), ops=[ast.Eq() | ast.NotEq()]
+                ) as comparison
+            ) if name:
+                comparison.left = syntax_tree(written(name))
+                raise ValueError(f"it reads no column. Write {ast.unparse(comparison)}")
         raise ValueError("it reads no column. Use a column name, or col('NAME')")
 
 
@@ -110,6 +128,9 @@ def _translation(text: str) -> str | None:
         tree = _checked_tree(translation)
     except ValueError:
         return None
+    is_chain = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in ast.walk(tree))
+    if is_chain and _ASSIGNMENT.search(_TEXT.sub("", text)):
+        return None  # such as x = n > 1
     return translation if columns_of(tree) and not _has_bits(tree) else None
 
 
@@ -144,7 +165,9 @@ def _parse(text: str) -> ast.expr:
             parsed = ast.parse(text, mode="eval")
     except SyntaxError as error:
         place = _place(error, text)
-        raise ValueError(f"not an expression: {error.msg} at {place}{_hint(text)}") from None
+        raise ValueError(
+            f"not an expression: {error.msg} at {place}{_hint(text, error.msg)}"
+        ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
     if _has_adjacent_texts(text):
@@ -160,13 +183,17 @@ def _has_adjacent_texts(text: str) -> bool:
     return any(pair == (tokenize.STRING, tokenize.STRING) for pair in pairwise(kinds))
 
 
-def _hint(text: str) -> str:
-    """Return the fix for `=` instead of `==`, or for a column whose name is a Python keyword."""
+def _hint(text: str, problem: str) -> str:
+    """Return the fix for a bracket or quote that is missing, for `=` instead of `==`, or for a
+    column whose name is a Python keyword."""
+    if unclosed := _UNCLOSED.match(problem):
+        return f". Add the {_CLOSING[unclosed[1]]} that is missing"
     code = _TEXT.sub("", text)
-    for name in re.findall(r"\w+", code):
+    for name in _COMPARED.findall(code):
         if keyword.iskeyword(name) and name not in _KEYWORDS:
             return f". Write col('{name}') for a column of that name"
-    return ". Compare with '=='" if _ASSIGNMENT.search(code) else ""
+    is_comparison = _ASSIGNMENT.search(code) and not re.search("[<>]", code)
+    return ". Compare with '=='" if is_comparison else ""
 
 
 def _place(error: SyntaxError, text: str) -> str:
@@ -262,6 +289,8 @@ def _check(node: ast.expr) -> None:
     match node:
         case ast.Constant():
             _check_constant(node)
+        case ast.BoolOp():
+            _check_conditions(node)
         case ast.Call():
             _check_call(node)
         case ast.Compare():
@@ -282,7 +311,8 @@ def _operators(node: ast.expr) -> list[ast.AST]:
 
 
 def _unsupported(node: ast.expr) -> ValueError:
-    return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language")
+    fix = ". Use a python step" if isinstance(node, ast.BinOp) else ""
+    return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language{fix}")
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
@@ -310,7 +340,11 @@ def _check_constant(node: ast.Constant) -> None:
 def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name not in FUNCTIONS:
-        raise ValueError(f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}")
+        near = difflib.get_close_matches(name, FUNCTIONS, 1, 0.8)
+        fix = f". Use one of {', '.join(FUNCTIONS)}, or a python step"
+        raise ValueError(
+            f"unknown function '{name}'{f'; did you mean {near[0]!r}?' if near else fix}"
+        )
     if name == "round" and len(node.args) > 1 and not node.keywords:
         _check_digits(node.args[1:])
         return
@@ -341,6 +375,17 @@ def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
     return key if isinstance(key, str | int) else ""
 
 
+def root_of(field: str) -> str:
+    """Return the name of the column in `name.field` or `name[0]`."""
+    return re.split(r"[.\[]", field, maxsplit=1)[0]
+
+
+def keys_of(field: str) -> list[str | int]:
+    """Return the fields and the indexes of items in `name.field[0]`."""
+    found = _KEY.findall(field.removeprefix(root_of(field)))
+    return [int(index) if index else name or quoted for name, index, quoted in found]
+
+
 def _check_key(node: ast.Subscript) -> None:
     key = node.slice.value if isinstance(node.slice, ast.Constant) else None
     if isinstance(key, str) or (type(key) is int and 0 <= key < MAX_ITEMS):
@@ -362,6 +407,14 @@ def _check_comparison(node: ast.Compare) -> None:
         elif _is_none(left) or _is_none(right):
             raise ValueError("a comparison with None is never true. Use 'is None' or 'is not None'")
         left = right
+
+
+def _check_conditions(node: ast.BoolOp) -> None:
+    for value in node.values:
+        if isinstance(value, ast.Constant) and not isinstance(value.value, bool | None):
+            raise ValueError(
+                f"{value.value!r} is no condition, so it cannot be used with and or or"
+            )
 
 
 def _check_list(node: ast.expr) -> None:

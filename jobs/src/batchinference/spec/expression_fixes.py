@@ -18,20 +18,41 @@ _WORDS = {
 }
 """Words in any case, as Python writes them."""
 _OPERATORS = (
-    (r"~(?=\s*(?:\(|\w+\(|[^\W\d]\w*\s*(?:$|[)&|])))|!(?!=)", " not "),
+    (r"!==", " != "),
+    (r"=([<>])", r" \1= "),
+    (r"[$@:]?\{+\s*(\w+)\s*\}+|[$@](?=\w)", r"\1"),
+    (r"`([^`]+)`", r"\1"),
+    (r";\s*(?=\S)", " and "),
+    (r"~(?=\s*(?:\(|[\w.]+\(|[^\W\d]\w*\s*(?:$|[)&|])))|!(?!=)", " not "),
     (r"&&?", " and "),
     (r"\|\|?", " or "),
     (r"<>", " != "),
     (r"===", "=="),
-    (r"(?<![=!<>])=(?![=<>])", "=="),
+    (r"(?<![=!<>])(?<!\bna)(?<!\bcase)(?<!\bregex)(?<!\bliteral)=(?![=<>])", "=="),
     (rf"\.({'|'.join(keyword.kwlist)})\b", r"['\1']"),
     (r"[^\S\n]+", " "),
 )
 _OPERAND = r"(?<![-+*/%.\w])(?<![-+*/%] )([^\W\d][\w.]*(?:\([\w.]+\))?)"
-_LIKE = re.compile(rf"{_OPERAND} (not )?like '(%?)([^'%_\\]+)(%?)'", re.IGNORECASE)
-_BETWEEN = re.compile(rf"{_OPERAND} between ([\w.]+) and ([\w.]+)", re.IGNORECASE)
-_MATCH = re.compile(rf"{_OPERAND} (?:rlike|regexp|=~) ", re.IGNORECASE)
-_CAST = re.compile(rf"\bcast\({_OPERAND} as (\w+)\)", re.IGNORECASE)
+_LIKE = re.compile(rf"{_OPERAND} (not )?(i?)like '(%?)([^'%_\\]+)(%?)'", re.IGNORECASE)
+_BETWEEN = re.compile(rf"{_OPERAND} (not )?between ([\w.]+) and ([\w.]+)", re.IGNORECASE)
+_CALL_BETWEEN = re.compile(
+    rf"{_OPERAND} (not )?(rlike|regexp|=?~|matches|contains|starts ?with|ends ?with) ('[^']*')",
+    re.IGNORECASE,
+)
+_CAST = re.compile(rf"\bcast\({_OPERAND} as (\w+)\)|{_OPERAND}::(\w+)", re.IGNORECASE)
+_TERNARY = re.compile(r"(.+?) \? (.+) : (.+)")
+_WORD_CALL = re.compile(r"^(len|lower|upper|length) ([^\W\d]\w*)(?= |$)", re.IGNORECASE)
+_SYMBOLS = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201c\u201d", "'"),
+        **{"\u2265": ">=", "\u2264": "<=", "\u2260": "!="},
+    }
+)
+"""The quotes and signs of texts that a word processor has changed."""
+ROWS = ("df", "row", "batch", "record")
+"""Names of tables and rows in other languages, in which a column has a field."""
+_NO_EFFECT = ("na", "regex", "literal")
+"""Keyword arguments of pandas and Polars that the expression language does not need."""
 _DOUBLED = re.compile(r"'[^']*(?:''[^']*)+'")
 """A text of SQL with quotes in it."""
 _NO_PATTERN = re.compile(r"[\w\s,;:!@#%&='\"<>/~`-]*")
@@ -66,9 +87,11 @@ def translated(text: str) -> str:
     """Return an expression with the operators, words and methods of this language, as far as they
     are known. It may be invalid."""
     text = _DOUBLED.sub(lambda match: repr(match[0][1:-1].replace("''", "'")), text)
-    guess = _BETWEEN.sub(r"\2 <= \1 <= \3", _LIKE.sub(_like, text))
-    guess = _IF.sub("iff(", _MATCH.sub(r"\1 == matches @ ", _CAST.sub(_cast, guess)))
-    guess = _CASE.sub(r"iff(\1, \2, \3)", guess)
+    text = text if _STRING.search(text) else text.translate(_SYMBOLS)
+    text = text if re.search(r"[(\[]", text) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
+    guess = _BETWEEN.sub(r"\2\3 <= \1 <= \4", _LIKE.sub(_like, _WORD_CALL.sub(r"\1(\2)", text)))
+    guess = _IF.sub("iff(", _CALL_BETWEEN.sub(_call_between, _CAST.sub(_cast, guess)))
+    guess = _TERNARY.sub(r"iff(\1, \2, \3)", _CASE.sub(r"iff(\1, \2, \3)", guess))
     guess = "".join(map(_code, _STRING.split(guess))).strip()
     if _parsed(guess) is None:
         guess = "".join(map(_named, _STRING.split(guess)))
@@ -76,16 +99,25 @@ def translated(text: str) -> str:
 
 
 def _like(match: re.Match[str]) -> str:
-    operand, negated, before, text, after = match.groups()
+    operand, negated, ignores_case, before, text, after = match.groups()
+    if ignores_case:
+        operand, text = f"lower({operand})", text.lower()
     function = _LIKE_FUNCTIONS.get((before, after))
     if function is None:
         return f"{operand} {'!=' if negated else '=='} '{text}'"
     return f"{negated or ''}{function}({operand}, '{text}')"
 
 
+def _call_between(match: re.Match[str]) -> str:
+    operand, negated, name, text = match.groups()
+    name = name.lower().replace(" ", "")
+    function = name if name in ("contains", "startswith", "endswith") else "matches"
+    return f"{negated or ''}{function}({operand}, {text})"
+
+
 def _cast(match: re.Match[str]) -> str:
-    function = _TYPES.get(match[2].lower())
-    return f"{function}({match[1]})" if function else match[0]
+    function = _TYPES.get((match[2] or match[4]).lower())
+    return f"{function}({match[1] or match[3]})" if function else match[0]
 
 
 def _code(part: str) -> str:
@@ -116,9 +148,14 @@ def _with_functions(text: str, *, joins: bool) -> str:
     tree = _parsed(text)
     if tree is None:
         return text
+    rows = list(ROWS)
+    match tree:
+        case ast.Lambda(args=ast.arguments(args=[ast.arg(arg=row)]), body=body):
+            tree, rows = body, [row]
+            text = ast.unparse(body)
     try:
         before = ast.dump(tree)
-        after = _Functions(joins=joins).visit(tree)
+        after = _Functions(rows, joins=joins).visit(tree)
         return text if ast.dump(after) == before else ast.unparse(after)
     except RecursionError:
         return text
@@ -131,14 +168,31 @@ _UNKNOWN = ast.Call(ast.Name("unknown"), [], [])
 
 class _Functions(ast.NodeTransformer):
     """Replaces methods of Python, pandas and Polars by functions and operators, and f-strings by
-    sums. `joins` says whether the text has `||`, which joins texts in SQL."""
+    sums. `rows` are names of rows, whose fields are columns. `joins` says whether the text has
+    `||`, which joins texts in SQL."""
 
-    def __init__(self, *, joins: bool) -> None:
-        self._joins = joins
+    def __init__(self, rows: Sequence[str], *, joins: bool) -> None:
+        self._rows, self._joins = rows, joins
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        is_row = isinstance(node.value, ast.Name) and node.value.id in self._rows
+        return ast.Name(node.attr) if is_row else node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Subscript(value=ast.Name(id=row), slice=ast.Constant(value=str())):
+                return _column(node.slice) if row in self._rows else node
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
-        if node.keywords:
+        options = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
+        if options.pop("case", True) is False and isinstance(node.func, ast.Attribute):
+            node.func.value = _call("lower", _without_accessor(node.func.value))
+            node.args = [_in_lower_case(each) for each in node.args]
+        if not options.keys() <= {*_NO_EFFECT}:
             return node
         count = len(node.args)
         if made := _CALLS.get((ast.unparse(node.func).lower(), count)):
@@ -151,12 +205,20 @@ class _Functions(ast.NodeTransformer):
             return _call("matches", value, node.args[0])  # as in pandas and Polars
         return made(value, *node.args) if made else node
 
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """Replace the square of a column."""
+        self.generic_visit(node)
+        match node:
+            case ast.BinOp(ast.Name() as base, ast.Pow(), ast.Constant(2)):
+                return ast.BinOp(base, ast.Mult(), base)
+        return node
+
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Replace `||` of SQL by a sum if one side is a text. If it is unknown whether the sides
         are texts or conditions, there is no translation."""
         self.generic_visit(node)
         if not (self._joins and isinstance(node.op, ast.Or)):
-            return node
+            return _as_list(node)
         if any(isinstance(each, ast.Constant) for each in node.values):
             return _sum(node.values)
         return _UNKNOWN if all(isinstance(each, _VALUES) for each in node.values) else node
@@ -166,11 +228,17 @@ class _Functions(ast.NodeTransformer):
         self.generic_visit(node)
         match node:
             case ast.Compare(
-                left=left,
+                left=ast.Subscript(value=value, slice=part),
                 ops=[ast.Eq()],
-                comparators=[ast.BinOp(ast.Name("matches"), ast.MatMult(), pattern)],
+                comparators=[ast.Constant(value=str(text))],
             ):
-                return _call("matches", left, pattern)
+                size, items = len(text), ast.unparse(part)
+                if items in (f":{size}", f"0:{size}"):
+                    return _call("startswith", value, *node.comparators)
+                if items == f"-{size}:" or (items, size) == ("-1", 1):
+                    return _call("endswith", value, *node.comparators)
+            case ast.Compare(ops=[ast.Is()], comparators=[ast.Constant(value=bool() | str())]):
+                return _compare(node.left, ast.Eq(), node.comparators[0])
             case ast.Compare(
                 left=ast.Constant(value=str()),
                 ops=[ast.In() | ast.NotIn()],
@@ -190,6 +258,21 @@ class _Functions(ast.NodeTransformer):
             else:
                 parts.append(part)
         return _sum(parts) if parts else ast.Constant("")
+
+
+def _as_list(node: ast.BoolOp) -> ast.expr:
+    """Return `a in [1, 2]` for `a == 1 or 2`."""
+    match node:
+        case ast.BoolOp(ast.Or(), [ast.Compare(ops=[ast.Eq()]) as first, *others]):
+            values = [*first.comparators, *others]
+            if all(isinstance(each, ast.Constant) for each in values):
+                return _compare(first.left, ast.In(), ast.List(values))
+    return node
+
+
+def _in_lower_case(node: ast.expr) -> ast.expr:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return ast.Constant(value.lower()) if isinstance(value, str) else node
 
 
 def _sum(parts: Sequence[ast.expr]) -> ast.expr:
@@ -235,6 +318,37 @@ def _converted(value: ast.expr, kind: ast.expr) -> ast.expr:
     return _call(_TYPES.get(str(name).lower(), "unknown"), value)
 
 
+def _any_of(function: str) -> Callable[..., ast.expr]:
+    """Return a function that makes a call, or one for each text of a tuple."""
+
+    def made(value: ast.expr, texts: ast.expr) -> ast.expr:
+        parts = texts.elts if isinstance(texts, ast.Tuple) else [texts]
+        calls: list[ast.expr] = [_call(function, value, part) for part in parts]
+        return ast.BoolOp(ast.Or(), calls) if len(calls) > 1 else calls[0]
+
+    return made
+
+
+def _beginning(value: ast.expr, pattern: ast.expr) -> ast.expr:
+    """Return a search of a regular expression at the beginning of a text."""
+    if not (isinstance(pattern, ast.Constant) and isinstance(pattern.value, str)):
+        return _UNKNOWN
+    text = pattern.value if _NO_PATTERN.fullmatch(pattern.value) else f"(?:{pattern.value})"
+    return _call("matches", value, ast.Constant(f"^{text}"))
+
+
+def _larger(one: ast.expr, other: ast.expr) -> ast.expr:
+    return ast.IfExp(_compare(one, ast.Gt(), other), one, other)
+
+
+def _smaller(one: ast.expr, other: ast.expr) -> ast.expr:
+    return ast.IfExp(_compare(one, ast.Lt(), other), one, other)
+
+
+def _is_nan(value: ast.expr) -> ast.expr:
+    return _compare(value, ast.NotEq(), value)
+
+
 def _column(name: ast.expr) -> ast.expr:
     if isinstance(name, ast.Constant) and str(name.value).isidentifier():
         return ast.Name(str(name.value))
@@ -247,11 +361,15 @@ def _function(name: str) -> Callable[..., ast.expr]:
 
 _METHODS: dict[tuple[str, int], Callable[..., ast.expr]] = {
     **{(name, 0): _function(name) for name in ("len", "lower", "upper", "strip", "abs")},
-    **{(name, 1): _function(name) for name in ("startswith", "endswith", "contains", "matches")},
-    **{(name, 0): _function("lower") for name in ("casefold", "to_lowercase")},
-    ("starts_with", 1): _function("startswith"),
-    ("ends_with", 1): _function("endswith"),
-    ("to_uppercase", 0): _function("upper"),
+    **{(name, 1): _function(name) for name in ("contains", "matches")},
+    ("includes", 1): _function("contains"),
+    **{(name, 0): _function("len") for name in ("length", "size", "len_chars")},
+    **{(name, 0): _function("lower") for name in ("casefold", "to_lowercase", "toLowerCase")},
+    **{(name, 1): _any_of("startswith") for name in ("startswith", "starts_with", "startsWith")},
+    **{(name, 1): _any_of("endswith") for name in ("endswith", "ends_with", "endsWith")},
+    **{(name, 0): _function("upper") for name in ("to_uppercase", "toUpperCase")},
+    ("trim", 0): _function("strip"),
+    ("match", 1): _beginning,
     **{(name, 0): _is_none for name in ("isnull", "isna", "is_null", "isNull")},
     **{(name, 0): _is_not_none for name in ("notnull", "notna", "is_not_null", "isNotNull")},
     **{(name, 1): _or_default for name in ("fillna", "fill_null")},
@@ -268,21 +386,34 @@ _METHODS: dict[tuple[str, int], Callable[..., ast.expr]] = {
 }
 """What a method becomes, by its name and number of arguments."""
 _CALLS: dict[tuple[str, int], Callable[..., ast.expr]] = {
-    **{(name, 1): _function("len") for name in ("length", "char_length", "size")},
+    **{(name, 1): _function(name) for name in ("lower", "upper", "strip", "abs", "int", "float")},
+    **{
+        (name, 1): _function("len")
+        for name in ("len", "lenght", "length", "char_length", "strlen", "size")
+    },
+    **{(name, 1): _is_nan for name in ("isnan", "np.isnan", "math.isnan")},
+    **{(name, 2): _larger for name in ("max", "greatest", "np.maximum")},
+    **{(name, 2): _smaller for name in ("min", "least", "np.minimum")},
+    ("re.match", 2): lambda pattern, value: _beginning(value, pattern),
+    ("startswith", 2): _any_of("startswith"),
+    ("endswith", 2): _any_of("endswith"),
     **{(name, 1): _function("strip") for name in ("trim", "btrim")},
     **{(name, 1): _function("lower") for name in ("lcase", "str.lower")},
     **{(name, 1): _function("upper") for name in ("ucase", "str.upper")},
     **{(name, 1): _is_none for name in ("isnull", "isna", "pd.isna", "pd.isnull")},
     **{(name, 1): _is_not_none for name in ("notnull", "notna", "pd.notna", "pd.notnull")},
     **{(name, 2): _or_default for name in ("coalesce", "ifnull", "nvl", "fillna")},
-    **{(name, 3): ast.IfExp for name in ("iff", "np.where")},
+    **{(name, 3): ast.IfExp for name in ("iff", "iif", "np.where")},
     ("re.search", 2): lambda pattern, value: _call("matches", value, pattern),
-    **{(name, 2): _function("matches") for name in ("regexp_like", "regexp_matches")},
+    **{
+        (name, 2): _function("matches")
+        for name in ("regexp_like", "regexp_matches", "regexp_contains", "regex")
+    },
     **{(name, 1): _column for name in ("pl.col", "f.col", "column")},
     **{(name, 2): _function("startswith") for name in ("starts_with", "str.startswith")},
     **{(name, 2): _function("endswith") for name in ("ends_with", "str.endswith")},
     **{(name, 1): _function("abs") for name in ("np.abs", "math.fabs")},
-    **{(name, 2): _function("round") for name in ("np.round", "np.around")},
+    **{(name, 2): _function("round") for name in ("round", "np.round", "np.around")},
     ("mod", 2): lambda left, right: ast.BinOp(left, ast.Mod(), right),
     **{("concat", count): lambda *parts: _sum(parts) for count in range(2, 9)},
 }

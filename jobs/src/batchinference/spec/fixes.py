@@ -31,6 +31,8 @@ _EXAMPLES = {
     "gate": "gate: {rows: 100, expect: mean(COLUMN) > 0.5}",
     "python": "python: {callable: 'steps:NAME'}",
     "apiVersion": "apiVersion: batchinference.dev/v1beta1",
+    "steps": "steps: [{name: NAME, filter: EXPRESSION}]",
+    "cache": "cache: {path: ./cache}",
     "metadata": "metadata: {name: my-name}",
     "task": "task: text-classification, or another task",
     "runtime": "runtime: transformers, or another runtime",
@@ -71,8 +73,8 @@ _FACTORS = {"k": 10**3, "M": 10**6}
 _PLAIN = re.compile(r"[^\W_][\w./-]*|\./[\w./-]*")
 """A text that YAML reads as a text, also in brackets."""
 _FLAGS = {
-    **dict.fromkeys(("yes", "on", "y", "1"), "true"),
-    **dict.fromkeys(("no", "off", "n", "0"), "false"),
+    **dict.fromkeys(("yes", "on", "y", "1", "true"), "true"),
+    **dict.fromkeys(("no", "off", "n", "0", "false"), "false"),
 }
 MAX_ITEMS = 60
 """Maximum number of characters of a text that is repeated as a list."""
@@ -264,7 +266,17 @@ _CRON_WORDS = {
 
 
 def module_fix(value: object) -> str:
-    """Return how to write a callable whose module has a name with '-'."""
-    if not isinstance(value, str) or not _MODULE_WITH_DASH.fullmatch(value):
+    """Return how to write a callable that names a file, has no module, or has one with '-'."""
+    text = value.strip() if isinstance(value, str) else ""
+    if text.startswith("lambda"):
+        return ". Put a function into a file such as steps.py, and write steps:NAME"
+    path, colon, name = text.removeprefix("./").removesuffix("()").rpartition(":")
+    if not colon and re.fullmatch(r"\w+(\.\w+)*", name):
+        path, _, name = name.rpartition(".")
+        return f". Write {path or 'steps'}:{name}" + ("" if path else ", if steps.py defines it")
+    path = path.removesuffix(".py").replace("/", ".")
+    if text != f"{path}:{name}" and re.fullmatch(r"\w+(\.\w+)*", path) and name.isidentifier():
+        return f". Write {path}:{name}"
+    if not _MODULE_WITH_DASH.fullmatch(text):
         return ""
-    return f". A module cannot have '-' in its name. Rename it, and write {value.replace('-', '_')}"
+    return f". A module cannot have '-' in its name. Rename it, and write {text.replace('-', '_')}"

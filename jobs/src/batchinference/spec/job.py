@@ -12,6 +12,7 @@ from batchinference.spec.cluster import Cluster
 from batchinference.spec.expression import columns_read_by
 from batchinference.spec.gate import Gate, parse_expectation
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
+from batchinference.spec.notifications import Notification
 from batchinference.spec.parameters import Parameter
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.read import Read, ReadFiles
@@ -34,9 +35,12 @@ CONTROLLER_NAME = f"{GROUP}/operator"
 MAX_NAME = 40
 """KubeRay limits the name of a RayJob to 47 characters, including the number of the attempt."""
 
-OPERATOR_FIELDS = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
-"""Fields that only the operator reads. The job file of the driver does not contain them."""
-MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
+OPERATOR_FIELDS = (
+    *("suspend", "priority", "retry", "deadlines", "ttl", "managedBy", "notifications"),
+)
+"""Fields that on a cluster only the operator reads. The job file of the driver does not contain
+them."""
+MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl", "notifications")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
@@ -131,6 +135,9 @@ class BatchInferenceSpec(SpecModel):
     """On a cluster: the deadlines of the job."""
     ttl: Ttl = Ttl()
     """On a cluster: how long the objects of the finished job are kept."""
+    notifications: Annotated[list[Notification], *keyed("name", 8)] = []
+    """Webhooks that are called when the job has ended: by the operator, or at the end of a run on
+    your machine."""
     managed_by: Annotated[str, Field(pattern=CONTROLLER, max_length=63)] | None = None
     """On a cluster: the controller that runs the job, by default `batchinference.dev/operator`. The
     operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. It cannot be

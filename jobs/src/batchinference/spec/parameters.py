@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.arguments import USER_CODE_ARGUMENTS
 from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text
 from batchinference.spec.problems import (
     MAX_PROBLEMS,
@@ -103,7 +104,8 @@ class Values:
 
 
 def substitute(document: dict[str, Any], values: Values) -> dict[str, Any]:
-    """Return a document with references replaced by values, and without `spec.parameters`.
+    """Return a document with references replaced by values. `spec.parameters` keeps the values of
+    the parameters that no argument of user code refers to.
 
     Raises SpecError with each field whose reference cannot be replaced.
     """
@@ -118,6 +120,14 @@ def substitute(document: dict[str, Any], values: Values) -> dict[str, Any]:
         if name != "parameters"
     }
     raise_for_problems([*substitution.problems, *search.problems])
+    if declared:
+        shown = {name: values.of(one) for name, one in declared.items()}
+        shown |= dict.fromkeys(substitution.secret)
+        resolved["parameters"] = [
+            {"name": name, "type": declared[name].type}
+            | ({} if value is None else {"value": value})
+            for name, value in shown.items()
+        ]
     return {**document, "spec": resolved}
 
 
@@ -191,6 +201,8 @@ class _Substitution(_Search):
         super().__init__()
         self._declared = declared
         self._values = values
+        self.secret: set[str] = set()
+        """Parameters to which arguments of user code refer."""
 
     def text(self, text: str, location: Location) -> Value:
         if whole := REFERENCE.fullmatch(text):
@@ -214,6 +226,8 @@ class _Substitution(_Search):
             fix = f"Add '- name: {name}' to declare it"
             self.report(location, f"'{name}' is not in spec.parameters{near} {fix}")
             return ""
+        if USER_CODE_ARGUMENTS.intersection(location):
+            self.secret.add(name)
         text = self._values.of(parameter)
         if text is None:
             sources = f"--set {name}=VALUE, {VARIABLE_PREFIX}{name.upper()} or spec.parameters"

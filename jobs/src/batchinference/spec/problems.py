@@ -94,6 +94,7 @@ PATTERNS = {
     COLLECTION: "the name of a collection",
     INDEX: "the name of an index: small letters, digits, '-', '_' and '.'",
     base.HTTP_URL: "an address that begins with http:// or https://",
+    base.URL_PREFIX: "a URL that ends with a slash, such as https://hooks.example.com/services/",
     base.VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
     PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",
     URL_PREFIX: "the beginning of an address such as https://example.com/",
@@ -299,8 +300,9 @@ def _field_below(parent: type[BaseModel] | None, name: str) -> str | None:
     found = {
         f"{field.alias or key}: {{{inner}: ...}}"
         for key, field in (parent.model_fields if parent else {}).items()
-        for model in _models_of(_without_none(_annotation(field)))
-        if (inner := name if name in _aliases(model) else meant_by(name, _aliases(model)))
+        for model in [_without_none(_annotation(field))]
+        if _is_model(model)
+        and (inner := name if name in _aliases(model) else meant_by(name, _aliases(model)))
     }
     return found.pop() if len(found) == 1 else None
 
@@ -376,7 +378,8 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
 
 def _is_name(field: str, value: object) -> bool:
     """Return whether the value is the name of a GPU in place of their number."""
-    return field == "gpu" and isinstance(value, str) and value[:1].isalpha()
+    is_model = isinstance(value, str) and re.fullmatch("[A-Za-z]+[0-9]+", value)
+    return field == "gpu" and bool(is_model)
 
 
 def _with_numbers(expected: str, context: dict[str, Any]) -> str:
@@ -474,6 +477,8 @@ def _not_one_of(value: _Value, expected: str) -> str:
     if isinstance(value.value, str) and (fix := UNSUPPORTED.get(value.value.lower())):
         return f"{value} is not supported. {fix}"
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
+    if len(known) == 1 and not near:
+        near = f". Write {known[0]}"
     if near and len(known) > MAX_LISTED:
         return f"{value} is unknown{near}"
     return f"{value} is not one of {', '.join(known)}" + near

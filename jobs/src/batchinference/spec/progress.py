@@ -16,6 +16,8 @@ from batchinference.spec.base import SpecModel
 from batchinference.spec.durations import duration_text
 from batchinference.text import counted
 
+STARTING = "starting workers and models"
+"""What a run does until its first row is finished."""
 MAX_ROWS = 10**15
 MAX_POINTS = 60
 """Maximum number of times in a history."""
@@ -95,8 +97,8 @@ class Progress(SpecModel):
 
     @property
     def count(self) -> str:
-        """The rows such as `30 of 260`, or of about as many if the total is an estimate."""
-        about = "about " if self.estimated else ""
+        """The rows such as `30 of 260`, or `30 of ~260` if the total is an estimate."""
+        about = "~" if self.estimated else ""
         return f"{self.rows:,}" + ("" if self.total is None else f" of {about}{self.total:,}")
 
     @property
@@ -181,6 +183,11 @@ class Counts(SpecModel):
 
     def __add__(self, other: Counts) -> Counts:
         return Counts.sum((self, other))
+
+    def __sub__(self, other: Counts) -> Counts:
+        before = other.model_dump(by_alias=True, exclude_none=True)
+        after = self.model_dump(by_alias=True, exclude_none=True)
+        return Counts(**{name: max(0, n - before.get(name, 0)) for name, n in after.items()})
 
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:

@@ -11,7 +11,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batchinference.spec.base import Money, SpecModel
-from batchinference.spec.progress import Counts, Progress, ReplacedFiles, RowsOverTime, Tokens
+from batchinference.spec.progress import (
+    STARTING,
+    Counts,
+    Progress,
+    ReplacedFiles,
+    RowsOverTime,
+    Tokens,
+)
 from batchinference.spec.status import Choice, FaultyNodes, Timestamp
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import in_one_line, money
@@ -47,6 +54,8 @@ def parse_failure_line(log: str) -> tuple[str, str] | None:
     return cause, in_one_line(message)
 
 
+FEW_ROWS = 1000
+"""Rows of a job whose time may be mostly that of its start."""
 MAX_WARNINGS = 32
 """Maximum number of warnings of a report: one for each name and step."""
 
@@ -241,6 +250,23 @@ class Report(SpecModel):
     """The version of BatchInference that ran the job."""
 
     @property
+    def activity(self) -> str:
+        """The state, or STARTING while a run has finished no row yet."""
+        starting = self.progress is not None and self.progress.rows_per_second is None
+        return STARTING if starting and self.state is JobState.RUNNING else self.state.value
+
+    @property
+    def start_text(self) -> str:
+        """What the start of workers and models took in a short job, such as `77 s for the start of
+        workers and models`; empty if it was less than half of the time, or is unknown."""
+        rows = self.counts.read if self.counts else 0
+        whole = sum(self.seconds.values())
+        worked = sum(times.seconds for times in self.steps.values())
+        start = whole - worked - self.seconds.get(JobState.FINALIZING, 0.0)
+        short = 0 < rows < FEW_ROWS and self.steps and 2 * start > whole
+        return f"{start:.0f} s for the start of workers and models" if short else ""
+
+    @property
     def tokens_text(self) -> str:
         """The tokens of the job, with their price if it is known; empty without tokens."""
         text = self.counts.tokens_text if self.counts else ""
@@ -277,17 +303,17 @@ class Report(SpecModel):
         """
         report = cls.model_validate_json(content, extra="ignore")
         return cls.model_validate_json(
-            json.dumps(_printable(report.model_dump(mode="json", by_alias=True)))
+            json.dumps(printable(report.model_dump(mode="json", by_alias=True)))
         )
 
 
-def _printable(value: Any) -> Any:
+def printable(value: Any) -> Any:
     """Return a JSON value with all strings and field names safe to display on one line."""
     match value:
         case str():
             return in_one_line(value)
         case list():
-            return [_printable(item) for item in value]
+            return [printable(item) for item in value]
         case dict():
-            return {in_one_line(name): _printable(item) for name, item in value.items()}
+            return {in_one_line(name): printable(item) for name, item in value.items()}
     return value

@@ -9,11 +9,8 @@ from itertools import chain
 from typing import Any
 
 from batchinference.credentials import SecretVariables
+from batchinference.spec.arguments import USER_CODE_ARGUMENTS
 from batchinference.spec.job import BatchInferenceSpec
-
-_USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
-"""Arguments of user code may contain secrets. Other fields contain none. They only name the
-environment variables that hold secrets."""
 
 
 def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
@@ -22,6 +19,8 @@ def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
     names = [getattr(place, name, None) for place in (spec.read, spec.write) for name in fields]
     for step in spec.steps:
         names += step.facts.secrets
+    for webhook in spec.notifications:
+        names += [webhook.url_env, webhook.api_key_env]
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]
     names += [one.name for one in chain(*environments) if one.value_from is not None]
     # without a prefix, the names are unknown here
@@ -52,7 +51,7 @@ def _redact(value: Any) -> Any:
             return {
                 key: _redact(child)
                 for key, child in value.items()
-                if key not in _USER_CODE_ARGUMENTS
+                if key not in USER_CODE_ARGUMENTS
             }
         case list():
             return [_redact(child) for child in value]

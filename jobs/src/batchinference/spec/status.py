@@ -49,7 +49,7 @@ class Condition(SpecModel):
     """A Kubernetes condition."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Ready, Complete, Failed, Suspended, Reconciling or Stalled."""
+    """Ready, Complete, Failed, Suspended, Reconciling, Stalled or Notified."""
     status: Literal["True", "False", "Unknown"]
     """Whether the condition is true."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=REASON)]
@@ -216,7 +216,7 @@ class BatchInferenceStatus(SpecModel):
     """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], *keyed("type", 8)]
     """Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present
-    while they are true."""
+    while they are true, and Notified after the notifications of the job."""
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None

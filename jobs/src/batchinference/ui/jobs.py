@@ -12,17 +12,27 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import error_groups, last_log, report_page, status_of
+from batchinference.api.outputs import (
+    error_groups,
+    failed_row,
+    history_of,
+    last_log,
+    report_page,
+    status_of,
+)
 from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.output.error_groups import Record
+from batchinference.spec.history import table_of
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
 """The progress of a job, and the rest of its page, are read at most once in this time, however many
 pages show them."""
 LOG_CHARACTERS = 20_000
+SHOWN_RUNS = 20
 
 
 class Unreadable(Exception):
@@ -100,6 +110,11 @@ class ObservedJob:
                 self._details = monotonic(), self._read_details(entry)
             return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
 
+    def failed_row(self, row_id: str) -> list[Record]:
+        """Return the error records of a row; none if it has not failed. Raises Unreadable."""
+        with readable():
+            return failed_row(self.output(), row_id)
+
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:
         read_at, found = details
@@ -115,6 +130,7 @@ class ObservedJob:
             _or_default(lambda: error_groups(output), []),
             _or_default(lambda: last_log(output)[-LOG_CHARACTERS:], ""),
             _or_default(lambda: report_page(output) is not None, default=False),
+            _or_default(lambda: table_of(history_of(output, SHOWN_RUNS)), []),
         )
 
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 from batchinference.api.progress import Observation
 from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.page import page_environment
-from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.pipeline.output.error_groups import ErrorGroup, Record
 from batchinference.spec.progress import RowsOverTime
 
 REFRESH_SECONDS = 2
@@ -26,6 +26,11 @@ class JobEntry:
     target: str
     seen: Observation | None = None
     problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The job's name, or what identifies it if it is unknown."""
+        return self.seen.name if self.seen and self.seen.name else self.target
 
     @property
     def ended(self) -> bool:
@@ -42,6 +47,8 @@ class JobDetails:
     log: str = ""
     """The last lines of the log of the last run."""
     has_report: bool = False
+    runs: Sequence[Sequence[str]] = ()
+    """The table of the last runs."""
 
 
 def jobs_page(entries: Sequence[JobEntry], title: str) -> str:
@@ -55,6 +62,11 @@ def job_page(details: JobDetails) -> str:
     chart = rows_chart(details.history)
     live = not details.entry.ended
     return _render("job.html.j2", job=details, entry=details.entry, chart=chart, live=live)
+
+
+def row_page(entry: JobEntry, records: Sequence[Record]) -> str:
+    """Return the page of a failed row, which has at least one error record."""
+    return _render("row.html.j2", entry=entry, records=records, live=False)
 
 
 def problem_page(title: str, message: str) -> str:

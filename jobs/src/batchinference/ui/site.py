@@ -53,6 +53,8 @@ class Site:
                         return _page(pages.job_page(job.details()))
                     case ["report"]:
                         return _report(job)
+                    case ["rows", row] if records := job.failed_row(row):
+                        return _page(pages.row_page(job.entry(), records))
         return _problem("Not found", "There is no such page.", HTTPStatus.NOT_FOUND)
 
 

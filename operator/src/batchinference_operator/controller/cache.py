@@ -21,6 +21,7 @@ from batchinference_operator.reconcile.job_view import (
     key_of,
     parent_of,
 )
+from batchinference_operator.reconcile.notification import unsent_notifications
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.crashes import Crash, crash_of
@@ -156,26 +157,28 @@ class CompactJob:
     resource_version: str
     summary: JobSummary
     attempt: int
-    """The number of the last attempt; 0 if there is none, or if the job is finished and its
-    status is up to date with its spec."""
-    finished: bool
+    """The number of the last attempt; 0 if there is none, or if the job is settled."""
+    settled: bool
     fields: str
 
     @classmethod
     def of(cls, job: JobView) -> CompactJob:
-        job = _without_unused_fields(job) if _is_settled(job) else job
+        settled = _is_settled(job)
+        job = _without_unused_fields(job) if settled else job
         attempt = attempt_number(job.status)
         known = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
         fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
-        return cls(*known, job.finished, json.dumps(fields, separators=(",", ":")))
+        return cls(*known, settled, json.dumps(fields, separators=(",", ":")))
 
     def job(self) -> JobView:
         return JobView(**json.loads(self.fields))
 
 
 def _is_settled(job: JobView) -> bool:
-    """Return whether the job is finished and its status is up to date with its spec."""
-    return job.finished and job.status.get("observedGeneration") == job.generation
+    """Return whether the job is finished, its status is up to date with its spec, and it has no
+    notifications to send."""
+    current = job.status.get("observedGeneration") == job.generation
+    return job.finished and current and not unsent_notifications(job)
 
 
 def _without_unused_fields(job: JobView) -> JobView:
@@ -200,7 +203,7 @@ class Cache:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
-        """Called with the old and the new state of an unfinished job that has changed."""
+        """Called with the old and the new state of a job that was not settled and has changed."""
         self._jobs: dict[JobKey, CompactJob] = {}
         self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
         self._parents: dict[JobKey, JobKey] = {}
@@ -219,7 +222,7 @@ class Cache:
         self.admission_queue.update(key, entry_of(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
         same = known is not None and known.uid == job.uid
-        if known is not None and same and not known.finished and job.managed:
+        if known is not None and same and not known.settled and job.managed:
             self.changed(known.job(), job)
         return key
 

@@ -19,6 +19,7 @@ from batchinference.rendering import (
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
+from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.client import POD, KubeClient
@@ -85,6 +86,7 @@ class Controller:
     """Held during a status write to a job with a very large spec."""
 
     def __post_init__(self) -> None:
+        self.notifier = Notifier(self.api, lambda: self.config.policy, self.queue.add)
         self.observer = Observer(self.api, self.cache, self.drivers, self.config, self.now)
         self.cache.admission_queue.wake = self.queue.add
         self.cache.changed = self.telemetry.changed
@@ -171,8 +173,13 @@ class Controller:
         if self.config.concurrency.limited and not self.cache.is_current(observed.job):
             self.queue.add(key)
             return
+        observed = replace(observed, notified=self.notifier.results(observed.job))
         with self.queue.count_cpu_time(key):
             actions = self._decide(observed)
+        if actions.notify:
+            self.notifier.start(observed.job)
+        elif observed.notified is None:
+            self.notifier.forget(key)
         ray_job_created = await self._apply(observed.job, actions)
         if ray_job_created:
             await self._reconcile(key)  # adopts the RayJob
@@ -193,6 +200,7 @@ class Controller:
         self.last_write.pop(key, None)
         self.unreachable_since.pop(key, None)
         self.backstop_requests.pop(key, None)
+        self.notifier.forget(key)
         for ray_job in self.cache.ray_jobs(key):
             if not ray_job.deleting or ray_job.owner_uid is None:  # others may use the label
                 continue

@@ -22,6 +22,10 @@ from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.device_usage import add_usage
 from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.job_view import MutableSpec
+from batchinference_operator.reconcile.notification import (
+    record_notifications,
+    unsent_notifications,
+)
 from batchinference_operator.reconcile.ray_jobs_of_job import ray_jobs_of_earlier_attempts
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
@@ -36,7 +40,11 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     if job.deleting or not job.managed:
         return Actions()  # objects created for a job that is being deleted would be deleted too
     if job.finished:
-        return retry_corrected_spec(job, now) or enforce_ttl(observed, spec, now)
+        if (corrected := retry_corrected_spec(job, now)) is not None:
+            return corrected
+        if unsent_notifications(job):  # the job is not deleted before they are sent
+            spec = replace(spec, ttl=spec.ttl.model_copy(update={"after_finished": None}))
+        return record_notifications(enforce_ttl(observed, spec, now), observed, now)
     if is_running(job.status):
         observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
     actions = _decide(observed, spec, config, now)

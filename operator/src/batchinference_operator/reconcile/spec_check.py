@@ -42,10 +42,7 @@ def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, C
         )
         raise SpecError([Problem("metadata.namespace", message)])
     parsed = parse(job.document)
-    policy = config.policy
-    raise_for_problems(
-        [*policy.check(parsed.spec.cluster), *policy.check_priority(parsed.spec.priority)]
-    )
+    raise_for_problems(config.policy.check_spec(parsed.spec))
     complete = with_platform_defaults(parsed, config.defaults)
     choice = None
     if choices := choices_of(complete):

@@ -46,6 +46,9 @@ class Observed:
     """Why the driver did not answer the last poll."""
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
+    notified: Mapping[str, str] | None = None
+    """Why each notification about the end of the job could not be sent; None until all were sent or
+    given up."""
     driver_count: int = 0
     """The number of drivers of all jobs that the operator polls."""
 
@@ -87,6 +90,8 @@ class Actions:
     """Ended RayJobs whose clusters are no longer needed."""
     remove_workers: tuple[RayJobView, ...] = ()
     """RayJobs without a driver, of whose clusters only the head is kept."""
+    notify: bool = False
+    """Whether to send the notifications about the end of the job."""
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
     update_backstop: tuple[RayJobView, KubeRayDeadlines] | None = None

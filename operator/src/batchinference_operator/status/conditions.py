@@ -15,6 +15,8 @@ from batchinference.text import in_one_line
 MAX_MESSAGE = 4096
 """Maximum number of characters of a message. The API server rejects longer messages, which KubeRay
 or the driver may send."""
+NOTIFIED = "Notified"
+"""The condition of a job with notifications that have been sent, or have failed."""
 _FALSE_REASONS = {
     "Complete": ("NotComplete", "the output is not complete"),
     "Failed": ("NotFailed", "the job has not failed"),

@@ -17,7 +17,11 @@ from batchinference_operator.status.attempts import (
     last_attempt,
     newly_ended,
 )
-from batchinference_operator.status.conditions import find_condition, is_condition_true
+from batchinference_operator.status.conditions import (
+    NOTIFIED,
+    find_condition,
+    is_condition_true,
+)
 from batchinference_operator.status.job_status import Status
 
 _ROUTINE_REASONS = frozenset(phase.value for phase in Phase)
@@ -48,7 +52,8 @@ def events_between(before: Status, after: Status) -> list[Event]:
     Changes of the progress are not Events.
     """
     return [*_attempts_ended(before, after), *_job_ended(before, after), *_blocked(before, after),
-            *_suspended_or_resumed(before, after), *_attempt_started(before, after)]  # fmt: skip
+            *_suspended_or_resumed(before, after), *_attempt_started(before, after),
+            *_notification_failed(before, after)]  # fmt: skip
 
 
 def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
@@ -114,6 +119,12 @@ def _suspended_or_resumed(before: Status, after: Status) -> Iterator[Event]:
         yield Event("Suspended", "Suspend", "suspended; all pods are gone")
     elif is_condition_true(before, "Suspended") and not is_condition_true(after, "Suspended"):
         yield Event("Resumed", "Resume", "suspend is false again: the job continues")
+
+
+def _notification_failed(before: Status, after: Status) -> Iterator[Event]:
+    condition = find_condition(after, NOTIFIED)
+    if condition and condition["status"] == "False" and find_condition(before, NOTIFIED) is None:
+        yield Event(condition["reason"], "Notify", condition["message"], "Warning")
 
 
 def _attempt_started(before: Status, after: Status) -> Iterator[Event]:

@@ -237,7 +237,8 @@ class Attempt:
         with table_errors_as_bad_output():
             if write.mode == "error" and table.holds_rows():
                 raise table_has_rows(write)
-            fence = Fence(self.lease.commit_id, self.lease.series_id, self.check_lease)
+            lease, follows = self.lease, self.number > 1
+            fence = Fence(lease.commit_id, lease.series_id, self.check_lease, follows)
             table.register(rows, fence)
 
     def check_lease(self) -> None:

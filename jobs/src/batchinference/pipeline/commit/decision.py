@@ -23,13 +23,10 @@ from batchinference.pipeline.commit.table_commit import (
     table_errors_as_bad_output,
     table_has_rows,
 )
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import RESTART, RETRY, BadOutput
 from batchinference.pipeline.storage.location import Location, base_name, remnant_of
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
-
-RETRY = "batchinference run FILE --retry-errors"
-"""The command that the message about changed code names."""
 
 
 @dataclass(frozen=True)
@@ -212,10 +209,8 @@ def _remedy_of_changed_code(state: OutputState, request: Request) -> str:
     if state.failed_rows:
         retry = f"Run `{RETRY}` to compute only the failed rows again, with the code of now. "
     if not request.write.adds:
-        restart = (
-            "Run with --restart to start over. On a cluster, set resume to false and write.mode to "
-            "overwrite"
-        )
+        local = not is_resource(request.job)
+        restart = restart_of("resume to false and write.mode to overwrite", command=local)
     elif state.complete:
         restart = "Remove resume: false to add only new files"
     else:
@@ -237,9 +232,14 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
     if request.write.adds:
         return f"{begun}. Choose another path"
     # a restart is refused if the table has rows, because they may belong to others
-    local = state.table is None and not is_resource(request.job)
-    start_over = "Run with --restart" if local else "Set write.mode to overwrite"
-    return f"{begun}. {start_over} to compute all rows again, or choose another path"
+    by_command = state.table is None and not is_resource(request.job)
+    return f"{begun}. {restart_of(command=by_command)}, or choose another path"
+
+
+def restart_of(setting: str = "", *, command: bool) -> str:
+    """Return how all rows are computed again: by a `command` on a machine, or by a setting."""
+    how = f"Run `{RESTART}`" if command else f"Set {setting or 'write.mode to overwrite'}"
+    return f"{how} to compute all rows again"
 
 
 def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:

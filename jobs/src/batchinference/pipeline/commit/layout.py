@@ -9,6 +9,7 @@
       report.json                  the report of the job
       report.html                  the report as a web page, written if possible
       logs/TIME-attempt-N.log      the logs of the last runs
+      history/TIME-RUN.json        the history: a file for each of the last runs
       errors/part-KEY-*.parquet    error records, unless errors.path is set
       input.parquet                the input snapshot: the list of input files
       code.json                    hashes of the code and of the models with which it was begun
@@ -63,7 +64,7 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
     from batchinference.spec.job import MUTABLE, MUTABLE_OF_STEP, OPERATOR_FIELDS
 
     # an option added in a later version must not change the key of jobs that do not set it
-    exclude = {"resume", *MUTABLE, *OPERATOR_FIELDS}
+    exclude = {"resume", "parameters", *MUTABLE, *OPERATOR_FIELDS}
     work = spec.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_defaults=True)
     for step in work.get("steps", []):
         for field in MUTABLE_OF_STEP:
@@ -184,6 +185,11 @@ class Layout:
     @property
     def is_replacement(self) -> bool:
         return self.state == self.output / STATE_DIRECTORY / _REPLACEMENT
+
+    @property
+    def history(self) -> Location:
+        """The directory of the history of the whole output."""
+        return self.whole.state / "history"
 
     @property
     def data(self) -> Location:

@@ -48,6 +48,8 @@ class Fence:
     commit_id: str
     series: str
     check: Callable[[], None]
+    follows: bool = False
+    """Whether an earlier attempt of the series may still be about to commit."""
 
     @property
     def marks(self) -> dict[str, str]:

@@ -56,6 +56,8 @@ class AttemptRun:
     """The number of the first input file, for the numbers of rows."""
     isolation: Isolation = NO_DEATHS
     """The rows at which processes died in earlier passes."""
+    kind: str = ""
+    """What the run does with the output, as the history names it."""
     is_sample: bool = False
     """Whether `missing` are only rows that the gate of the job must see first. `count` and `sizing`
     are those of these rows."""

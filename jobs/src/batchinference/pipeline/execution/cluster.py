@@ -5,6 +5,7 @@ An existing cluster gets the user's modules in the directory of the job."""
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import secrets
 import shutil
@@ -12,10 +13,12 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import ray
@@ -29,6 +32,7 @@ from batchinference.pipeline.ray_compat import (
     get_memory_info_reply,
     get_state_from_address,
     maybe_enable_token_auth_if_token_available,
+    nothing_left_if_interrupted,
     on_loopback,
     without_monitors,
 )
@@ -38,6 +42,8 @@ Resources = dict[str, float]
 CheckStop = Callable[[], None]
 """Raises Interrupted if the user has stopped the job."""
 CONNECT_SECONDS = 10.0
+START_TRIES = 3
+"""How often Ray is started on this machine, if it does not start in time."""
 IDLE_SECONDS = 60
 """How long a process of Ray on this machine waits for its next task. By default Ray ends it after a
 second, and starts others, each of which imports everything again."""
@@ -126,6 +132,8 @@ def local_ray(
                 num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=not quiet,
+                # the stderr of a notebook is no file, and cannot be redirected to one
+                logging_level=logging.ERROR if quiet else logging.INFO,
             )
         try:
             yield ray.cluster_resources()
@@ -167,31 +175,58 @@ def _output_to_file() -> Iterator[None]:
 
 
 def _start(check_stop: CheckStop, arguments: dict[str, Any]) -> None:
-    """Initialize Ray. A local Ray that does not start in time is started once more, because the
-    machine may be busy."""
+    """Initialize Ray. A local Ray that does not start in time is started again, because the machine
+    may be busy."""
+    tries = 1 if "address" in arguments else START_TRIES
+    for number in range(1, tries + 1):
+        try:
+            with nothing_left_if_interrupted():
+                ray.init(**arguments)
+            return
+        except Exception:
+            check_stop()
+            if number == tries:
+                raise
+            ray.shutdown()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Make Ctrl-C also raise KeyboardInterrupt, which ends a start of Ray at once, and restore the
+    handler of SIGTERM, which Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    on_interrupt, on_terminate = map(signal.getsignal, (signal.SIGINT, signal.SIGTERM))
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if callable(on_interrupt):
+            on_interrupt(number, frame)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        ray.init(**arguments)
-    except Exception:
-        check_stop()
-        if "address" in arguments:
-            raise
-        ray.shutdown()
-        ray.init(**arguments)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, on_interrupt)
+        signal.signal(signal.SIGTERM, on_terminate)
 
 
 def _init(check_stop: CheckStop, **arguments: Any) -> None:
-    """Initialize Ray, and restore the SIGTERM handler, which Ray replaces.
-
-    Raises JobFailure, or Interrupted if the job was stopped before Ray failed to start."""
+    """Initialize Ray. Raises JobFailure, or Interrupted if the job was stopped before Ray was
+    ready."""
     # a thread that a failed job left behind must not start Ray again
     auto_init_hook.enable_auto_connect = False
-    handler = signal.getsignal(signal.SIGTERM)
     try:
-        _start(check_stop, arguments)
+        with _interruptible():
+            _start(check_stop, arguments)
     except Interrupted:
         raise
     except SystemExit:  # Ray turns a SIGTERM into this
         raise Interrupted("stopped by SIGTERM") from None
+    except KeyboardInterrupt:
+        check_stop()
+        raise
     except Exception as error:
         check_stop()
         message = root_cause(error).message
@@ -199,8 +234,6 @@ def _init(check_stop: CheckStop, **arguments: Any) -> None:
             raise JobFailure(f"--address: no connection to Ray ({address}): {message}") from error
         logs = f". Ray's logs: {arguments['_temp_dir']}" if "_temp_dir" in arguments else ""
         raise JobFailure(f"Ray could not start: {message}{logs}") from error
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.html_report.page import PageData, render
-from batchinference.pipeline.html_report.samples import sample_of
 from batchinference.pipeline.output.error_groups import ErrorGroup, Record, group_errors
 from batchinference.pipeline.output.error_records import read_error_records
+from batchinference.spec.history import RunRecord
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 
@@ -20,18 +20,24 @@ _COLUMNS = ("path", "row", "step", "error", "traceback", "values")
 
 
 def write_page(
-    layout: Layout, spec: BatchInferenceSpec, report: Report, entries: Iterable[ManifestEntry]
+    layout: Layout,
+    spec: BatchInferenceSpec,
+    report: Report,
+    entries: Iterable[ManifestEntry],
+    runs: Sequence[RunRecord] = (),
 ) -> str | None:
     """Write the page of a report next to its report.json, and return its address.
 
-    `entries` name the files of the output. The page is optional, so no error raised here fails a
-    job: without a page, the result is None."""
+    `entries` name the files of the output, and `runs` are its last runs. The page is optional, so
+    no error raised here fails a job: without a page, the result is None."""
+    from batchinference.pipeline.html_report.samples import sample_of  # needs Pillow, `ui` does not
+
     try:
         named, failed = list(entries), report.counts is not None and report.counts.failed
         errors = sample_errors(layout, named) if failed else []
         succeeded = report.state is JobState.SUCCEEDED
         sample = sample_of(spec.write, layout, named) if succeeded else []
-        page = render(PageData(report, spec, errors, sample))
+        page = render(PageData(report, spec, errors, sample, runs))
         layout.report_page.write(page.encode())
     except Exception:  # noqa: BLE001 - values of rows and storage may raise any error
         return None

@@ -1,8 +1,8 @@
 """Renders a report as an HTML page: a pure function of its data.
 
 All data is untrusted. Jinja escapes every value. Control characters, which could change the order
-of the displayed text, are removed. The page contains no scripts and no links, and its content
-security policy allows none."""
+of the displayed text, are removed. The page contains no scripts and only links to itself, and
+its content security policy allows no other requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,16 +18,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.samples import Row
-from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import duration_text
+from batchinference.spec.history import RunRecord, table_of
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step, to_alias
-from batchinference.text import byte_size, in_one_line, without_controls
+from batchinference.text import byte_size, counted, in_one_line, without_controls
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.html_report.samples import Row  # needs Pillow
 
 MAX_JOB = 100_000
 """Characters of the job file on the page."""
@@ -41,6 +44,7 @@ class PageData:
     spec: BatchInferenceSpec
     errors: Sequence[ErrorGroup] = ()
     sample: Sequence[Row] = field(default=())
+    runs: Sequence[RunRecord] = ()
 
 
 def render(data: PageData) -> str:
@@ -70,6 +74,7 @@ def render(data: PageData) -> str:
         errors=data.errors,
         sample=data.sample,
         columns=list(dict.fromkeys(name for row in data.sample for name in row)),
+        runs=table_of(data.runs),
         job=_job_file(report, spec),
     )
 
@@ -86,6 +91,8 @@ def page_environment(package: str) -> Environment:
         finalize=_safe,
     )
     found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
+    found.filters["fields"] = fields_of
+    found.filters["rows"] = lambda number: counted(number, "row", ",")
     return found
 
 

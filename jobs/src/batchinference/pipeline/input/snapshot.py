@@ -10,6 +10,7 @@ import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
-from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.errors import RESTART, BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import FileStats
@@ -31,6 +32,7 @@ from batchinference.pipeline.storage.arrow_files import open_parquet, read_table
 from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import Storage
+from batchinference.text import counted
 
 STATS = pa.schema(
     {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}
@@ -47,7 +49,9 @@ _VERSION = b"version"
 """The key of the version of a table in the metadata of a stored snapshot."""
 PARTS_AT_ONCE = 10_000
 """Parts of an input that are Python objects at the same time."""
-START_OVER_HINT = "start over with resume: false"
+START_OVER_HINT = (
+    f"run `{RESTART}` to compute all rows again (on a cluster or with append: set resume to false)"
+)
 Version = tuple[int, int | None]
 """The size of a file in bytes and its modification time in nanoseconds, if it is known."""
 REMOVED: Version = (0, -1)
@@ -427,8 +431,9 @@ def read_own_snapshot(
     return read_snapshot(attempt.input, storage, wanted), True
 
 
-def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
-    """Return a remark if the input differs from the input of the complete output, else empty."""
+def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str) -> str:
+    """Return a remark if the input differs from the input of the complete output, else empty.
+    `restart` says how all rows are computed again."""
     read = (layout.input.read_if_exists() for layout in complete)
     contents = [content for content in read if content is not None]
     if not contents:
@@ -440,12 +445,33 @@ def describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
         before = np.unique(np.concatenate([_hashes_of_parts(content) for content in contents]))
     except pa.ArrowInvalid:
         return "its input.parquet is damaged, so it is unknown whether the input has changed"
-    now = np.unique(_hashes_of_parts(source.serialized()))
-    if np.array_equal(before, now):
-        return ""
+    now = _hashes_of_parts(source.serialized())
+    if (added := np.flatnonzero(~np.isin(now, before))).size:
+        part = next(islice(_parts(source.serialized()), int(added[0]), None))
+        earlier = (each for content in contents for each in _parts(content) if each[0] == part[0])
+        return _describe_part(part, next(earlier, None), len(added) - 1, restart)
+    if gone := len(before) - len(np.unique(now)):
+        return (
+            f"the input has changed since: the output has rows of {counted(gone, 'part')} that it "
+            f"no longer has. {restart}"
+        )
+    return ""
+
+
+def _describe_part(
+    part: tuple[object, ...], earlier: tuple[object, ...] | None, others: int, restart: str
+) -> str:
+    """Return a remark about a part of the input that is new, or was another one earlier, and a
+    number of other such parts."""
+    what = "is new"
+    if earlier is not None:
+        sizes = f" ({earlier[1]} bytes then, {part[1]} now)" if len(part) > 2 else ""
+        what = f"has changed{sizes}"
+    more = f", like {counted(others, 'other part')}" if others else ""
+    append = "" if earlier else "Set write.mode to append to add the rows of new files. "
     return (
-        f"the input has changed since ({len(before)} parts then, {len(now)} now), and its new "
-        "rows are not in the output. Set write.mode to append to add the rows of new files"
+        f"the input has changed since: '{part[0]}' {what}{more}, and the output lacks its rows. "
+        f"{append}{restart}"
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from batchinference.json_text import to_json
 
 MAX_CAUSES, MAX_EXAMPLES = 500, 3
 """Maximum number of causes, and of examples of each. Others may have written the error records."""
@@ -49,3 +52,14 @@ def cause_of(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     count = 2 if lines and lines[0].endswith(":") else 1
     return _VARIABLE.sub("...", " ".join(lines[:count]))
+
+
+def fields_of(values: str) -> list[tuple[str, str]]:
+    """Return the names and values in the field `values` of an error record, as text."""
+    try:
+        found = json.loads(values)
+    except (ValueError, RecursionError):
+        found = None  # others may have written it
+    if not isinstance(found, dict):
+        return [("", values)]
+    return [(name, one if isinstance(one, str) else to_json(one)) for name, one in found.items()]

@@ -25,10 +25,11 @@ from batchinference.pipeline.runtimes.prompts import (
     messages_of,
     plain,
     text_of,
+    value_of,
 )
 from batchinference.spec.models import HttpModel
 from batchinference.spec.models.http import PATHS
-from batchinference.spec.models.prompts import placeholders
+from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName
 
 
@@ -192,8 +193,9 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
         return [_filled(child, values) for child in part]
     if not isinstance(part, str):
         return part
-    names = placeholders(part)
-    return values[names[0]] if part == f"{{{''.join(names)}}}" else fill(part, values)
+    names = fields_in(part)
+    is_value = part == f"{{{''.join(names)}}}"
+    return value_of(values, names[0]) if is_value else fill(part, values)
 
 
 def _at(response: Any, path: tuple[str, ...]) -> Any:

@@ -13,8 +13,11 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from batchinference.pipeline.arrow import decoded
+from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.schema import is_list, is_tensor
+from batchinference.spec.expression import root_of, written
+from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
         for name, column in model.inputs.items()
         if name not in model.parameter_inputs
     }
+    columns |= {field: expression(table) for field, expression in parts_of(model).items()}
     missing = MissingInputs()
     is_null = {name: column.is_null().to_numpy() for name, column in columns.items()}
     null = reduce(np.logical_or, is_null.values(), np.zeros(table.num_rows, dtype=bool))
@@ -68,6 +72,19 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
         problem = f"empty in {', '.join(columns)}"
         _add(missing, row, WarningName.EMPTY_INPUT, model.empty_input, problem)
     return missing
+
+
+def parts_of(model: Model) -> dict[str, ColumnExpression]:
+    """Return the fields and items of inputs that the templates of a model read."""
+    return {
+        field: ColumnExpression(
+            f"'{{{field}}}'",
+            f"{written(model.inputs[root_of(field)])}{field.removeprefix(root_of(field))}",
+        )
+        for template in model.templates
+        for field in fields_in(template)
+        if field != root_of(field)
+    }
 
 
 def _add(

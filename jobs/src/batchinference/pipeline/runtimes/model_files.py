@@ -8,9 +8,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from difflib import get_close_matches
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,6 @@ from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.models import SentenceTransformersModel, TransformersModel, VllmModel
-from batchinference.spec.problems import did_you_mean
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DOWNLOAD_THREADS = 8
@@ -33,6 +35,7 @@ HUB_SECONDS = 4.0
 """Timeout of a request to the Hub whether it has a model."""
 BUSY = (408, 429, 500, 502, 503, 504)
 """Status codes after which the library of the Hub repeats a request."""
+_FOLDER = re.compile(r"[\w./-]+", re.ASCII)
 _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 """Load formats with which vLLM reads the weights directly from the object store."""
 
@@ -73,10 +76,20 @@ def resolve_place(
         return str(_fetch(Location(source, storage), without))
     path = Path(local_path(source)).expanduser()
     if not path.exists():
-        near = [each.name for each in path.parent.glob("*")]
-        fix = did_you_mean(path.name, near) or ". Correct the path, or put the model there"
-        raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}{fix}")
+        near = f"; did you mean '{found}'?" if (found := _similar(path)) else "."
+        raise ModelLoad(
+            f"model '{source}' not found: there is no {path.absolute()}{near} Correct the path, or "
+            "put the model there"
+        )
     return str(path)
+
+
+def _similar(path: Path) -> Path | None:
+    """Return the path with the most similar name in the same directory, if there is one."""
+    with suppress(OSError):
+        names = [other.name for other in path.parent.iterdir()]
+        return next((path.with_name(name) for name in get_close_matches(path.name, names, 1)), None)
+    return None
 
 
 def check(
@@ -112,9 +125,10 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
         if not isinstance(problem, OSError | ValueError):
             break  # the Hub does not answer
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
+    copy = _similar(Path(model_id)) or (model_id if _FOLDER.fullmatch(model_id) else "folder")
     raise ModelLoad(
         f"model {wanted} not found: no such folder here, and {_reason(model_id, problem)}. To use "
-        "a local copy, write source: ./folder"
+        f"a local copy, write source: ./{copy}"
     ) from problem
 
 
@@ -172,8 +186,12 @@ def _reason(model_id: str, problem: Exception) -> str:
         )
     first_line = str(problem).strip().partition("\n")[0].rstrip(".")
     answered = isinstance(problem, OSError | ValueError)
-    says = "the Hub says" if answered else f"the Hub ({constants.ENDPOINT}) does not answer"
-    return f"{says}: {type(problem).__name__}: {first_line}"
+    if answered:
+        return f"the Hub says: {type(problem).__name__}: {first_line}"
+    return (
+        f"the Hub ({constants.ENDPOINT}) does not answer: {type(problem).__name__}: {first_line}. "
+        "Without a network, set HF_HUB_OFFLINE=1 to use the models that were downloaded before"
+    )
 
 
 def _fetch(source: Location, without: Sequence[str] = ()) -> Path:

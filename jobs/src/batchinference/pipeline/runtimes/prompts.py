@@ -16,6 +16,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import ModelLoad, describe
 from batchinference.pipeline.json_texts import load_unique
+from batchinference.spec.expression import keys_of, root_of
 from batchinference.spec.models.prompts import PromptSpec, placeholders
 from batchinference.spec.reserved import OWN_PREFIX
 
@@ -45,11 +46,33 @@ def rows_of(inputs: Mapping[str, Sequence[Any] | np.ndarray]) -> Iterator[dict[s
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
     """Return the template with its placeholders filled from a row. Raises ValueError for nulls."""
-    values = {name: plain(row[name]) for name in placeholders(template)}
-    for name, value in values.items():
+    text = ""
+    for literal, field, _, _ in string.Formatter().parse(template):
+        value = "" if field is None else plain(value_of(row, field))
         if value is None:
-            raise ValueError(f"input '{name}' is null")
-    return template.format_map(values)
+            raise ValueError(f"input '{field}' is null")
+        text += f"{literal}{value}"
+    return text
+
+
+def value_of(row: Mapping[str, Any], field: str) -> Any:
+    """Return the value of a placeholder; null if there is no such item, or if a struct is null.
+    Raises TypeError if the value of the input has no such fields or items."""
+    value = row[root_of(field)]
+    for key in keys_of(field):
+        if value is None or isinstance(value, Sample):
+            break
+        if isinstance(key, str) and isinstance(value, Mapping):
+            value = value.get(key)
+        elif isinstance(key, int) and isinstance(value, list | tuple | np.ndarray):
+            value = value[key] if key < len(value) else None
+        else:
+            raise TypeError(f"'{{{field}}}': {type(value).__name__} has no part {key!r}")
+    return value
+
+
+class Sample(str):
+    """A text in place of a value of any type, when no row is known."""
 
 
 def plain(value: Any) -> Any:
@@ -264,7 +287,7 @@ def check_chat(
     """Raise ModelLoad if a chat template does not accept the messages of a job, such as one without
     a system role, which would fail every row. `render` applies it to messages with sample values,
     and `images` are samples of the images."""
-    row = {name: "text" for name in model.inputs if name not in model.parameter_inputs}
+    row = {name: Sample("text") for name in model.inputs if name not in model.parameter_inputs}
     messages = chat_of(model, row, images or {})
     try:
         render(messages)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
+from batchinference.pipeline.expression import check_text
 from batchinference.pipeline.runtimes.model_files import WEIGHTS, check, resolve, resolve_place
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
@@ -35,6 +36,10 @@ class ChunkText(Transform):
         if settings.tokenizer is not None:
             files = ("tokenizer.json", "tokenizer_config.json")
             check(settings.tokenizer, files, settings.revision, settings.storage)
+
+    @classmethod
+    def check_types(cls, step: str, settings: Chunk, known: pa.Table) -> None:
+        check_text(step, settings.column, known, "chunk")
 
     def __init__(self, step: str, chunk: Chunk) -> None:
         self._step, self._column = step, chunk.column

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import json
 import sysconfig
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from pathlib import Path
 from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import commit_of, is_path
+from batchinference.pipeline.steps.user_modules import spec_of
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
@@ -83,7 +83,7 @@ def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str,
     """Yield the name and hash of each module and model file that a step names. Of large files, only
     samples are read if `sampled`."""
     for path in facts.modules:
-        yield from _hashes_of_modules(path).items()
+        yield from hashes_of_module(path).items()
     for place in facts.model_files:
         if is_path(place):
             local = str(Path(local_path(place)).expanduser())
@@ -92,13 +92,13 @@ def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str,
             yield from _hashes_of_files(Location(place, facts.storage), sampled)
 
 
-def _hashes_of_modules(path: str) -> dict[str, str]:
+def hashes_of_module(path: str) -> dict[str, str]:
     """Return the hashes of the module in `module:name` and of the modules next to it that it
     imports, without running any of them. For an installed package, return the version instead. In
     a directory of installed packages, follow only imports within the package."""
     module = path.partition(":")[0]
     top = module.partition(".")[0]
-    found = importlib.util.find_spec(top)
+    found = spec_of(top)
     if found is None or not (found.submodule_search_locations or found.has_location):
         return {}
     packages = list(found.submodule_search_locations or [])

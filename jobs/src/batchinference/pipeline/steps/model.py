@@ -12,13 +12,13 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.expression import UnsuitableTypes
+from batchinference.pipeline.expression import UnsuitableTypes, check_text
 from batchinference.pipeline.model_use import OCCUPANCY, TURNS
-from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_rows
+from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_values
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
+from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, parts_of
 from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.model_folder import check_folder
 from batchinference.pipeline.runtimes.prompts import values_for_texts
@@ -27,6 +27,8 @@ from batchinference.pipeline.steps.preparation import split_prepared
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.models.generation import GeneratingModel
+from batchinference.spec.models.labels import LABELED, LabelModel
+from batchinference.spec.models.texts import TextModel
 from batchinference.spec.warnings import WarningName
 
 
@@ -45,9 +47,13 @@ class ModelTransform(Transform):
             check(settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage)
         check_folder(settings)
         if settings.factory_or_none is not None:
+            from batchinference.pipeline.steps.signatures import factory_problem
             from batchinference.pipeline.steps.user_modules import check_callable
 
-            check_callable(step, settings.factory_or_none)
+            module = check_callable(step, settings.factory_or_none)
+            arguments = getattr(settings, "factory_args", None) or {}
+            if module and (problem := factory_problem(settings.factory_or_none, arguments, module)):
+                raise ModelLoad(f"step '{step}': {problem}")
 
     @classmethod
     def load(cls, step: str, settings: Model, device: Device) -> Transform:
@@ -62,6 +68,12 @@ class ModelTransform(Transform):
                     f"step '{step}': the input '{name}' is column '{column}', which holds "
                     f"texts. Use a column of {fix}"
                 )
+        if isinstance(settings, TextModel) and not settings.uses_texts:
+            for name in {"text", "text_pair"} & {*settings.inputs}:
+                check_text(step, settings.inputs[name], known, f"the input '{name}'")
+        for part in parts_of(settings).values():
+            if part.is_known(known):
+                part.arrow(known.select(part.columns).schema)
 
     def __init__(self, step: str, model: Model, device: Device) -> None:
         self._step = step
@@ -116,6 +128,9 @@ class ModelTransform(Transform):
 def _columns(model: Model, results: Any) -> dict[str, Any]:
     """Return the columns of the results of a model."""
     others = model.other_outputs
+    if isinstance(model, LabelModel) and model.score_output is not None:
+        labels = pa.array(results, arrow_type(LABELED)) if isinstance(results, list) else results
+        return {model.output: labels.field("label"), model.score_output: labels.field("score")}
     columns = {model.output: [result[0] for result in results] if others else results}
     if isinstance(model, GeneratingModel) and model.answer_schema is not None:
         columns[model.output] = pa.array(columns[model.output], arrow_type(model.answer_type))
@@ -139,9 +154,8 @@ def without_non_finite(
     """Return the result of a model, whose rows with NaN or infinity are counted, or are failed rows
     by the model's policy."""
     table = result if isinstance(result, pa.Table) else result.table
-    if model.output not in table.column_names:
-        return result
-    counts = non_finite_rows(table.column(model.output))
+    results = (model.output, getattr(model, "score_output", None))
+    counts = non_finite_values(table.select([n for n in table.column_names if n in results]))
     if not counts:
         return result
     parents = as_result(result).parents

@@ -150,9 +150,10 @@ class Filter(Transform):
         if pa.types.is_null(values.type):
             values = values.cast(pa.bool_())
         if not pa.types.is_boolean(values.type):
+            text = self._text if self._text.isidentifier() else f"({self._text})"
             raise UnsuitableTypes(
-                f"{self._label} gives {values.type}, not true or false: {self._text}. Write a "
-                "condition, such as a comparison"
+                f"{self._label} gives {values.type}, not true or false: {self._text}. Write {text} "
+                "is not None, or another condition"
             )
         return pc.fill_null(values, False)
 
@@ -163,6 +164,11 @@ class ExplodeList(Transform):
     If the rows would take too much memory, the result covers only the first rows of the batch."""
 
     LOADS_NOTHING = True
+
+    @classmethod
+    def check_types(cls, step: str, settings: Explode, known: pa.Table) -> None:
+        if settings.column in known.column_names:
+            cls(step, settings)._elements(known.column(settings.column))
 
     def __init__(self, step: str, explode: Explode) -> None:
         self._step = step

@@ -7,10 +7,17 @@ conditional definitions, and about classes with a base class of another module.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
+from batchinference.pipeline.steps.returns import (
+    Function,
+    columns_read,
+    kind_of,
+    return_problem,
+)
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.python_step import PythonStep
 
@@ -28,21 +35,95 @@ class _Other(Enum):
 
 
 _UNKNOWN = _Other.UNKNOWN
-_Method: TypeAlias = ast.FunctionDef | _Other | None
+_Method: TypeAlias = Function | _Other | None
+_Definition: TypeAlias = Function | ast.ClassDef | ast.Assign | None
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_USUAL_IMPORTS = {
+    **{"np": "import numpy as np", "pd": "import pandas as pd", "pa": "import pyarrow as pa"},
+    **{"pl": "import polars as pl", "Image": "from PIL import Image"},
+    **{name: f"import {name}" for name in ("numpy", "pandas", "torch", "re", "json", "math", "os")},
+}
 
 
 def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
     """Return why the callable of a step cannot be called with its arguments; None if it can be, or
     if that is unknown."""
-    name = step.callable.partition(":")[2]
-    match _definition(module, name):
-        case ast.FunctionDef() as function:
-            if step.constructor_args or step.constructor_refs:
-                return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
-            return _call_problem(step, function, methods=0)
-        case ast.ClassDef() as class_:
-            return _class_problem(step, _family(module, class_))
-    return None
+    name, _, method = step.callable.partition(":")[2].partition(".")
+    definition = _definition(module, name)
+    if isinstance(definition, ast.ClassDef):
+        family = _family(module, definition)
+        if method:
+            return _method_problem(step, family, name, method)
+        return _class_problem(step, family) or _undefined_problem(step, module, definition)
+    if definition is None or method:
+        return None
+    if isinstance(definition, ast.Assign):
+        return _value_problem(step, module, definition.value)
+    if step.constructor_args or step.constructor_refs:
+        return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
+    problem = _call_problem(step, definition, methods=0)
+    return problem or _undefined_problem(step, module, definition)
+
+
+def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
+    """Return the columns that the code of a step certainly reads, with the line of each."""
+    definition: object = _definition(module, step.callable.partition(":")[2])
+    given = 0
+    if isinstance(definition, ast.ClassDef):
+        definition, given = _method(_family(module, definition), "__call__"), 1
+    if not isinstance(definition, ast.FunctionDef) or step.predict_batch is not None:
+        return {}
+    positional = [*definition.args.posonlyargs, *definition.args.args]
+    return columns_read(definition, positional[given].arg) if len(positional) > given else {}
+
+
+def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Module) -> str | None:
+    """Return why a function or class that makes a model cannot be called with its arguments."""
+    definition = _definition(module, path.partition(":")[2])
+    function: object = definition
+    if isinstance(definition, ast.ClassDef):
+        function = _method(_family(module, definition), "__init__")
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    given, named = int(function is not definition), dict.fromkeys(arguments, "factoryArgs")
+    return _arguments_problem(path, function, given, named, "factoryArgs")
+
+
+def _method_problem(
+    step: PythonStep, family: Sequence[ast.ClassDef], name: str, method: str
+) -> str | None:
+    if not isinstance(_method(family, method), _FUNCTIONS):
+        return None  # such as a static method
+    fix = f"Name the class {name} and call the method __call__, or write a function"
+    return f"'{step.callable}' is a method, and there is no object of {name} to call it on. {fix}"
+
+
+def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str | None:
+    """Return the problem with a value that a module gives the name of the callable."""
+    match value:
+        case ast.Lambda(args=args, body=body):
+            returned: list[ast.stmt] = [ast.copy_location(ast.Return(body), body)]
+            name = step.callable.partition(":")[2]
+            made = ast.FunctionDef(name, args, returned, [], lineno=value.lineno)
+            return _call_problem(step, made, methods=0)
+        case ast.Call(
+            func=ast.Name(id="partial") | ast.Attribute(attr="partial"),
+            args=[ast.Name(id=inner), *positional],
+        ):
+            function = _definition(module, inner)
+            names = [keyword.arg for keyword in value.keywords]
+            if isinstance(function, ast.FunctionDef) and None not in names:
+                bound = dict.fromkeys(filter(None, names), "partial")
+                return _call_problem(step, function, methods=len(positional), bound=bound)
+        case ast.Call(func=ast.Name(id=name)) if isinstance(
+            class_ := _definition(module, name), ast.ClassDef
+        ):
+            family = _family(module, class_)
+            return _call_method_problem(step, family) if family else None
+    kind = kind_of(value)
+    return (
+        f"'{step.callable}' is {kind}, and no function. Name a function or class" if kind else None
+    )
 
 
 def _class_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> str | None:
@@ -52,7 +133,7 @@ def _class_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> str | No
         **dict.fromkeys(step.constructor_args, "constructorArgs"),
         **dict.fromkeys(step.constructor_refs, "constructorRefs"),
     }
-    constructor = _method(family, "__init__")
+    constructor = _method(family, "__init__") or _dataclass_constructor(family[0])
     if constructor is None and given:
         key, field = next(iter(given.items()))
         return f"{field}.{key}: '{step.callable}' has no __init__ with parameters. Remove it"
@@ -60,6 +141,10 @@ def _class_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> str | No
         problem := _arguments_problem(step.callable, constructor, 1, given, "constructorArgs")
     ):
         return problem
+    return _call_method_problem(step, family)
+
+
+def _call_method_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> str | None:
     name = "__call__" if step.predict_batch is None else "predict_batch"
     method = _method(family, name)
     if method is None:
@@ -67,31 +152,101 @@ def _class_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> str | No
         fix = ", or set predictBatch" if old else ""
         written = f"def {name}(self, {_argument(step)})"
         return f"'{step.callable}' has no method {name}. Add '{written}'{fix}"
-    return _call_problem(step, method, methods=1) if isinstance(method, ast.FunctionDef) else None
+    return _call_problem(step, method, methods=1) if isinstance(method, _FUNCTIONS) else None
+
+
+def _dataclass_constructor(class_: ast.ClassDef) -> ast.FunctionDef | None:
+    """Return the constructor of a dataclass, with keyword arguments; None for another class."""
+    if not any(map(_is_dataclass, class_.decorator_list)):
+        return None
+    fields = [
+        f"{node.target.id}{'=0' if node.value else ''}"
+        for node in class_.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    names = ", ".join(["self", *(["*", *fields] if fields else [])])
+    made = ast.parse(f"def __init__({names}): pass").body[0]
+    return made if isinstance(made, ast.FunctionDef) else None
+
+
+def _is_dataclass(decorator: ast.expr) -> bool:
+    return ast.unparse(decorator) in ("dataclass", "dataclasses.dataclass")
 
 
 def _argument(step: PythonStep) -> str:
     if step.predict_batch is not None:
-        return "values"
+        return "values"  # a list
     return "batch" if step.method == "mapBatches" else "row"
 
 
-def _call_problem(step: PythonStep, function: ast.FunctionDef, *, methods: int) -> str | None:
-    """Return why a function or method does not take a batch and callArgs. `methods` is the number
-    of the arguments before the batch: self."""
+def _call_problem(
+    step: PythonStep, function: Function, *, methods: int, bound: Mapping[str, str] | None = None
+) -> str | None:
+    """Return why a function or method does not take a batch and callArgs, or what is wrong with its
+    result. `methods` is the number of the arguments before the batch: self. `bound` are keyword
+    arguments of a partial function."""
     given, arguments = methods + 1, function.args
-    if len([*arguments.posonlyargs, *arguments.args]) < given and arguments.vararg is None:
-        written = ", ".join([*["self"] * methods, _argument(step)])
+    positional = [*arguments.posonlyargs, *arguments.args]
+    if not methods and len(positional) > 1 and positional[0].arg == "self":
+        fix = f"Write 'def {function.name}({_argument(step)})'"
         return (
-            f"'{step.callable}' is called with a {_argument(step)}, which line {function.lineno} "
+            f"'{step.callable}' is a function, which has no 'self' (line {function.lineno}). {fix}"
+        )
+    if len(positional) < given and arguments.vararg is None:
+        written = ", ".join([*["self"] * methods, _argument(step)])
+        what = "a list of values" if step.predict_batch is not None else f"a {_argument(step)}"
+        return (
+            f"'{step.callable}' is called with {what}, which line {function.lineno} "
             f"does not take. Write 'def {function.name}({written})'"
         )
-    named = dict.fromkeys(step.call_args, "callArgs")
-    return _arguments_problem(step.callable, function, given, named, "callArgs")
+    named = {**(bound or {}), **dict.fromkeys(step.call_args, "callArgs")}
+    problem = _arguments_problem(step.callable, function, given, named, "callArgs")
+    method = step.method if step.predict_batch is None else "predictBatch"
+    batch = positional[given - 1].arg if len(positional) >= given else ""
+    return problem or return_problem(step.callable, method, function, batch)
+
+
+def _undefined_problem(
+    step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
+) -> str | None:
+    """Return the first name that the code reads, and that nothing in its module may define."""
+    known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
+    for node in ast.walk(module):
+        if isinstance(node, ast.alias):
+            known.add(node.asname or node.name.partition(".")[0])
+        elif not _is_read(node):
+            values = [value for _, value in ast.iter_fields(node)]
+            known |= {value for value in values if isinstance(value, str)}
+    if "*" in known or any(map(_may_change_definitions, ast.walk(module))):
+        return None
+    types = [node for each in ast.walk(code) for node in _annotations(each)]
+    unread = {id(node) for each in types for node in ast.walk(each)}
+    reads = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
+    if any(node.id == "NameError" for node in reads):
+        return None
+    for node in reads:
+        if node.id not in known and id(node) not in unread:
+            usual = _USUAL_IMPORTS.get(node.id)
+            fix = f". Add '{usual}'" if usual else did_you_mean(node.id, sorted(known))
+            name = f"'{node.id}' in line {node.lineno}"
+            return f"'{step.callable}' reads {name}, which is not defined{fix or '. Define it'}"
+    return None
+
+
+def _annotations(node: ast.AST) -> list[ast.expr]:
+    """Return the types that a node names, which may never be computed."""
+    found = [getattr(node, name, None) for name in ("annotation", "returns")]
+    return [each for each in found if isinstance(each, ast.expr)]
+
+
+def _is_read(node: ast.AST) -> bool:
+    """Return whether the texts in a node are names that it reads, or no names."""
+    is_load = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    return is_load or isinstance(node, ast.Attribute | ast.Constant | ast.keyword)
 
 
 def _arguments_problem(
-    path: str, function: ast.FunctionDef, given: int, named: Mapping[str, str], field: str
+    path: str, function: Function, given: int, named: Mapping[str, str], field: str
 ) -> str | None:
     """Return the problem with the keyword arguments of a function. `given` arguments are passed by
     position. `named` holds the field of the job that sets each keyword argument."""
@@ -115,17 +270,20 @@ def _arguments_problem(
     return f"'{path}' needs {' and '.join(missing)}. Set {field}: {{{values}}}"
 
 
-def _definition(module: ast.Module, name: str) -> ast.FunctionDef | ast.ClassDef | None:
+def _definition(module: ast.Module, name: str) -> _Definition:
     """Return the definition of a name, if the module binds the name only there and does not change
-    the object."""
+    the object. Of decorated code, only dataclasses are known."""
     nodes = list(ast.walk(module))
     if any(map(_may_change_definitions, nodes)):
         return None
     if sum(_binds(node, name) for node in nodes) != 1:
         return None
     for node in module.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return None if node.decorator_list else node
+        if isinstance(node, ast.Assign):
+            if isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
+                return node
+        elif isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and node.name == name:
+            return node if all(map(_is_dataclass, node.decorator_list)) else None
     return None
 
 
@@ -178,8 +336,8 @@ def _method(family: Collection[ast.ClassDef], name: str) -> _Method:
         if not bound:
             continue
         (first, *others) = bound
-        is_plain = isinstance(first, ast.FunctionDef) and first in class_.body and not others
-        if isinstance(first, ast.FunctionDef) and is_plain and not first.decorator_list:
+        is_plain = isinstance(first, _FUNCTIONS) and first in class_.body and not others
+        if isinstance(first, _FUNCTIONS) and is_plain and not first.decorator_list:
             return first
         return _UNKNOWN
     return None

@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from batchinference.pipeline.expression import CONVERT, UnsuitableTypes
+from batchinference.pipeline.expression import UnsuitableTypes
+from batchinference.pipeline.expression.advice import CONVERT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import class_of, load_step
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.steps.relational import Filter
-from batchinference.spec.problems import Problem
+from batchinference.pipeline.steps.user_code import UserCode
+from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.steps import Step, to_alias
 
 
@@ -37,10 +39,27 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
             return
 
 
+def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the columns that code of the user reads, and that do not exist. `columns` are those of
+    the input; None if they are unknown."""
+    for index, step in enumerate(steps):
+        if step.python is not None and columns is not None:
+            for name, line in UserCode.reads(step.name, step.python).items():
+                if name not in columns:
+                    message = (
+                        f"step '{step.name}': '{step.python.callable}' reads column '{name}' in "
+                        f"line {line}, but the columns here are {', '.join(columns)}"
+                    )
+                    fix = did_you_mean(name, columns) or ". Use one of them"
+                    yield Problem(f"spec.steps[{index}].python", f"{message}{fix}")
+        columns = step.facts.columns_after(columns)
+
+
 def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
     """Return a second fix if a column of the input must be converted, else an empty text."""
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
-    is_cast = message.endswith(CONVERT) and of_input
+    fix = message.rpartition(". ")[2]
+    is_cast = of_input and (fix == CONVERT or "float(" in fix)
     return ", or declare its type in read.options.types" if is_cast else ""
 
 

@@ -65,6 +65,18 @@ class UserCode(Transform):
             raise ModelLoad(f"step '{step}': {problem}")
 
     @classmethod
+    def reads(cls, step: str, settings: PythonStep) -> dict[str, int]:
+        """Return the columns that the code certainly reads, with the line of each."""
+        from batchinference.pipeline.steps.signatures import columns_of_code
+        from batchinference.pipeline.steps.user_modules import check_callable
+
+        try:
+            module = check_callable(step, settings.callable)
+        except ModelLoad:
+            return {}  # `check` says why
+        return columns_of_code(settings, module) if module is not None else {}
+
+    @classmethod
     def load(cls, step: str, settings: PythonStep, device: Device) -> Transform:
         return python_transform(step, settings, device.assigned_name)
 

@@ -7,9 +7,11 @@ import ast
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from pkgutil import iter_modules
 
@@ -28,14 +30,37 @@ def add_import_path(directory: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
 
 
+@contextmanager
+def import_path(*directories: str) -> Iterator[None]:
+    """Have directories on the Python path of this process and its child processes, the last one
+    first, and restore the path of this process at the end."""
+    path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
+    for directory in directories:
+        add_import_path(directory)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.environ.pop("PYTHONPATH", None)
+        os.environ |= {"PYTHONPATH": of_children} if of_children is not None else {}
+
+
+def reload_modules(paths: Iterable[str]) -> None:
+    """Have the modules of `module:name` imported again at their next use, if they are files of the
+    user: they may have changed, or be gone."""
+    for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None and (is_user_file(file) or not os.path.exists(file)):
+            del sys.modules[name]
+
+
 def check_callable(step: str, path: str) -> ast.Module | None:
     """Return the source of the module in `module:name`; None if it is not a file of the user.
 
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
     package that is not installed. The module is not imported: that may take long."""
     module = path.partition(":")[0]
-    # find_spec imports parent modules: for `own.py`, it would run the user's code
-    found = None if module.endswith(".py") else _spec_of(module)
+    found = spec_of(module)
     if found is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
@@ -44,23 +69,43 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
         return None
     file = Path(found.origin)
-    tree = _parsed(step, file)
-    if "." not in module and found.submodule_search_locations is None:
-        _check_no_relative_import(step, file, tree)
-    _check_imports(step, file, tree)
+    single = "." not in module and found.submodule_search_locations is None
+    tree = _checked_module(step, file, single=single)
     _check_name(step, path, file, tree)
     return tree
 
 
-def _check_imports(step: str, file: Path, tree: ast.Module) -> None:
-    """Raise ModelLoad if a module imports a package that is not installed."""
-    for line, package in _imports(tree):
-        if _spec_of(package) is None:
+def _check_imports(step: str, file: Path, tree: ast.Module, known: frozenset[Path]) -> None:
+    """Raise ModelLoad if a module imports a package that is not installed, or if a module of the
+    user that it imports is not valid. `known` are the modules that import it."""
+    for line, package, names in _imports(tree):
+        found = spec_of(package)
+        if found is None:
+            near = did_you_mean(package, packages_distributions())
             raise ModelLoad(
                 f"step '{step}': {file.name}, line {line} imports '{package}', which is not "
-                "installed. Install it, put it into the directory of the job's file, or add it to "
-                "the image"
+                f"installed{near or '.'} Install it, put it into the directory of the job's file, "
+                "or add it to the image"
             )
+        other = Path(found.origin or "")
+        if other.suffix != ".py" or other in known or not is_user_file(str(other)):
+            continue
+        if found.submodule_search_locations is None:
+            inner = _checked_module(step, other, single=True, known=known | {other})
+            for name in names:
+                _check_name(step, f"{package}:{name}", other, inner)
+
+
+def _checked_module(
+    step: str, file: Path, *, single: bool, known: frozenset[Path] = frozenset()
+) -> ast.Module:
+    """Return the source of a module of the user. `single` says whether it is in no package. Raises
+    ModelLoad."""
+    tree = _parsed(step, file)
+    if single:
+        _check_no_relative_import(step, file, tree)
+    _check_imports(step, file, tree, known | {file})
+    return tree
 
 
 def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
@@ -69,18 +114,17 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
     top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names:
         public_names = [known for known in names if not known.startswith("_")]
-        only = ", ".join(public_names[:SHOWN_NAMES]) or "other code"
-        raise ModelLoad(
-            f"step '{step}': '{path}': {file.name} has no '{top}', only {only}"
-            f"{did_you_mean(top, public_names) or '. Use one of them'}"
-        )
+        only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
+        fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
+        where = " at its top level" if top in {*_nested_names(tree)} else ""
+        raise ModelLoad(f"step '{step}': '{path}': {file.name} has no '{top}'{where}{only}{fix}")
 
 
 def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
     """Raise ModelLoad if a module outside of any package imports relatively."""
     if any(isinstance(node, ast.Name) and node.id == "__package__" for node in ast.walk(tree)):
         return
-    for node in tree.body:
+    for node in _nodes_without_handlers(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             absolute = ast.ImportFrom(node.module, node.names, 0) if node.module else None
             written = ast.unparse(absolute or ast.Import(node.names))
@@ -93,13 +137,29 @@ def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
             )
 
 
+def _nodes_without_handlers(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes except those of `try`, which may handle their errors."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.Try):
+            yield node
+            yield from _nodes_without_handlers(node)
+
+
 def _file_or_package(path: Path) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def _spec_of(module: str) -> ModuleSpec | None:
+def spec_of(module: str) -> ModuleSpec | None:
+    """Return the location of a module, without importing its packages; None if there is none."""
+    top, *others = module.split(".")
     try:
-        return importlib.util.find_spec(module)
+        found = importlib.util.find_spec(top)
+        for depth in range(len(others)):
+            if found is None or found.submodule_search_locations is None:
+                return None
+            path, name = found.submodule_search_locations, ".".join([top, *others[: depth + 1]])
+            found = PathFinder.find_spec(name, list(path))
+        return found
     except (ImportError, ValueError):
         return None
 
@@ -119,7 +179,7 @@ def _parsed(step: str, file: Path) -> ast.Module:
         return _parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        problem = error.msg if isinstance(error, SyntaxError) else error
+        problem = error.msg.rstrip("?.") if isinstance(error, SyntaxError) else error
         raise ModelLoad(
             f"step '{step}': {file.name}{line} is not valid Python: {problem}. Correct it"
         ) from None
@@ -131,19 +191,38 @@ def _parse(source: bytes, name: str) -> ast.Module:
     return ast.parse(source, name)
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and the package of each import that runs whenever the module is imported."""
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the line, the package and the imported names of each import that runs whenever the
+    module is imported."""
     for node in tree.body:
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+            yield from ((node.lineno, alias.name.partition(".")[0], []) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.lineno, node.module.partition(".")[0]
+            names = [] if "." in node.module else [alias.name for alias in node.names]
+            yield node.lineno, node.module.partition(".")[0], [n for n in names if n != "*"]
+
+
+def _inner_nodes(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the nodes within functions and classes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from (inner for part in node.body for inner in ast.walk(part))
+
+
+def _nested_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of functions and classes within others."""
+    for node in _inner_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
 
 
 def _names(tree: ast.Module) -> dict[str, None] | None:
     """Return the names that a module defines, in order; None if they are unknown."""
     names: dict[str, None] = {}
-    for node in ast.walk(tree):
+    inner = {id(node): node for node in _inner_nodes(tree)}
+    if any(isinstance(node, ast.Global) for node in inner.values()):
+        return None
+    for node in (node for node in ast.walk(tree) if id(node) not in inner):
         match node:
             case (
                 ast.FunctionDef(name=name)

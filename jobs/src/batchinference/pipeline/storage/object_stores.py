@@ -68,6 +68,17 @@ def _s3_region(storage: Storage) -> str | None:
     return storage.region or _first_of("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
+def address_of(scheme: str, storage: Storage) -> str:
+    """Return the address of the service of an object store. Raises OSError if its settings are
+    insufficient."""
+    if scheme == "s3":
+        region = _s3_region(storage)
+        return _s3_endpoint(storage) or f"https://s3.{region + '.' if region else ''}amazonaws.com"
+    if scheme == "gs":
+        return storage.endpoint or "https://storage.googleapis.com"
+    return storage.endpoint or f"https://{_account_of_azure(storage)[0]}.blob{_AZURE_DOMAIN}"
+
+
 def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
     endpoint, region = _s3_endpoint(storage), _s3_region(storage)
     options: dict[str, Any] = {"anonymous": storage.anonymous, "allow_delayed_open": True}

@@ -121,6 +121,11 @@ class RuntimeModel(SpecModel):
         return False
 
     @property
+    def templates(self) -> list[str]:
+        """Return the texts with placeholders for the inputs."""
+        return []
+
+    @property
     def secret_variables(self) -> list[str | None]:
         """Return the environment variables with secrets that the model names."""
         return []

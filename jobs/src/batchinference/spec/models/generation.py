@@ -41,6 +41,12 @@ class GeneratingModel(TextModel):
     and what is wrong with it. 0 by default. The rows are counted as AnswerRepaired."""
 
     @property
+    def templates(self) -> list[str]:
+        messages = (message.content for message in getattr(self, "messages", ()))
+        texts = (getattr(self, name, None) for name in ("prompt", "system"))
+        return [text for text in (*texts, *messages) if text is not None]
+
+    @property
     def generates(self) -> bool:
         """Return whether the model generates text."""
         raise NotImplementedError
@@ -58,7 +64,7 @@ class GeneratingModel(TextModel):
     @property
     def other_outputs(self) -> dict[str, ColumnType]:
         if self.details is None:
-            return {}
+            return super().other_outputs
         of_text: dict[str, ColumnType] = {
             **{"completion_tokens": "int64", "finish_reason": "string"},
             **self.other_details,

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, without_credentials
+from batchinference.spec.base import HTTP_URL, ColumnName, Variable, without_credentials
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import Inputs
@@ -103,7 +103,6 @@ Url = Annotated[
     Field(pattern=HTTP_URL, max_length=1024, json_schema_extra=_NO_USER),
     AfterValidator(_check_no_key),
 ]
-Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 Timeout = Annotated[Duration, AfterValidator(_check_timeout)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
 
@@ -199,6 +198,10 @@ class HttpModel(RequestModel):
         if self.generates:
             return self.answer_type
         return _TYPES.get(self.result_type if self.api == "json" else self.api)
+
+    @property
+    def templates(self) -> list[str]:
+        return [*super().templates, *(texts_in(self.body) if self.api == "json" else ())]
 
     @property
     def generates(self) -> bool:

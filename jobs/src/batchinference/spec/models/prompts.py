@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, Protocol
@@ -10,11 +11,22 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.expression import root_of
 from batchinference.spec.problems import did_you_mean
+
+_FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
+"""The name of an input, and the fields and items that are read from it."""
 
 
 def placeholders(template: str) -> list[str]:
-    """Return the names of the placeholders `{name}` in a template, in order.
+    """Return the names of the inputs of the placeholders in a template, in order. Raises as
+    `fields_in` does."""
+    return [root_of(field) for field in fields_in(template)]
+
+
+def fields_in(template: str) -> list[str]:
+    """Return what is in the placeholders of a template, in order: `name`, or a part of its value
+    such as `name.field` or `name[0]`.
 
     `{{` and `}}` are literal braces. Raises ValueError if the template is invalid.
     """
@@ -22,10 +34,21 @@ def placeholders(template: str) -> list[str]:
     for _, name, format_spec, conversion in string.Formatter().parse(template):
         if name is None:
             continue
-        if format_spec or conversion or not name or set(name) & set(".[]"):
-            raise ValueError(f"'{{{name}' does not begin a valid placeholder")
+        if format_spec or conversion or not _FIELD.fullmatch(name):
+            raise ValueError(
+                f"'{{{name}' does not begin a valid placeholder. {_placeholder_fix(name)}"
+            )
         names.append(name)
     return names
+
+
+def _placeholder_fix(name: str) -> str:
+    field = re.sub(r"""\[["']?(\w+)["']?\]""", r".\1", name)
+    if _FIELD.fullmatch(field) and field != name:
+        return f"Write {{{field}}}"
+    if re.match(r"\w+[.(\[ +*/-]|\w+$", name):
+        return "Write {NAME} for a column that a step addColumns computes"
+    return "Write {name} for an input, {name.field} for a field of it, and double a literal brace"
 
 
 def check_template(text: str) -> str:
@@ -33,7 +56,8 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        raise _error(f"{error}. Write {{name}} for an input, and double a literal brace") from None
+        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # an error of Python
+        raise _error(f"{error}{fix}") from None
     return text
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName
+from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
     Dtype,
     Inputs,
@@ -55,6 +56,10 @@ class SentenceTransformersModel(WindowedModel):
     """Keep only this many numbers of each embedding, for models that were trained for it."""
     dtype: Dtype | None = None
     """The data type of the model. By default, the data type of its files."""
+
+    @property
+    def output_type(self) -> ColumnType:
+        return ["float32"]
 
     @property
     def padded_texts(self) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import WEIGHTS, ColumnName
-from batchinference.spec.models.base import Dtype, Inputs, Label, RuntimeModel, Source, TopK
+from batchinference.spec.column_types import ColumnType
+from batchinference.spec.models.base import Dtype, Inputs, Label, Source, TopK
+from batchinference.spec.models.labels import LABELED, LabelModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
@@ -20,7 +22,7 @@ _FOR_CLASSES = "'{name}' is for classes, not for 'features'"
 _NO_SOURCE = "'labels' needs a 'source': the weights have their own"
 
 
-class TorchvisionModel(RuntimeModel):
+class TorchvisionModel(LabelModel):
     """A classification model of torchvision, with the transforms and labels of its weights."""
 
     runtime: Literal["torchvision"]
@@ -53,6 +55,19 @@ class TorchvisionModel(RuntimeModel):
     """Keyword arguments of the function that builds the model. With `labels`, the default of
     `num_classes` is their number."""
 
+    @property
+    def classifies(self) -> bool:
+        return not self.features and self.top_k is None
+
+    @property
+    def output_type(self) -> ColumnType:
+        if self.features:
+            return ["float32"]
+        if self.score_output:
+            return "string"
+        one: ColumnType = {"index": "int64", **LABELED}
+        return [one] if self.top_k else one
+
     @model_validator(mode="after")
     def _check(self) -> TorchvisionModel:
         if set(self.inputs) != {"image"}:
@@ -60,6 +75,7 @@ class TorchvisionModel(RuntimeModel):
         for alias, given in (("topK", self.top_k), ("labels", self.labels)):
             if self.features and given:
                 raise PydanticCustomError("model_features", _FOR_CLASSES, {"name": alias})
+        self.check_score()
         if self.labels and self.source is None:
             raise PydanticCustomError("model_labels", _NO_SOURCE, {})
         return self

@@ -20,6 +20,7 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
+from batchinference.spec.models.labels import LABELED, LabelModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -37,7 +38,9 @@ from batchinference.spec.models.transformers_tasks import (
     GENERATION,
     INPUTS,
     PADDED_TEXTS,
+    TIMED,
     TOKENIZED,
+    TYPES,
     WINDOWED,
     ZERO_SHOT,
     Task,
@@ -52,7 +55,7 @@ _NO_FLASH = (
 _NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
-class TransformersModel(RequestModel, WindowedModel):
+class TransformersModel(RequestModel, WindowedModel, LabelModel):
     """A model of the transformers library."""
 
     MEDIA: ClassVar[Mapping[str, str]] = {
@@ -92,7 +95,9 @@ class TransformersModel(RequestModel, WindowedModel):
     """Return a list of at most this many of the most likely labels, the most likely first. For the
     classification tasks. By default, only the most likely label."""
     candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
-    """The labels to choose from. For the zero-shot tasks."""
+    """The labels to choose from. For the zero-shot tasks. With `feature-extraction`, the result is
+    the label whose embedding is the most similar to that of the text, and `score` is the cosine
+    similarity of both."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. For a
     model with a chat template, it is the message of the user. Without a prompt, the only input that
@@ -147,6 +152,22 @@ class TransformersModel(RequestModel, WindowedModel):
         return self.task in GENERATION
 
     @property
+    def has_times(self) -> bool:
+        """Return whether the result is the text of speech with the times of its parts."""
+        is_speech = self.task == "automatic-speech-recognition"
+        return is_speech and bool(self.options.get("return_timestamps"))
+
+    @property
+    def has_labels(self) -> bool:
+        """Return whether the result is a label, or the best labels."""
+        by_embedding = self.task in EMBEDDING and bool(self.candidate_labels)
+        return self.task in CLASSIFICATION or by_embedding
+
+    @property
+    def classifies(self) -> bool:
+        return self.has_labels and self.top_k is None
+
+    @property
     def has_several_texts(self) -> bool:
         return bool(self.sampling.get("num_return_sequences", 1) != 1)
 
@@ -162,14 +183,16 @@ class TransformersModel(RequestModel, WindowedModel):
     def output_type(self) -> ColumnType | None:
         if self.request is not None:
             return "string"
-        if self.task in EMBEDDING:
-            return ["float32"]
-        if self.task in CLASSIFICATION:
-            label: ColumnType = {"label": "string", "score": "float32"}
-            return [label] if self.top_k else label
-        if self.task == "text-generation" or self.answer_schema is not None:
-            return self.answer_type
-        return None
+        if self.has_labels:
+            return "string" if self.score_output else self.result_type
+        return self.answer_type if self.generates else self.result_type
+
+    @property
+    def result_type(self) -> ColumnType:
+        """Return the type of what the task returns for a row, if it does not generate text."""
+        if self.has_labels:
+            return [LABELED] if self.top_k else LABELED
+        return TIMED if self.has_times else TYPES[self.task]
 
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:
@@ -189,6 +212,7 @@ class TransformersModel(RequestModel, WindowedModel):
         if self.task in ZERO_SHOT and not self.candidate_labels:
             raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
+        self.check_score()
         self.check_answers(self.sampling)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:

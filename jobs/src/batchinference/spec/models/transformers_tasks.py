@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from batchinference.spec.column_types import ColumnType
+from batchinference.spec.models.labels import LABELED
+
 Task = Literal[
     "feature-extraction",
     "text-classification",
@@ -81,13 +84,36 @@ WINDOWED = (
     "zero-shot-classification",
 )
 """Tasks whose results for the windows of a long text can be combined."""
+_BOX: ColumnType = {"xmin": "int32", "ymin": "int32", "xmax": "int32", "ymax": "int32"}
+_OBJECTS: ColumnType = [{**LABELED, "box": _BOX}]
+TYPES: dict[str, ColumnType] = {
+    **{task: ["float32"] for task in EMBEDDING},
+    "automatic-speech-recognition": "string",
+    "depth-estimation": [["float32"]],
+    "fill-mask": [
+        {
+            **{"mask": "int32", "score": "float32", "token": "int64"},
+            **{"token_str": "string", "sequence": "string"},
+        }
+    ],
+    "image-segmentation": [{**LABELED, "mask": "binary"}],
+    "object-detection": _OBJECTS,
+    "zero-shot-object-detection": _OBJECTS,
+    "token-classification": [{**LABELED, "word": "string", "start": "int32", "end": "int32"}],
+}
+"""The types of the results of the tasks that neither classify nor generate text."""
+TIMED: ColumnType = {
+    "text": "string",
+    "chunks": [{"text": "string", "start": "float32", "end": "float32"}],
+}
+"""The type of speech with the times of its parts."""
 _TEXTS = (*WINDOWED, "fill-mask", "text-generation")
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "pooling": EMBEDDING,
     "normalize": EMBEDDING,
     "top_k": CLASSIFICATION,
-    "candidate_labels": ZERO_SHOT,
+    "candidate_labels": (*ZERO_SHOT, "feature-extraction"),
     "prompt": GENERATION,
     "return_full_text": ("text-generation",),
     "system": GENERATION,

@@ -20,6 +20,7 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
+from batchinference.spec.models.labels import LABELED, LabelModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -66,7 +67,7 @@ _TOP_K = "topK is for task classify only"
 _IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 
 
-class VllmModel(RequestModel):
+class VllmModel(RequestModel, LabelModel):
     """A language model that runs in vLLM with continuous batching: a replica starts new rows as
     soon as other rows are finished."""
 
@@ -148,11 +149,10 @@ class VllmModel(RequestModel):
     def output_type(self) -> ColumnType:
         if self.request is not None:
             return "string"
-        label: ColumnType = {"label": "string", "score": "float32"}
         types: dict[str, ColumnType] = {
             "generate": self.answer_type,
             "embed": ["float32"],
-            "classify": [label] if self.top_k else label,
+            "classify": "string" if self.score_output else [LABELED] if self.top_k else LABELED,
             "score": "float32",
         }
         return types[self.task]
@@ -160,6 +160,10 @@ class VllmModel(RequestModel):
     @property
     def generates(self) -> bool:
         return self.task == "generate"
+
+    @property
+    def classifies(self) -> bool:
+        return self.task == "classify" and self.top_k is None
 
     @property
     def has_several_texts(self) -> bool:
@@ -271,6 +275,7 @@ class VllmModel(RequestModel):
         if self.top_k is not None and self.task != "classify":
             raise _error(_TOP_K)
         self.check_details()
+        self.check_score()
         self.check_answers(self.sampling)
         if self.details is None and self.sampling.get("logprobs") is not None:
             raise _error(

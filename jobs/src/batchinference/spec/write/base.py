@@ -86,7 +86,8 @@ class WriteModel(SpecModel):
 class WritePartitioned(WriteModel):
     partition_by: PartitionColumns | None = None
     """Columns whose values become directories (`class=cat/`). The files do not contain these
-    columns. For delta and iceberg, the partition columns of a new table."""
+    columns. In files, also parts of columns such as `a.b` or `a[0]`, which the files keep. For
+    delta and iceberg, the partition columns of a new table."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:

@@ -112,6 +112,8 @@ class LanceTable(Table):
         if self._number:
             self._commit(dataset, self._added_columns(dataset, rows), fence)
             return
+        if dataset is not None and self._append and fence.follows:
+            dataset = self._reject_late_appends(dataset, fence)
         operation: lance.LanceOperation.BaseOperation
         placed = self._fitting(dataset, rows.files) if self._append else rows.files
         texts = (text for _, fragments, _ in placed for text in fragments)
@@ -134,15 +136,37 @@ class LanceTable(Table):
             self._added = AddedColumns(version, ids, rows.files, self._number, self.convert)
         return self._added.operation(dataset)
 
-    def _commit(self, dataset: lance.LanceDataset | None, operation: Any, fence: Fence) -> None:
+    def _reject_late_appends(self, dataset: lance.LanceDataset, fence: Fence) -> lance.LanceDataset:
+        """Commit a version with the same rows, and return it. Lance accepts no append that is based
+        on an older version than this one, so an earlier attempt, which may have passed its last
+        check, cannot commit any more. Raises CommitConflictError if the dataset has changed."""
+        fragments = [each.metadata for each in dataset.get_fragments()]
+        same = lance.LanceOperation.Merge(fragments, dataset.lance_schema)
+        return self._commit(dataset, same, fence, {})
+
+    def _commit(
+        self,
+        dataset: lance.LanceDataset | None,
+        operation: Any,
+        fence: Fence,
+        marks: dict[str, str] | None = None,
+    ) -> lance.LanceDataset:
+        """Commit an operation with the marks of the fence, or others, and return the new version of
+        the dataset. Raises CommitConflictError if another writer has made one."""
         version = 0 if dataset is None else dataset.version
+        marks = fence.marks if marks is None else marks
         fence.check()
-        lance.LanceDataset.commit(
-            self._address.library_uri,
-            lance.Transaction(version, operation, transaction_properties=fence.marks),
-            storage_options=self._address.storage_options,
-            max_retries=0,  # on a conflict, check the marks again; appends do not conflict
-        )
+        try:
+            return lance.LanceDataset.commit(
+                self._address.library_uri,
+                lance.Transaction(version, operation, transaction_properties=marks),
+                storage_options=self._address.storage_options,
+                max_retries=0,  # on a conflict, check the marks again; appends do not conflict
+            )
+        except OSError as error:
+            if dataset is None and self.existing() is not None:  # another writer has made it
+                raise CommitConflictError(str(error)) from error
+            raise
 
     def _fitting(self, dataset: lance.LanceDataset | None, files: list[Placed]) -> list[Placed]:
         """Return fragments for the columns that the dataset has now. Fragments name columns only

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 import transformers
 
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import collect_warnings, warn
@@ -25,10 +26,10 @@ from batchinference.pipeline.runtimes.transformers.inputs import (
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.text_inputs import TextInput
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.labels import LABELED
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 from batchinference.text import with_article
 
-LABELED = pa.struct([("label", pa.string()), ("score", pa.float32())])
 MODELS = {
     "feature-extraction": transformers.AutoModel,
     "text-classification": transformers.AutoModelForSequenceClassification,
@@ -51,9 +52,15 @@ class EncoderRuntime:
         self._model = source.model(MODELS[model.task])
         self._tower = _tower(self._model, model)
         self._prepare = _input(source, model, self._model)
+        self._labels = self._embedded(model.candidate_labels) if model.candidate_labels else None
+
+    def _embedded(self, texts: Sequence[str]) -> torch.Tensor:
+        """Return the embeddings of texts, scaled to length 1."""
+        vectors = torch.from_numpy(self._results_of({"text": np.array(texts, object)}))
+        return torch.nn.functional.normalize(vectors, dim=1)
 
     def __call__(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or classes as in `labels`. `prepared` may have
+        """Return embeddings (rows x width, float32), or labels as in `labels`. `prepared` may have
         the tokens of texts."""
         windows = None
         if isinstance(self._prepare, TextInput):
@@ -64,9 +71,11 @@ class EncoderRuntime:
         if windows is not None:
             results = torch.from_numpy(windows.averages(results.numpy()))
         if self._spec.task not in EMBEDDING:
-            return labels(results, self._model.config, self._spec.top_k)
-        if self._spec.normalize:
+            return labels(results, self._model.config.id2label, self._spec.top_k)
+        if self._spec.normalize or self._labels is not None:
             results = torch.nn.functional.normalize(results, dim=1)
+        if self._labels is not None:
+            return labels(results @ self._labels.T, self._spec.candidate_labels)
         return results.numpy()
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -135,16 +144,18 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Ten
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
 
 
-def labels(scores: torch.Tensor, config: Any, top_k: int | None) -> pa.Array:
+def labels(
+    scores: torch.Tensor, names: Mapping[int, str] | Sequence[str], top_k: int | None = None
+) -> pa.Array:
     """Return the most likely label of each row with its score, or a list of the `top_k` best.
 
-    `scores` are rows x classes.
+    `scores` are rows x classes, and `names` those of the classes.
     """
     most = min(top_k or 1, scores.shape[1])
     best, indices = scores.topk(most, dim=-1)
-    names = pa.array([config.id2label[index] for index in indices.flatten().tolist()], pa.string())
+    chosen = pa.array([names[index] for index in indices.flatten().tolist()], pa.string())
     flat = pa.StructArray.from_arrays(
-        [names, pa.array(best.flatten().numpy())], fields=list(LABELED)
+        [chosen, pa.array(best.flatten().numpy())], fields=list(arrow_type(LABELED))
     )
     if top_k is None:
         return flat

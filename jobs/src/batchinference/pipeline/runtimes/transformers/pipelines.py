@@ -15,12 +15,12 @@ import transformers
 from PIL import Image
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.text_limits import limit_of, max_tokens
 from batchinference.pipeline.runtimes.text_windows import Windows
-from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
     crop_alike,
@@ -43,27 +43,6 @@ from batchinference.pipeline.runtimes.transformers.text_inputs import (
 from batchinference.pipeline.text_spans import Span
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import FIELDS
-
-_SCORE = ("score", pa.float32())
-_BOX = pa.struct([(side, pa.int32()) for side in ("xmin", "ymin", "xmax", "ymax")])
-_OBJECTS = pa.list_(pa.struct([("label", pa.string()), _SCORE, ("box", _BOX)]))
-_SEGMENTS = pa.list_(pa.struct([("label", pa.string()), _SCORE, ("mask", pa.binary())]))
-_ENTITY = pa.struct(
-    [
-        *(("label", pa.string()), _SCORE, ("word", pa.string())),
-        *(("start", pa.int32()), ("end", pa.int32())),
-    ]
-)
-_FILLING = pa.struct(
-    [
-        *(("mask", pa.int32()), _SCORE, ("token", pa.int64())),
-        *(("token_str", pa.string()), ("sequence", pa.string())),
-    ]
-)
-_DEPTH = pa.list_(pa.list_(pa.float32()))
-_CHUNK = pa.struct([("text", pa.string()), ("start", pa.float32()), ("end", pa.float32())])
-_TRANSCRIPT = pa.struct([("text", pa.string()), ("chunks", pa.list_(_CHUNK))])
-_LABELS = pa.list_(LABELED)
 
 
 @dataclass(frozen=True)
@@ -224,6 +203,7 @@ class PipelineRuntime:
     def __init__(self, model: TransformersModel, device: Device) -> None:
         self._model = model
         self._task = task_of(model)
+        self._type = arrow_type(model.result_type)
         self._options = dict(model.options)
         self._pipeline = _pipeline(Source(model, device), model, take_loading(self._options))
         check_options(self._options, pipeline_options(self._pipeline))
@@ -243,7 +223,7 @@ class PipelineRuntime:
             else:
                 merge, parts = MERGES[self._model.task], self._results(windows.texts, len(rows))
                 results = [merge(parts[at], windows.spans[at]) for at in windows.groups()]
-        return pa.array([self._task.result(result) for result in results], self._task.type)
+        return pa.array([self._task.result(result) for result in results], self._type)
 
     def _results(self, rows: list[Any], at_once: int) -> list[Any]:
         """Return the pipeline's result for each row, of which `at_once` are computed together."""
@@ -340,40 +320,39 @@ class PipelineTask:
     """The conversion of a task's inputs and results.
 
     `rows` converts a batch to the pipeline's input for each row. `result` converts the pipeline's
-    result for one row to a value of `type`. Rows for which `kind` returns the same value are
-    computed together."""
+    result for one row to a value of the type of the task. Rows for which `kind` returns the same
+    value are computed together."""
 
     rows: Callable[[Batch], list[Any]]
     result: Callable[[Any], Any]
-    type: pa.DataType
     kind: Callable[[Any, Any], Hashable]
 
 
 RANKED = {
-    "zero-shot-audio-classification": PipelineTask(audio_rows, unchanged, _LABELS, _one_group),
-    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _LABELS, _one_group),
-    "zero-shot-image-classification": PipelineTask(image_rows, unchanged, _LABELS, _size),
+    "zero-shot-audio-classification": PipelineTask(audio_rows, unchanged, _one_group),
+    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _one_group),
+    "zero-shot-image-classification": PipelineTask(image_rows, unchanged, _size),
 }
 """Tasks whose pipelines return all candidate labels, best first."""
 TASKS = {
     **RANKED,
-    "automatic-speech-recognition": PipelineTask(audio_rows, transcript, pa.string(), _length),
-    "depth-estimation": PipelineTask(image_rows, depth, _DEPTH, _size),
-    "fill-mask": PipelineTask(text_rows, fillings, pa.list_(_FILLING), _one_group),
-    "image-segmentation": PipelineTask(image_rows, segments, _SEGMENTS, _size),
-    "object-detection": PipelineTask(image_rows, unchanged, _OBJECTS, _size),
-    "token-classification": PipelineTask(text_rows, entities, pa.list_(_ENTITY), _one_group),
-    "zero-shot-object-detection": PipelineTask(labeled_image_rows, unchanged, _OBJECTS, _size),
+    "automatic-speech-recognition": PipelineTask(audio_rows, transcript, _length),
+    "depth-estimation": PipelineTask(image_rows, depth, _size),
+    "fill-mask": PipelineTask(text_rows, fillings, _one_group),
+    "image-segmentation": PipelineTask(image_rows, segments, _size),
+    "object-detection": PipelineTask(image_rows, unchanged, _size),
+    "token-classification": PipelineTask(text_rows, entities, _one_group),
+    "zero-shot-object-detection": PipelineTask(labeled_image_rows, unchanged, _size),
 }
 
 
 def task_of(model: TransformersModel) -> PipelineTask:
     """Return the task, adapted to the fields of the model."""
     task, top_k = TASKS[model.task], model.top_k
-    if model.task == "automatic-speech-recognition" and model.options.get("return_timestamps"):
-        return replace(task, result=timed_transcript, type=_TRANSCRIPT)
+    if model.has_times:
+        return replace(task, result=timed_transcript)
     if model.task in RANKED and top_k is None:
-        return replace(task, result=lambda found: task.result(found)[0], type=LABELED)
+        return replace(task, result=lambda found: task.result(found)[0])
     if model.task in RANKED:
         return replace(task, result=lambda found: task.result(found)[:top_k])
     return task

@@ -26,6 +26,7 @@ import pyarrow.dataset as pads
 
 from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.expression.advice import advice, part_of
 from batchinference.pipeline.schema import is_list, unify_types
 from batchinference.spec.expression import (
     column_of,
@@ -66,7 +67,6 @@ _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_siz
 _NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types")
 MAX_TYPE = 200
 """Maximum number of characters of a type in a message."""
-CONVERT = "Convert a column, for example with int(NAME)"
 _TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
 
@@ -114,6 +114,20 @@ def constant(value: Any) -> Operand:
 NULL = constant(None)
 
 
+def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
+    """Raise UnsuitableTypes if a column holds no texts, which `reader` needs. Nothing is known of
+    the columns that are not in `known`."""
+    kind = known.schema.field(column).type if column in known.column_names else pa.null()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if _is_text(kind) or pa.types.is_null(kind):
+        return
+    part = part_of(written(column), kind, [pa.string()]) or f"str({written(column)})"
+    raise UnsuitableTypes(
+        f"step '{step}': column '{column}' holds {_shown(kind)}, and {reader} needs texts. Add a "
+        f"column with a step addColumns, such as {{value: {part}}}, and name it"
+    )
+
+
 def compute(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     """Return the values of an expression for the rows of a table."""
     return pads.dataset(table).to_table(columns={"result": expression}).column("result")
@@ -152,33 +166,29 @@ class ColumnExpression:
 
     def _translate(self, schema: pa.Schema) -> Operand:
         null_row = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
+        translation = _Translation(schema)
+
+        def checked(part: ast.expr) -> Operand:
+            operand = translation.of(part)
+            compute(operand.expression, null_row)
+            return operand
+
         try:
-            result = _Translation(schema).of(self._tree)
-            compute(result.expression, null_row)
+            return checked(self._tree)
         except NoSuchValue as error:
             raise UnsuitableTypes(f"{self._label}: {error}: {self._text}") from None
         except NoSuchPart as error:
-            raise UnsuitableTypes(f"{self._label}: {self._text}: {error}") from None
+            fix, message = advice(self._text, lambda part: checked(part).kind), str(error)
+            message = f"{message.partition('. ')[0]}. {fix}" if fix.startswith("Write") else message
+            raise UnsuitableTypes(f"{self._label}: {self._text}: {message}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
             reason = _NO_KERNEL.sub("no such operation for the input types", str(error))
-            message = f"{self._label} cannot be computed: {self._text}: {reason}"
-            raise UnsuitableTypes(f"{message.rstrip('.')}. {_advice(schema)}") from None
-        return result
-
-
-def _advice(schema: pa.Schema) -> str:
-    """Return the types of the columns of an expression, and how to use the first of them."""
-    for field in schema:
-        if pa.types.is_struct(field.type) and field.type.names:
-            fix = f"Read a field, such as {written(field.name)}[{field.type.names[0]!r}]"
-            break
-        if is_list(field.type):
-            fix = f"Read an item, such as {written(field.name)}[0], or the len of the list"
-            break
-    else:
-        fix = CONVERT
-    types = (f"{field.name} is {_shown(field.type)}" for field in schema)
-    return f"Here {', '.join(types)}. {fix}"
+            message = f"{self._label} cannot be computed: {self._text}: {reason}".rstrip(".")
+            if "regular expression" in reason:
+                raise UnsuitableTypes(f"{message}. Correct it") from None
+            types = ", ".join(f"{field.name} is {_shown(field.type)}" for field in schema)
+            fix = advice(self._text, lambda part: checked(part).kind)
+            raise UnsuitableTypes(f"{message}. Here {types}. {fix}") from None
 
 
 class _Translation:
@@ -397,7 +407,8 @@ def _item_of(value: Operand, index: int) -> Operand:
         problem = (
             f"there is no item {index}, because the value is {_shown(value.kind)}, and no list"
         )
-        raise NoSuchPart(f"{problem}{_decode_fix(value.kind)}")
+        begins = ". For its beginning, use startswith" if _is_text(value.kind) else ""
+        raise NoSuchPart(f"{problem}{begins}{_decode_fix(value.kind)}")
     # list_element fails for an index beyond a list that is not null, and list_slice may crash
     none = pc.scalar(pa.scalar(None, value.kind))
     long_enough = pc.list_value_length(value.expression) > index

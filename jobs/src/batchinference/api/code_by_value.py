@@ -1,0 +1,251 @@
+"""Functions and classes of a notebook or script as code of steps: each becomes a module of its own.
+
+The module loads the pickled object. It names a hash of what the object computes with, so that a
+changed function is detected like a changed module."""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import inspect
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from itertools import chain, count
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, cast
+
+from ray.cloudpickle import CloudPickler, dumps
+
+from batchinference.pipeline.steps.code_identity import hashes_of_module
+from batchinference.spec.problems import Problem, SpecError
+from batchinference.spec.python_step import CLASS
+
+_FIELDS, _REFERENCES = ("callable", "factory"), "constructorRefs"
+"""The fields of code, and the field whose values are code."""
+_MODULE = """\
+# Code of a Python session. Hash of what it computes with: {hash}
+from pathlib import Path
+
+from ray import cloudpickle
+
+globals()["{name}"] = cloudpickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
+"""
+_NO_CONTENT = ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "_abc_impl")
+"""Members of classes that change no result."""
+
+
+class CodeByValue:
+    """The code of one job that other processes cannot import, in a directory of modules."""
+
+    def __init__(self) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="code-")
+        self.directory = Path(self._temporary.name)
+        self._values: dict[str, object] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the code that other processes cannot import."""
+        return list(self._values)
+
+    def with_paths(self, value: Any, field: str) -> Any:
+        """Return fields of a job with `module:name` in place of functions and classes. Raises
+        SpecError if one cannot be used in other processes."""
+        if isinstance(value, list):
+            return [self.with_paths(each, f"{field}[{at}]") for at, each in enumerate(value)]
+        if not isinstance(value, Mapping):
+            return value
+        return {key: self._field(value, key, f"{field}.{key}") for key in value}
+
+    def _field(self, owner: Mapping[str, Any], key: str, field: str) -> Any:
+        value = owner[key]
+        if key == _REFERENCES and isinstance(value, Mapping):
+            return {name: self._path(each, f"{field}.{name}") for name, each in value.items()}
+        if key not in _FIELDS:  # arguments are plain values
+            return value if key.endswith("Args") else self.with_paths(value, field)
+        if key == "callable" and callable(value):
+            _check_call(value, owner, field)
+        return self._path(value, field)
+
+    def _path(self, value: Any, field: str) -> Any:
+        """Return `module:name` of code, and any other value unchanged."""
+        if not callable(value):
+            return value
+        if path := _path_of(value):
+            return path
+        name = self._name_of(value)
+        if name not in self._values:
+            try:
+                content, pickled = _content_of(value), dumps(value)
+            except Exception as error:  # noqa: BLE001 - pickling calls code of the objects
+                raise _not_sent(value, field, error) from None
+            module = self.directory / f"notebook_{name}.py"
+            module.with_suffix(".pickle").write_bytes(pickled)
+            module.write_text(_MODULE.format(hash=content, name=name), encoding="utf-8")
+            self._values[name] = value
+        return f"notebook_{name}:{name}"
+
+    def _name_of(self, value: Any) -> str:
+        """Return a name for code, which shows whether it is a class. Equal names get a number."""
+        own = getattr(value, "__name__", type(value).__name__)
+        name = re.sub(r"[^A-Za-z0-9_]", "_", own.replace("<lambda>", "function"))
+        is_class = inspect.isclass(value)
+        if (re.search(CLASS, f":{name}") is not None) != is_class:
+            name = f"Class_{name}" if is_class else name.lower()
+        names = chain([name], (f"{name}_{number}" for number in count(2)))
+        return next(each for each in names if self._values.get(each, value) is value)
+
+
+def _check_call(value: Any, step: Mapping[str, Any], field: str) -> None:
+    """Raise SpecError if code does not take the data and the arguments of its step."""
+    name = getattr(value, "__name__", type(value).__name__)
+    calls = [(value, 1, "callArgs")]
+    if inspect.isclass(value):
+        method = "predict_batch" if step.get("predictBatch") else "__call__"
+        code = next((vars(base)[method] for base in value.__mro__ if method in vars(base)), None)
+        if code is None:
+            raise SpecError([Problem(field, f"'{name}' has no method {method}. Add it")])
+        calls = [(value, 0, "constructorArgs")]
+        calls += [(code, 2, "callArgs")] if inspect.isfunction(code) else []
+    for code, given, setting in calls:
+        named = {**(step.get(setting) or {})}
+        named |= (step.get(_REFERENCES) or {}) if given == 0 else {}
+        try:
+            inspect.signature(code).bind(*[None] * given, **named)
+        except TypeError as error:
+            what = f"the data and the values of {setting}" if given else f"the values of {setting}"
+            problem = f"'{name}' does not take {what} ({error}). Change its parameters or {setting}"
+            raise SpecError([Problem(field, problem)]) from None
+        except ValueError:  # it is written in C
+            continue
+
+
+def _path_of(value: Any) -> str:
+    """Return `module:name` of an object that other processes can import; empty for others."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if module in (None, "__main__") or "<" in name:
+        return ""
+    try:
+        found = reduce(getattr, name.split("."), sys.modules[module])
+    except (AttributeError, KeyError):
+        return ""
+    return f"{module}:{name}" if found is value else ""
+
+
+def _not_sent(value: Any, field: str, error: Exception) -> SpecError:
+    """Return the error about code that uses an object of this process, and name the object."""
+    used = [name for name, each in _used(value) if not _is_picklable(each)]
+    what = f"it uses {', '.join(map(repr, used))}, which" if used else "it"
+    return SpecError([Problem(
+        field,
+        f"{what} cannot be sent to other processes ({error}). Create such an object in the code of "
+        "the step, for example in the __init__ of a class",
+    )])  # fmt: skip
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        dumps(value)
+    except Exception:  # noqa: BLE001 - pickling calls code of the objects
+        return False
+    return True
+
+
+def _used(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of the variables that a function, or a method of a class, uses."""
+    functions = [value] if not inspect.isclass(value) else list(vars(value).values())
+    for function in functions:
+        if isinstance(function, FunctionType):
+            yield from _closure_of(function)
+            yield from _globals_of(function, function.__code__)
+
+
+def _closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it is not set yet
+            continue
+
+
+def _globals_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, Any]]:
+    """Yield the global variables that a function and the functions in it read."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in function.__globals__:
+            yield step.argval, function.__globals__[step.argval]
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_of(function, inner)
+
+
+def _content_of(value: Any) -> str:
+    """Return a hash of what code computes with: its instructions and constants, and the values and
+    the code that it uses. Equal code has the same hash in another process, at another line, and
+    with other comments. Raises what pickling raises."""
+    digest = _Digest()
+    pickler: Any = _ContentPickler(digest)
+    pickler.fast = True  # no references to equal objects, which depend on how they were made
+    try:
+        pickler.dump(value)
+    except ValueError:  # of an object that refers to itself
+        digest = _Digest()
+        cast("Any", _ContentPickler(digest)).dump(value)
+    return digest.hash.hexdigest()
+
+
+class _Digest:
+    """A file that keeps only the hash of its content."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        self.hash.update(content)
+        return len(content)
+
+
+class _ContentPickler(CloudPickler):
+    """Writes the parts of functions, classes and sets that matter, in an order of their own."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
+        self._seen: dict[int, tuple[int, Any]] = {}
+
+    def persistent_id(self, value: Any) -> Any:
+        parts = self._parts(value)
+        if parts is None:
+            return None
+        if id(value) in self._seen:
+            return ("seen", self._seen[id(value)][0])
+        self._seen[id(value)] = (len(self._seen), value)  # the value keeps its id
+        return parts
+
+    def _parts(self, value: Any) -> Any:
+        match value:
+            case ModuleType():
+                return ("module", value.__name__, hashes_of_module(value.__name__))
+            case FunctionType() | type() if path := _path_of(value):
+                return ("import", path, hashes_of_module(path))
+            case type() if value.__module__ == "builtins":  # such as that of None
+                return ("builtin", value.__qualname__)
+            case FunctionType():
+                used = dict(sorted({**dict(_globals_of(value, value.__code__))}.items()))
+                closure = dict(_closure_of(value))
+                return (value.__code__, value.__defaults__, value.__kwdefaults__, closure, used)
+            case CodeType():
+                names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+                counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
+                return ("code", value.co_code, names, counts, value.co_flags, value.co_consts)
+            case type():
+                members = {
+                    name: member
+                    for name, member in sorted(vars(value).items())
+                    if name not in _NO_CONTENT and not inspect.ismemberdescriptor(member)
+                }
+                return ("class", value.__qualname__, value.__bases__, members)
+            case set() | frozenset():
+                return ("set", sorted(map(_content_of, value)))
+        return None

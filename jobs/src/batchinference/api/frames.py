@@ -1,0 +1,175 @@
+"""DataFrames of pandas and Polars, and Arrow tables, as the input of a job.
+
+A frame becomes a Parquet file next to the output, whose name is the hash of its content: the same
+frame is the same input in another process, and a changed one is another input."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchinference.api.files import beside, is_root
+from batchinference.pipeline.row_hashes import row_hashes
+from batchinference.pipeline.storage.arrow_files import CHUNK_ROWS, checked
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.problems import Problem, SpecError
+from batchinference.spec.read.base import ReadFiles, ReadModel
+from batchinference.text import counted, with_article
+
+if TYPE_CHECKING:
+    import pandas as pd
+ROW_GROUP_BYTES = 64 << 20
+"""Uncompressed bytes of a row group, which is what one task reads at least."""
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""The types of views, which other libraries do not read, and those with the same values."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The rows of a frame as a Parquet file, and the hash of their names and values."""
+
+    content: bytes = field(repr=False)
+    digest: str
+
+    @classmethod
+    def of(cls, data: Any) -> Frame:
+        """Return the rows of a frame. Raises SpecError if `data` is no frame, or if its values
+        cannot be kept as they are."""
+        pandas = sys.modules.get("pandas")
+        if pandas is not None and isinstance(data, pandas.DataFrame):
+            return cls._of_table(_of_pandas(data))
+        if hasattr(data, "to_arrow"):  # Polars, whose own conversion gives no views
+            return cls._of_table(data.to_arrow())
+        if hasattr(data, "__arrow_c_stream__"):
+            return cls._of_table(pa.table(data))
+        kind = with_article(type(data).__name__)
+        raise _refused(
+            f"{kind} is neither a mapping nor a table. Pass a DataFrame of pandas or Polars, an "
+            "Arrow table, or the fields of read"
+        )
+
+    @classmethod
+    def _of_table(cls, table: Any) -> Frame:
+        content, digest = _parquet(table), hashlib.sha256(json.dumps(table.column_names).encode())
+        for start in range(0, table.num_rows, CHUNK_ROWS):
+            digest.update(b"".join(row_hashes(table.slice(start, CHUNK_ROWS))))
+        return cls(content, digest.hexdigest()[:32])
+
+    def read_for(self, write: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of `read` for this frame, which is stored next to an output. Raises
+        SpecError if there is no place next to it."""
+        output = str(write.get("path") or "out")
+        if is_root(output):
+            problem = f"a frame is stored next to the output, and there is no such place ({output})"
+            raise SpecError([Problem("spec.write.path", f"{problem}. Write below it")])
+        path = f"{beside(output, 'input')}/{self.digest}.parquet"
+        storage = {"storage": write["storage"]} if "storage" in write else {}
+        return {"format": "parquet", "paths": [path], **storage}
+
+    def store(self, read: ReadModel) -> None:
+        """Write the file that `read` names, if it does not exist."""
+        assert isinstance(read, ReadFiles)  # noqa: S101 - as `read_for` has made it
+        (path,) = read.locations.values()
+        place = Location(path, read.storage)
+        if not place.exists():
+            place.write(self.content)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    """Return a table as a Parquet file. Raises SpecError."""
+    if not isinstance(table, pa.Table):
+        raise _refused(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
+    names = table.column_names
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise _refused(f"several columns have the name '{duplicates[0]}'. Rename them")
+    fields = [column.with_type(_VIEWS.get(column.type, column.type)) for column in table.schema]
+    table = table.cast(pa.schema(fields)).combine_chunks()
+    groups = max(1, table.nbytes // ROW_GROUP_BYTES)
+    sink = io.BytesIO()
+    try:
+        pq.write_table(checked(table), sink, row_group_size=max(1, table.num_rows // groups))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _refused(f"{error}. Convert the column") from None
+    return sink.getvalue()
+
+
+def _of_pandas(frame: pd.DataFrame) -> pa.Table:
+    """Return a DataFrame as a table. Missing values are null. Raises SpecError if its index, or the
+    type of a value, would be lost."""
+    _check_index(frame.index)
+    for name in frame.columns:
+        if not isinstance(name, str):
+            fix = "data.columns = data.columns.map(str)"
+            raise _refused(f"the name of a column is no text ({name!r}). Write {fix}")
+    columns = [_of_series(frame.iloc[:, at]) for at in range(frame.shape[1])]
+    return pa.Table.from_arrays(columns, names=list(frame.columns))
+
+
+def _check_index(index: pd.Index) -> None:
+    """Raise SpecError if an index has more than the numbers of the rows."""
+    if index.name is not None or not index.equals(sys.modules["pandas"].RangeIndex(len(index))):
+        names = ", ".join(str(name) for name in index.names if name is not None)
+        raise _refused(
+            f"the index of the DataFrame{f' ({names})' if names else ''} would be lost. Write "
+            "data.reset_index() to keep it as a column, or data.reset_index(drop=True)"
+        )
+
+
+def _of_series(series: pd.Series[Any]) -> pa.Array:
+    try:
+        column = pa.Array.from_pandas(series)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        problem = f"column '{series.name}' cannot be stored ({error})"
+        raise _refused(f"{problem}. Convert its values to one type") from None
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column.type, pa.BaseExtensionType):
+        problem = f"column '{series.name}' has type {series.dtype}, which other tools do not read"
+        raise _refused(f"{problem}. Convert it, for example with .astype(str)")
+    if series.dtype == object:
+        _check_values(series, column)
+    return column
+
+
+def _check_values(series: pd.Series[Any], column: pa.Array) -> None:
+    """Raise SpecError if a value of objects is another one in a column."""
+    changed = [
+        (row, before, after)
+        for row, (before, after) in enumerate(zip(series, column.to_pylist(), strict=True))
+        if not _is_same(before, after)
+    ]
+    if changed:
+        row, before, after = changed[0]
+        raise _refused(
+            f"{counted(len(changed), 'value')} of column '{series.name}' would change: in row "
+            f"{row}, from {before!r:.60} to {after!r:.60}. Convert the values to one type"
+        )
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    """Return whether a value is the same in Arrow, where missing values and fields are null."""
+    if hasattr(before, "tolist"):
+        before = before.tolist()  # of NumPy
+    if isinstance(before, dict) and isinstance(after, dict):
+        return all(_is_same(before.get(name), each) for name, each in after.items())
+    if isinstance(before, list | tuple) and isinstance(after, list):
+        return len(before) == len(after) and all(map(_is_same, before, after))
+    if after is None:
+        missing = before is None or type(before).__name__ in ("NAType", "NaTType")
+        return missing or (isinstance(before, float) and math.isnan(before))
+    if hasattr(before, "utcoffset") and hasattr(after, "utcoffset"):
+        return bool(before == after and before.utcoffset() == after.utcoffset())
+    return bool(before == after)
+
+
+def _refused(problem: str) -> SpecError:
+    return SpecError([Problem("spec.read", problem)])

@@ -1,0 +1,156 @@
+"""Says what to write instead of an expression that does not suit the types of its columns."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from batchinference.pipeline.schema import is_list
+from batchinference.spec.expression import parse_expression, syntax_tree
+
+CONVERT = "Convert a column, for example with int(NAME)"
+_OF_TEXTS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")
+_OF_NUMBERS = ("abs", "round")
+MAX_FIXES = 4
+"""Maximum number of parts of an expression that are corrected for a message."""
+Part = tuple[ast.expr, pa.DataType]
+"""A part of an expression, and its type."""
+
+
+def advice(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
+    """Return what to write instead of an expression. `type_of` returns the type of a part, and
+    raises an exception for a part that cannot be computed."""
+    for _ in range(MAX_FIXES):
+        tree = parse_expression(text)
+        bad, types = _first_bad(tree, type_of)
+        if bad is None:
+            return f"Write {text}"
+        children = [part for part in ast.iter_child_nodes(bad) if isinstance(part, ast.expr)]
+        fix = _fix(bad, [(part, types[part]) for part in children if part in types])
+        if fix is None:
+            break
+        text = _replaced(tree, *fix)
+    if isinstance(bad, ast.Compare) and any(map(_is_number, types.values())):
+        return "Compare a number with a number"
+    is_time = any(pa.types.is_temporal(kind) for kind in types.values())
+    return "Compare it with a text such as '2026-01-31'" if is_time else CONVERT
+
+
+def _first_bad(
+    tree: ast.expr, type_of: Callable[[ast.expr], pa.DataType]
+) -> tuple[ast.expr | None, dict[ast.expr, pa.DataType]]:
+    """Return a part that cannot be computed although its own parts can be, and the types of parts.
+    The part is None if there is none."""
+    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    types: dict[ast.expr, pa.DataType] = {}
+    for node in reversed(list(ast.walk(tree))):  # the parts of a node before it
+        is_list_of_in = isinstance(node, ast.List | ast.Tuple)
+        if isinstance(node, ast.expr) and not is_list_of_in and id(node) not in functions:
+            try:
+                types[node] = type_of(node)
+            except Exception:  # noqa: BLE001 - Arrow raises many types
+                return node, types
+    return None, types
+
+
+def _replaced(tree: ast.expr, old: ast.expr, new: str) -> str:
+    """Return an expression as text, with another text in place of a part of it."""
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            return syntax_tree(new) if node is old else self.generic_visit(node)
+
+    return ast.unparse(Replace().visit(tree))
+
+
+def _fix(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
+    """Return a node, and what to write in its place; None if that is unknown."""
+    for part, kind in parts:
+        others = [other for _, other in parts if other != kind]
+        if written := part_of(ast.unparse(part), kind, others):
+            return part, written
+    match node:
+        case ast.Attribute(value=value, attr="length" | "size"):
+            return node, f"len({ast.unparse(value)})"
+        case ast.IfExp(test=test):
+            written = next((_test(part, kind) for part, kind in parts if part is test), "")
+            return (test, written) if written else None
+        case ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+            fixes = ((part, _test(part, kind)) for part, kind in parts)
+            return next((fix for fix in fixes if fix[1]), None)
+        case ast.Call(func=ast.Name(id=name), args=[value, *_]):
+            return _converted(name, value)
+        case ast.Compare() | ast.BinOp() if len(parts) == 2:
+            return _pair(node, *parts)
+        case ast.Compare(left=left, comparators=[ast.List(values) | ast.Tuple(values)]):
+            numbers = [each for each in values if isinstance(each, ast.Constant)]
+            is_text = all(isinstance(each.value, str) for each in numbers)
+            return left, f"str({ast.unparse(left)})" if is_text else f"float({ast.unparse(left)})"
+    return None
+
+
+def part_of(written: str, kind: pa.DataType, others: Sequence[pa.DataType]) -> str:
+    """Return the expression of a single value within a struct or a list: of one with the type that
+    it is compared with, if there is one."""
+    if is_list(kind):
+        item = f"{written}[0]"
+        return part_of(item, kind.value_type, others) or item
+    if not pa.types.is_struct(kind) or not kind.num_fields:
+        return ""
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    suited = [field for field in fields if any(_alike(field.type, other) for other in others)]
+    field = (suited or fields)[0]
+    part = f"{written}.{field.name}" if field.name.isidentifier() else f"{written}[{field.name!r}]"
+    return part_of(part, field.type, others) or part
+
+
+def _alike(one: pa.DataType, other: pa.DataType) -> bool:
+    return one == other or (_is_number(one) and _is_number(other))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _test(part: ast.expr, kind: pa.DataType) -> str:
+    """Return a condition for a text or a number; empty for a condition, and for other types."""
+    if _is_number(kind):
+        return f"{ast.unparse(part)} != 0"
+    return f"{ast.unparse(part)} != ''" if pa.types.is_string(kind) else ""
+
+
+def _converted(name: str, value: ast.expr) -> tuple[ast.expr, str] | None:
+    written = ast.unparse(value)
+    if name in _OF_TEXTS or name == "len":
+        return value, f"str({written})"
+    return (value, f"float({written})") if name in _OF_NUMBERS else None
+
+
+def _pair(node: ast.expr, left: Part, right: Part) -> tuple[ast.expr, str] | None:
+    """Return the fix for an operation on two values of different types."""
+    for (part, kind), (other, other_kind) in ((left, right), (right, left)):
+        value = other.value if isinstance(other, ast.Constant) else None
+        written = ast.unparse(part)
+        if pa.types.is_boolean(kind) and isinstance(value, str | int):
+            is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
+            is_true = str(value).lower() in ("true", "1", "yes")
+            return (node, written if is_true else f"not {written}") if is_equal else None
+        if _is_number(kind) and isinstance(value, str):
+            return (other, value) if _is_numeric(value) else None
+        joins = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+        if joins and _is_number(kind) and pa.types.is_string(other_kind) and value is None:
+            return None if isinstance(part, ast.Constant) else (part, f"str({written})")
+    for (part, kind), (_, other_kind) in ((left, right), (right, left)):
+        if pa.types.is_string(kind) and _is_number(other_kind):
+            return part, f"float({ast.unparse(part)})"
+    return None
+
+
+def _is_numeric(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

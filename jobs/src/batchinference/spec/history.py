@@ -1,0 +1,103 @@
+"""The history of an output: the runs that have written to it, and the table that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from batchinference.spec.base import SpecModel
+from batchinference.spec.durations import duration_text
+from batchinference.spec.progress import Counts, Progress
+from batchinference.spec.report import JobState, Report, printable
+from batchinference.spec.status import Timestamp
+
+DIED = "died"
+"""The state of a run whose process ended without a report."""
+MAX_MESSAGE = 1024
+HEADINGS = (
+    *("started", "run", "result", "read", "written", "failed", "time", "rows/s", "version"),
+    "parameters",
+)
+
+
+class RunRecord(SpecModel):
+    """A run that has written to an output. Its rows are those of this run alone.
+
+    `kinds` says what it did with the output: `start`, `restart`, `resume`, `append`, `merge`,
+    `addColumn`, `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files).
+    `updatedAt` is when it ended or last stored the record, `attempt` its last pass, and `job` the
+    job and where it ran. On a cluster, `rayClusterName` is that of the status."""
+
+    started_at: Timestamp
+    updated_at: Timestamp
+    state: str
+    """The state of its report, or DIED."""
+    kinds: list[str]
+    counts: Counts
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Rows read per second of the state `running`, which includes loading models."""
+    reason: str | None = None
+    message: str | None = None
+    parameters: dict[str, str] = {}
+    job: str
+    ray_cluster_name: str | None = None
+    attempt: int | None = None
+    process: str
+    version: str
+
+    @property
+    def ended(self) -> bool:
+        return self.state in (JobState.SUCCEEDED, JobState.FAILED, DIED)
+
+    @property
+    def cells(self) -> list[str]:
+        """The record as a row of the table with HEADINGS."""
+        counts, speed = self.counts, Progress.of(0, rate=self.rows_per_second).speed
+        results = {None: self.state, "Interrupted": "interrupted"}
+        return [
+            self.started_at,
+            ", ".join(self.kinds),
+            results.get(self.reason, f"{self.state}: {self.reason}"),
+            *(f"{number:,}" for number in (counts.read, counts.written, counts.failed)),
+            duration_text(self.seconds),
+            speed.removesuffix(" rows/s"),
+            self.version,
+            " ".join(f"{name}={value}" for name, value in self.parameters.items()),
+        ]
+
+    @classmethod
+    def parse(cls, content: bytes) -> RunRecord:
+        """Return the record in a JSON text, with strings that are safe to display. Raises
+        ValueError if it is invalid."""
+        found = cls.model_validate_json(content, extra="ignore")
+        return cls.model_validate(printable(found.model_dump(mode="json", by_alias=True)))
+
+
+def figures_of(report: Report, before: Counts) -> dict[str, Any]:
+    """Return the fields of a record that a report of its run has. Earlier runs have written the
+    rows `before`."""
+    counts = (report.counts or before) - before
+    running = report.seconds.get(JobState.RUNNING, 0.0)
+    return {
+        "startedAt": report.started_at,
+        "updatedAt": report.updated_at,
+        "state": report.state.value,
+        "counts": counts,
+        "seconds": round(sum(report.seconds.values()), 3),
+        "rowsPerSecond": float(f"{counts.read / running:.4g}") if counts.read and running else None,
+        "reason": report.reason,
+        "message": report.message and report.message[:MAX_MESSAGE],
+        "attempt": report.attempt,
+        "version": report.version,
+    }
+
+
+def table_of(records: Sequence[RunRecord]) -> list[list[str]]:
+    """Return the headings and the rows of the table; nothing without records. Columns that are
+    empty in all rows are left out."""
+    rows = [list(HEADINGS), *(record.cells for record in records)] if records else []
+    used = [any(row[column] for row in rows[1:]) for column in range(len(HEADINGS))]
+    return [[cell for cell, shown in zip(row, used, strict=True) if shown] for row in rows]

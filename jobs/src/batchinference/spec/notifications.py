@@ -1,0 +1,183 @@
+"""Notifications: webhooks that are called when a job has ended, and their requests."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, urlsplit
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.arguments import Values, texts_in
+from batchinference.spec.base import DNS_LABEL, SpecModel, Variable
+from batchinference.spec.durations import duration_text
+from batchinference.spec.times import time_of
+from batchinference.text import in_one_line
+
+SECRET = "batchinference-notifications"  # noqa: S105
+"""The name of the Secret with the variables on a cluster."""
+ID_HEADER = "Idempotency-Key"
+MAX_BODY = 8192
+"""Maximum bytes of `body` as JSON. The operator keeps all jobs in memory."""
+MAX_VALUE = 1024
+"""Maximum characters of a value in a request."""
+ROWS = ("read", "written", "failed", "filtered")
+VALUES = (
+    *("name", "namespace", "state", "reason", "message", "output"),
+    *("startTime", "completionTime", "duration", *ROWS),
+)
+"""What a body can refer to as `{{ job.VALUE }}`."""
+_REFERENCE = re.compile(r"\{\{ *job\.([A-Za-z]+) *\}\}")
+_LIKE_REFERENCE = re.compile(rf"\{{\{{\s*(?:job\b[^}}]*|(?:{'|'.join(VALUES)})\s*)\}}\}}")
+_PLAIN_URL = re.compile(
+    r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~!$&'()*+,;=:@/-]*"
+    r"(\?[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?"
+)
+"""URLs that all programs read alike: without user, escapes in the path, and fragment."""
+_TYPE = "dev.batchinference.job"
+
+
+def _check_body(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body. Raises PydanticCustomError if it is too large, or for an unknown value."""
+    if (size := len(json.dumps(body))) > MAX_BODY:
+        message = "at most {most} bytes as JSON, here are {size}. Shorten it"
+        raise PydanticCustomError("body", message, {"most": MAX_BODY, "size": size})
+    for text in texts_in(body):
+        for reference in _LIKE_REFERENCE.finditer(text):
+            known = _REFERENCE.fullmatch(reference[0])
+            if known is None or known[1] not in VALUES:
+                message = "'{found}' is no value of a job. Write {{ job.NAME }}: one of {known}"
+                context = {"found": reference[0], "known": ", ".join(VALUES)}
+                raise PydanticCustomError("body", message, context)
+    return body
+
+
+class Notification(SpecModel):
+    """A webhook that is called when the job has ended. The request is a CloudEvent, or `body`."""
+
+    name: Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
+    """The name of the notification."""
+    url_env: Variable
+    """The environment variable with the URL. On a cluster, the key of the Secret
+    `batchinference-notifications` in the namespace of the job."""
+    api_key_env: Variable | None = None
+    """The environment variable, or the key of the Secret, with the token that is sent as
+    `Authorization: Bearer`."""
+    when: Literal["always", "succeeded", "failed"] = "always"
+    """With which result of the job it is sent."""
+    body: Annotated[Values, AfterValidator(_check_body)] | None = None
+    """The JSON object to send instead of a CloudEvent. In its texts, `{{ job.NAME }}` stands for a
+    value of the job, such as `{{ job.state }}` or `{{ job.message }}`."""
+
+    def request(
+        self, job: EndedJob, variables: Mapping[str, str]
+    ) -> tuple[str, bytes, dict[str, str]]:
+        """Return the URL, the body and the headers of the POST request about a job. The URL and the
+        headers may be secret. Raises KeyError with the name of a missing variable."""
+        key = f"{job.id}/{self.name}"
+        if self.body is None:
+            kind, content = "application/cloudevents+json", {"id": key, **job.cloud_event}
+        else:
+            kind, content = "application/json", _filled(self.body, job.values)
+        headers = {"Content-Type": f"{kind}; charset=utf-8", ID_HEADER: key}
+        if self.api_key_env is not None:
+            headers["Authorization"] = f"Bearer {variables[self.api_key_env].strip()}"
+        return variables[self.url_env].strip(), json.dumps(content).encode(), headers
+
+
+def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+    """Return a JSON value whose texts have the values of a job."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: str(values.get(found[1], "")), value)
+    if isinstance(value, dict):
+        return {name: _filled(child, values) for name, child in value.items()}
+    return [_filled(child, values) for child in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    """A job that has ended, as its notifications describe it. `id` identifies this end."""
+
+    id: str
+    name: str
+    succeeded: bool
+    namespace: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    output: str | None = None
+    start_time: str | None = None
+    completion_time: str | None = None
+    counts: Mapping[str, Any] = field(default_factory=dict)
+
+    def wanted(self, notifications: Iterable[Notification]) -> list[Notification]:
+        """Return the notifications about this result."""
+        return [one for one in notifications if one.when in ("always", self._state)]
+
+    @property
+    def _state(self) -> str:
+        return "succeeded" if self.succeeded else "failed"
+
+    @property
+    def values(self) -> dict[str, str | int]:
+        """The known values of VALUES, with texts of at most MAX_VALUE characters in one line."""
+        start, end = (time_of(text or "") for text in (self.start_time, self.completion_time))
+        texts = {
+            "name": self.name,
+            "namespace": self.namespace,
+            "state": self._state,
+            "reason": self.reason,
+            "message": self.message,
+            "output": self.output,
+            "startTime": self.start_time,
+            "completionTime": self.completion_time,
+            "duration": start and end and duration_text(max(0, (end - start).total_seconds())),
+        }
+        found = {name: in_one_line(text)[:MAX_VALUE] for name, text in texts.items() if text}
+        return {**found, **{name: self.counts[name] for name in ROWS if name in self.counts}}
+
+    @property
+    def cloud_event(self) -> dict[str, Any]:
+        """A CloudEvent 1.0 without its id."""
+        place = f"namespaces/{self.namespace}/" if self.namespace else ""
+        time = {"time": self.completion_time} if self.completion_time else {}
+        return {
+            "specversion": "1.0",
+            "type": f"{_TYPE}.{self._state}",
+            "source": f"/{place}batchinferences/{quote(self.name, safe='')}",
+            "subject": self.name,
+            **time,
+            "datacontenttype": "application/json",
+            "data": self.values,
+        }
+
+
+def problem_of(status: int) -> str:
+    """Return why a request with this status of the answer has failed; empty if it has not. An
+    answer with a redirect is a failure: redirects are not followed."""
+    return "" if 200 <= status < 300 else f"the endpoint answers {status}"
+
+
+def is_repeated(status: int) -> bool:
+    """Return whether a request is sent again after an answer with this status."""
+    return status in (408, 425, 429) or status >= 500
+
+
+def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
+    """Return whether a URL is below one of these URLs, which end with a slash."""
+    if not _PLAIN_URL.fullmatch(url) or {".", ".."} & set(urlsplit(url).path.split("/")):
+        return False
+    return any(_normalized(url).startswith(_normalized(each)) for each in prefixes)
+
+
+def _normalized(url: str) -> str:
+    """Return a URL with its port and without its query; no URL if the port is too high."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except ValueError:
+        return ""
+    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path}"

@@ -1,0 +1,148 @@
+"""Sends the notifications about jobs that have ended.
+
+A tenant chooses the URL, so it must be below a URL in the policy of the platform. Redirects are not
+followed, and nothing of an answer but its status is shown. A URL and the text of an error about it
+may be secret."""
+
+from __future__ import annotations
+
+import logging
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from batchinference.rendering.policy import NONE, PlatformPolicy, refusal
+from batchinference.spec.notifications import (
+    SECRET,
+    EndedJob,
+    Notification,
+    is_allowed,
+    is_repeated,
+    problem_of,
+)
+from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.observability.logging import log_context
+from batchinference_operator.reconcile.job_view import JobKey, JobView
+from batchinference_operator.reconcile.notification import ended_job, unsent_notifications
+
+MAX_TRIES = 10
+"""Tries of the notifications of a job: over about four minutes, if the endpoint answers at once."""
+TIMEOUT = aiohttp.ClientTimeout(total=10)
+WORKERS = 8
+logger = logging.getLogger("batchinference.operator")
+
+
+@dataclass
+class _Delivery:
+    """The notifications about one end of a job. A name without a result has not been sent yet."""
+
+    job: EndedJob
+    notifications: list[Notification]
+    tries: int = 0
+    results: dict[str, str] = field(default_factory=dict)
+    """Why each one could not be sent; empty texts for those that were sent."""
+
+    @property
+    def ended(self) -> bool:
+        return len(self.results) == len(self.notifications)
+
+
+class Notifier:
+    """Sends notifications in the background, round-robin by namespace. `done` is called with the
+    key of a job whose notifications were sent or given up. All methods must be called in one event
+    loop."""
+
+    def __init__(
+        self, api: KubeClient, policy: Callable[[], PlatformPolicy], done: Callable[[JobKey], None]
+    ) -> None:
+        self._api, self._policy, self._done = api, policy, done
+        self._queue: WorkQueue[JobKey] = WorkQueue(flow=lambda key: key[0])
+        self._deliveries: dict[JobKey, _Delivery] = {}
+
+    def results(self, job: JobView) -> dict[str, str] | None:
+        """Return why each notification about the end of a job could not be sent; None until all
+        were sent or given up."""
+        found = self._deliveries.get(job.key)
+        known = found is not None and found.ended and found.job.id == ended_job(job).id
+        return found.results if found and known else None
+
+    def start(self, job: JobView) -> None:
+        """Begin to send the notifications about a job that has ended, once."""
+        ended, known = ended_job(job), self._deliveries.get(job.key)
+        if known is None or known.job.id != ended.id:
+            self._deliveries[job.key] = _Delivery(ended, unsent_notifications(job))
+            self._queue.add(job.key)
+
+    def forget(self, key: JobKey) -> None:
+        """Forget a job whose notifications are recorded, or that is gone."""
+        if self._deliveries.pop(key, None) is not None:
+            self._queue.drop(key)
+
+    async def work(self) -> None:
+        """Run one worker until it is cancelled."""
+        cookies = aiohttp.DummyCookieJar()
+        async with aiohttp.ClientSession(cookie_jar=cookies, trust_env=True) as session:
+            while True:
+                key = await self._queue.get()
+                if (delivery := self._deliveries.get(key)) is not None:
+                    with log_context(*key):
+                        await self._deliver(session, key, delivery)
+                self._queue.done(key)
+
+    async def _deliver(
+        self, session: aiohttp.ClientSession, key: JobKey, delivery: _Delivery
+    ) -> None:
+        delivery.tries += 1
+        for one in delivery.notifications:
+            if one.name in delivery.results:
+                continue
+            problem, repeats = await self._try(session, one, delivery.job)
+            if repeats and delivery.tries < MAX_TRIES:
+                continue
+            if problem:
+                logger.warning("notification %s was not sent: %s", one.name, problem)
+            delivery.results[one.name] = problem
+        if delivery.ended:
+            self._queue.forget(key)
+            self._done(key)
+        else:
+            self._queue.add_rate_limited(key)
+
+    async def _try(
+        self, session: aiohttp.ClientSession, one: Notification, job: EndedJob
+    ) -> tuple[str, bool]:
+        """Return why a notification could not be sent, and whether it is tried again."""
+        try:
+            return await self._send(session, one, job)
+        except TimeoutError:
+            return f"the endpoint gives no answer within {TIMEOUT.total:g} s", True
+        except (aiohttp.ClientError, OSError):
+            return "the endpoint cannot be reached", True
+        except Unreachable:
+            return "the API server is unreachable", True
+        except KeyError as missing:
+            return f"the Secret {SECRET} of the namespace has no key {missing.args[0]}", False
+        except Refused as error:
+            return f"the Secret {SECRET} cannot be read ({type(error).__name__})", False
+        except Exception as error:  # noqa: BLE001 - no failure may affect jobs, or show a URL
+            return f"it cannot be sent ({type(error).__name__})", False
+
+    async def _send(
+        self, session: aiohttp.ClientSession, one: Notification, job: EndedJob
+    ) -> tuple[str, bool]:
+        allowed = self._policy().notifications
+        if not allowed:
+            return f"a notification {refusal('notifications', NONE)}", False
+        secret = await self._api.get_object("Secret", job.namespace or "", SECRET) or {}
+        data = (secret.get("data") or {}).items()
+        variables = {name: b64decode(value).decode(errors="replace") for name, value in data}
+        url, body, headers = one.request(job, variables)
+        if not is_allowed(url, allowed):
+            return f"the URL in {one.url_env} {refusal('notifications', ', '.join(allowed))}", False
+        sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=TIMEOUT)
+        async with sent as answer:
+            return problem_of(answer.status), is_repeated(answer.status)

@@ -1,0 +1,138 @@
+"""Code whose result a step cannot use is refused by reading its source, and fails if it runs."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.steps import as_result
+from batchinference.pipeline.steps.signatures import columns_of_code, signature_problem
+from batchinference.pipeline.steps.user_code import python_transform
+from batchinference.spec.python_step import PythonStep
+
+ROWS = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"]})
+MAP, FLAT = {"method": "map"}, {"method": "flatMap"}
+PREDICT = {"predictBatch": {"input": "text", "output": "out"}}
+Fields = dict[str, Any]
+REFUSED: list[tuple[str, Fields, str]] = [
+    ("async def f(batch): return batch", {}, "Remove 'async'"),
+    ("class C:\n async def __call__(self, batch): return batch", {}, "Remove 'async'"),
+    ("def f(batch): yield batch", {}, "line 1. Write return"),
+    ("def f(row):\n yield row", MAP, "line 2. Write return, or set method: flatMap"),
+    ("def f(batch): batch['id'][0]", {}, "returns nothing. Add return batch"),
+    ("def f(row):\n row['x'] = 1", MAP, "Add return row"),
+    ("def f(row): pass", FLAT, "Add return [row]"),
+    ("def f(batch): return None", {}, "Write return batch"),
+    ("def f(batch):\n return {'id': batch['id'], 'x': 'abc'}", {},
+     "a text in column 'x' (line 2), and a column has one value for each row. "
+     "Write ['abc'] * len(batch['id'])"),
+    ("def f(b): return {'id': b['id'], 'x': b'abc'}", {}, "[b'abc'] * len(b['id'])"),
+    ("def f(batch): return {'x': 5}", {}, "[5] * len(next(iter(batch.values())))"),
+    ("def f(batch): return {'id': batch['id'], 'x': None}", {}, "None in column 'x'"),
+    ("def f(batch): return {'id': batch['id'], 'x': {'a': 1}}", {}, "a dict in column 'x'"),
+    ("def f(batch): return {'x': len(batch['id'])}", {}, "a number in column 'x'"),
+    ("def f(batch):\n x = f'{1}'\n out = {'id': batch['id']}\n out['x'] = 'abc'\n return out", {},
+     "(line 4)"),
+    ("def f(batch):\n batch['x'] = 'abc'\n return batch", {}, "a text in column 'x'"),
+    ("def f(batch): return batch['id']", {}, "Write return {'NAME': batch['id']}"),
+    ("def f(batch): return [1, 2, 3]", {}, "a list in line 1"),
+    ("def f(batch): return [x for x in batch['id']]", {}, "Write return {'NAME': values}"),
+    ("def f(batch): return batch['id'], batch['text']", {}, "a tuple"),
+    ("f = lambda batch: 'x'", {}, "a text"),
+    ("def f(row): return [row]", MAP, "a list in line 1, and method map returns a row"),
+    ("def f(row): return row['text'], 1", MAP, "a tuple"),
+    ("def f(row): return {'a': 1}", FLAT, "method flatMap returns a list of rows"),
+    ("class C:\n def predict_batch(self, values): return {'a': 1}", PREDICT, "a dict"),
+    ("def f(batch): return {'x': np.ones(3)}", {}, "Add 'import numpy as np'"),
+    ("def f(batch): return {'x': batch['text'].upper()}", {}, "Set method: map"),
+    ("def f(batch): return {'x': batch['text'].str.upper()}", {}, "batch = pd.DataFrame(batch)"),
+    ("def f(batch): return {'x': batch.text}", {}, "batch['text'] for a column"),
+    ("def f(row): return {'x': row.text}", MAP, "row['text'] for a column"),
+    ("def f(batch):\n label = 'abc'\n batch['x'] = label\n return batch", {}, "['abc'] * len("),
+    ("def f(self, batch): return batch", {}, "has no 'self'"),
+    ("def helper(b): return b\ndef f(batch): return hepler(batch)", {}, "did you mean 'helper'?"),
+]  # fmt: skip
+ACCEPTED: list[tuple[str, Fields]] = [
+    ("def f(batch): return {**batch, 'x': [1, 2, 3]}", {}),
+    ("def f(batch): return {'x': (1, 2, 3)}", {}),
+    ("def f(batch):\n if len(batch['id']): return dict(batch)\n raise ValueError", {}),
+    ("def f(batch):\n import pandas as pd\n batch = pd.DataFrame(batch)\n batch['x'] = 'abc'\n"
+     " return batch", {}),
+    ("from __future__ import annotations\ndef f(batch: Unknown) -> Unknown: return batch", {}),
+    ("def f(batch):\n batch['x'] = 5\n batch['x'] = [5] * 3\n return batch", {}),
+    ("def f(batch):\n return {'x': sum([batch['id'], batch['id']])}", {}),
+    ("def f(batch):\n batch = {'text': 'a'}\n return {'x': [batch['text'].upper()] * 3}", {}),
+    ("def f(batch):\n try: return {'x': unknown}\n except NameError: return batch", {}),
+    ("def f(batch):\n def inner(): yield 1\n batch['x'] = list(inner()) * 3\n return batch", {}),
+    ("def f(batch):\n x = 5\n x = [x] * 3\n return {'x': x}", {}),
+    ("def f(row): return {'x': 'abc', 'y': None}", MAP),
+    ("def f(row):\n yield row\n yield row", FLAT),
+    ("def f(row):\n if row['id'] > 1: return []\n return [row]", FLAT),
+    ("def f(batch):\n try: pass\n except ValueError as error: print(error)\n"
+     " match batch:\n  case {'id': ids, **rest}: return {'x': ids, **rest}", {}),
+    ("class C:\n def predict_batch(self, values): return [1 for _ in values]", PREDICT),
+]  # fmt: skip
+
+
+READS: dict[str, dict[str, int]] = {
+    "def f(batch): return {'x': batch['a']}": {"a": 1},
+    "class C:\n def __call__(self, batch):\n  return {'x': batch['a'] + batch['b']}": {
+        "a": 3,
+        "b": 3,
+    },
+    "def f(batch):\n batch['a'] = batch['b']\n return {'x': batch['a']}": {"b": 2},
+    "def f(batch):\n if 'a' in batch: pass\n return {'x': batch['a']}": {},
+    "def f(batch):\n if len(batch) > 1: return {'x': batch['a']}\n return batch": {},
+    "def f(batch):\n try: return {'x': batch['a']}\n except KeyError: return batch": {},
+    "def f(batch):\n batch = dict(a=[1])\n return {'x': batch['a']}": {},
+    "f = lambda batch: {'x': batch['a']}": {},
+}
+"""The columns that code reads in any case."""
+
+
+def step_of(source: str, fields: Fields) -> PythonStep:
+    name = "C" if "class C" in source else "f"
+    return PythonStep.model_validate({"callable": f"made_code:{name}", **fields})
+
+
+def run(source: str, step: PythonStep, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
+    """Return the rows that the code makes of ROWS. Raises the error of the first failed row."""
+    module = types.ModuleType("made_code")
+    exec(source, vars(module))
+    monkeypatch.setitem(sys.modules, "made_code", module)
+    result = as_result(python_transform("own", step)(ROWS))
+    for error in result.failed.values():
+        raise error
+    return result.table
+
+
+@pytest.mark.parametrize(("source", "fields", "part"), REFUSED)
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_code_with_an_unusable_result_is_refused(
+    source: str, fields: Fields, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = step_of(source, fields)
+    problem = signature_problem(step, ast.parse(source))
+    assert problem is not None
+    assert part in problem
+    with pytest.raises(Exception, match=r"."):
+        run(source, step, monkeypatch)
+
+
+@pytest.mark.parametrize(("source", "columns"), READS.items())
+def test_columns_that_code_reads_are_known(source: str, columns: dict[str, int]) -> None:
+    assert columns_of_code(step_of(source, {}), ast.parse(source)) == columns
+
+
+@pytest.mark.parametrize(("source", "fields"), ACCEPTED)
+def test_code_with_a_usable_result_is_accepted(
+    source: str, fields: Fields, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = step_of(source, fields)
+    assert run(source, step, monkeypatch).num_rows
+    assert signature_problem(step, ast.parse(source)) is None

@@ -1,0 +1,190 @@
+"""Notifications: the request of a job that has ended, and the URLs that a platform allows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batchinference.credentials import SecretVariables
+from batchinference.rendering.config_map import job_file
+from batchinference.rendering.policy import parse_policy
+from batchinference.spec import SpecError, parse
+from batchinference.spec.notifications import (
+    MAX_BODY,
+    MAX_VALUE,
+    VALUES,
+    EndedJob,
+    Notification,
+    is_allowed,
+)
+from batchinference.spec.secrets import secret_variables
+from plugins.messages import Messages
+from support.documents.minimal import document
+
+URL = "https://hooks.example/services/T0/secret"
+ENDED = EndedJob(
+    *("uid/2026", "nightly", False, "team", "TooManyErrors", "3 rows failed", "s3://out"),
+    *("2026-03-01T12:00:00Z", "2026-03-01T12:02:30Z"),
+    {"read": 5, "written": 2, "failed": 3, "filtered": 0, "warned": 1},
+)
+
+
+def notification(**fields: Any) -> Notification:
+    given = [{"name": "chat", "urlEnv": "URL", **fields}]
+    return parse(document(notifications=given)).spec.notifications[0]
+
+
+def body_of(made: Notification, ended: EndedJob = ENDED) -> Any:
+    return json.loads(made.request(ended, {"URL": URL, "TOKEN": "t"})[1])
+
+
+def test_request_is_a_cloud_event_by_default() -> None:
+    url, body, headers = notification().request(ENDED, {"URL": f"{URL}\n"})
+    assert url == URL
+    assert headers["Content-Type"] == "application/cloudevents+json; charset=utf-8"
+    event = json.loads(body)
+    data = event.pop("data")
+    assert event == {
+        "specversion": "1.0",
+        "id": "uid/2026/chat",
+        "type": "dev.batchinference.job.failed",
+        "source": "/namespaces/team/batchinferences/nightly",
+        "subject": "nightly",
+        "time": "2026-03-01T12:02:30Z",
+        "datacontenttype": "application/json",
+    }
+    assert list(data) == list(VALUES)
+    assert (data["state"], data["failed"], data["duration"]) == ("failed", 3, "2m30s")
+
+
+def test_values_of_the_job_are_data_in_a_body() -> None:
+    texts = [f"{{{{ job.{name} }}}}" for name in VALUES]
+    own = notification(body={"text": texts, "nested": {"n": 1, "keep": "{{ other }} {{DATE(x)}}"}})
+    message = 'a "quoted" {{ job.output }}\n\x1b[2J", "x": 1'
+    found = body_of(own, replace(ENDED, message=message))
+    assert found["text"][VALUES.index("message")] == 'a "quoted" {{ job.output }} [2J", "x": 1'
+    assert found["text"][VALUES.index("failed")] == "3"
+    assert found["nested"] == {"n": 1, "keep": "{{ other }} {{DATE(x)}}"}
+
+
+def test_unknown_values_are_empty_and_long_ones_are_shortened() -> None:
+    own = notification(body={"text": "{{ job.reason }}|{{ job.read }}|{{job.message}}"})
+    ended = EndedJob("id", "job", True, message="x" * 10**6)
+    assert body_of(own, ended) == {"text": "||" + "x" * MAX_VALUE}
+    assert body_of(notification(), ended)["source"] == "/batchinferences/job"
+
+
+def test_each_request_about_one_end_has_the_same_id() -> None:
+    requests = [notification(body={}).request(ENDED, {"URL": URL}) for _ in range(2)]
+    assert [headers["Idempotency-Key"] for *_, headers in requests] == ["uid/2026/chat"] * 2
+    assert requests[0][2]["Content-Type"].startswith("application/json")
+
+
+def test_token_is_sent_as_a_bearer() -> None:
+    made = notification(apiKeyEnv="TOKEN")
+    _, body, headers = made.request(ENDED, {"URL": URL, "TOKEN": "s3cret\n"})
+    assert headers["Authorization"] == "Bearer s3cret"
+    assert b"s3cret" not in body
+
+
+def test_result_of_the_job_selects_its_notifications() -> None:
+    each = [notification(when=when) for when in ("always", "succeeded", "failed")]
+    assert [one.when for one in ENDED.wanted(each)] == ["always", "failed"]
+    assert [one.when for one in replace(ENDED, succeeded=True).wanted(each)] == [
+        "always",
+        "succeeded",
+    ]
+
+
+INVALID: dict[str, dict[str, Any]] = {
+    "unknown value": {"body": {"text": "{{ job.rows }}"}},
+    "without job": {"body": {"a": ["{{ message }}"]}},
+    "expression": {"body": {"text": "{{ job.name.upper() }}"}},
+    "parameter": {"body": {"text": "{{ params.date }}"}},
+    "too large": {"body": {"text": "x" * MAX_BODY}},
+    "text": {"body": "done"},
+    "url": {"urlEnv": URL},
+    "token": {"apiKeyEnv": "s3cret"},
+    "when": {"when": "error"},
+    "other field": {"url": URL},
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_notification_is_refused_without_secrets(case: str, messages: Messages) -> None:
+    with messages.raises(SpecError) as caught:
+        notification(**INVALID[case])
+    assert "secret" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_notifications_have_different_names(messages: Messages) -> None:
+    with messages.raises(SpecError):
+        parse(document(notifications=[{"name": "a", "urlEnv": "URL"}] * 2))
+
+
+def test_driver_of_a_cluster_gets_no_notifications() -> None:
+    made = parse(document(notifications=[{"name": "a", "urlEnv": "URL"}]))
+    assert "notifications" not in job_file(made, "uid")
+
+
+def test_variables_are_secret() -> None:
+    given = [{"name": "a", "urlEnv": "HOOK", "apiKeyEnv": "TOKEN"}]
+    found = secret_variables(parse(document(notifications=given)).spec)
+    assert found == SecretVariables(("HOOK", "TOKEN"))
+
+
+ALLOWED = ("https://hooks.example/services/", "http://alerts.monitoring:9093/")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        URL,
+        "https://HOOKS.example:443/services/",
+        "https://hooks.example/services/a?sig=%2Fx",
+        "http://alerts.monitoring:9093/a/b",
+    ],
+)
+def test_urls_below_an_allowed_one_are_allowed(url: str) -> None:
+    assert is_allowed(url, ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "https://hooks.example/other",
+        "https://hooks.example/services",
+        "http://hooks.example/services/a",
+        "https://hooks.example:8443/services/a",
+        "https://hooks.example.attacker.example/services/a",
+        "https://hooks.example@169.254.169.254/services/a",
+        "https://hooks.example:x@attacker.example/services/a",
+        "https://169.254.169.254\\@hooks.example/services/a",
+        "https://hooks.example./services/a",
+        "https://hooks.example/services/../other",
+        "https://hooks.example/services/%2e%2e/other",
+        "https://hooks.example/services/a\r\nHost: attacker.example",
+        "https://hooks.example/services/a#x",
+        "https://ⓗooks.example/services/a",
+        "http://alerts.monitoring:99999/",
+        "file:///etc/passwd",
+        "https://[::1]/services/a",
+    ],
+)
+def test_other_urls_are_not_allowed(url: str) -> None:
+    assert not is_allowed(url, ALLOWED)
+
+
+@pytest.mark.parametrize("url", ["https://hooks.example", "https://hooks.example/a", "ftp://a/"])
+def test_allowed_urls_end_with_a_slash(url: str, messages: Messages) -> None:
+    with messages.raises(SpecError):
+        parse_policy(f"notifications: ['{url}']")
+
+
+def test_no_urls_are_allowed_by_default() -> None:
+    assert parse_policy("").notifications == []

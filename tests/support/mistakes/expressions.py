@@ -36,7 +36,6 @@ IN_FILTERS = {
     "{text} == 'x'": "text == 'x'",
     "n => 1": "n >= 1",
     "n > 1,000": "n > 1000",
-    "text == “good”": "text == 'good'",
     "n == 1 or 2": "n in [1, 2]",
     "n > '3'": "n > 3",
     "text > 3": "float(text) > 3",

@@ -40,7 +40,7 @@ BENCH_ROUNDS ?= 3
 # Fraction of the rows with which throughput and ablation run.
 BENCH_SIZE ?= 1
 # Five jobs with two faults each cover each kind of fault once.
-# CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/chaos.md.
+# CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/contributing/chaos.md.
 CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1
 CHAOS_OPTIONS ?= --at-once 3
@@ -199,7 +199,7 @@ e2e: $(VENV)/.test $(CHART)/charts ## Run the end-to-end tests on the cluster of
 	$(PYTEST) tests/e2e -n 3 --dist loadgroup
 
 .PHONY: transcript
-transcript: $(VENV)/.browser $(CHART)/charts ## Record docs/transcript.md and docs/cli-transcript.md with images, on the cluster of KUBECONFIG
+transcript: $(VENV)/.test $(CHART)/charts ## Record docs/transcript.md on the cluster of KUBECONFIG
 	$(PYTEST) tests/e2e/test_transcript.py --write-transcript
 
 # The commit from which `make upgrade` upgrades. Its images are built.
@@ -330,7 +330,7 @@ FEED_OPTIONS ?=
 feed: $(VENV)/.test ## Measure how fast an actor pool is fed, against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/feed.py $(FEED_OPTIONS)
 
-# TRAPS_OPTIONS=--write writes the table of docs/comparison.md.
+# TRAPS_OPTIONS=--write writes the table of docs/contributing/traps.md.
 TRAPS_OPTIONS ?=
 .PHONY: traps
 traps: $(VENV)/.daft ## Read inputs that are easily read wrongly, with this product and with other tools

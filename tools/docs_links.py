@@ -1,7 +1,8 @@
-"""MkDocs hook that rewrites links to files outside docs/.
+"""MkDocs hook that rewrites links to files outside the site.
 
-In the repository, these links are relative paths. The site does not contain the files, so the links
-become links to the repository (REPOSITORY_URL), or plain text if its URL is not set.
+In the repository, these links are relative paths. The site has neither files outside docs/ nor
+docs/contributing/, so the links become links to the repository (REPOSITORY_URL), or plain text if
+its URL is not set.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ import os
 import re
 from typing import Any
 
-_OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]+)\)")
+_OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./|contributing/)([^)\s]+)\)")
+_DIRECTORIES = {"../": "", "contributing/": "docs/contributing/"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Return the page with its links to files outside docs/ replaced."""
+    """Return the page with its links to files outside the site replaced."""
     repository = os.environ.get("REPOSITORY_URL", "").rstrip("/")
 
     def replaced(match: re.Match[str]) -> str:
-        text, path = match[1], match[2].removeprefix("../")
+        text, path = match[1], _DIRECTORIES[match[2]] + match[3]
         return f"[{text}]({repository}/blob/main/{path})" if repository else text
 
     return _OUTSIDE.sub(replaced, markdown)

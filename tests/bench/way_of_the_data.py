@@ -1,4 +1,5 @@
-"""Prints the modules that a row enters, in this order, and their number. See docs/architecture.md.
+"""Prints the modules that a row enters, in this order, and their number
+(docs/contributing/architecture.md).
 
 Runs jobs in one process without Ray, from the prepared attempt to the end of the pass: reading, a
 step, a model, the commit. A module is entered when one of its functions is called; modules of

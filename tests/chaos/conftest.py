@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--faults", type=int, default=2, help="The number of faults for each job.")
     group.addoption("--at-once", type=int, default=5, help="The number of jobs at a time.")
     group.addoption("--seed", type=int, default=1, help="The seed of the plans.")
-    group.addoption("--write", action="store_true", help="Record docs/chaos.md.")
+    group.addoption("--write", action="store_true", help="Record docs/contributing/chaos.md.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

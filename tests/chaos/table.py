@@ -1,4 +1,4 @@
-"""The results as a table, for docs/chaos.md."""
+"""The results as a table, for docs/contributing/chaos.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chaos.runner import Injected, Result
 
 _HEAD = """# Chaos test results
 
-This page was recorded by
+This page is for contributors: jobs on a cluster while faults are injected. It was recorded by
 
     make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} \\
         CHAOS_OPTIONS="--faults {faults} --at-once {at_once} --write"
@@ -50,7 +50,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a run, which docs/chaos.md repeats."""
+    """The options of a run, which docs/contributing/chaos.md repeats."""
 
     seed: int
     faults: int
@@ -58,7 +58,7 @@ class Options:
 
 
 def page(results: list[Result], faulty: Counter[str], options: Options) -> str:
-    """Return the text of docs/chaos.md."""
+    """Return the text of docs/contributing/chaos.md."""
     faults = Counter(one.fault for one in _faults(results))
     return _HEAD.format(
         jobs=len(results),

@@ -1,6 +1,6 @@
 """Each input row is written exactly once or is a failed row, regardless of the injected faults.
 
-`make chaos` runs this. With --write, the printed table is written to docs/chaos.md.
+`make chaos` runs this. With --write, the printed table is written to docs/contributing/chaos.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from chaos.table import Options, page
 from support.cluster.deployment import ROOT
 from support.cluster.statuses import watched
 
-PAGE = ROOT / "docs" / "chaos.md"
+PAGE = ROOT / "docs" / "contributing" / "chaos.md"
 
 
 @pytest.fixture

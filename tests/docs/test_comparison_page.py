@@ -9,9 +9,11 @@ from traps.cases import KINDS
 from traps.table import BEGIN, END
 from traps.verdict import MAX_REFUSED
 
+PAGE = (ROOT / "docs/comparison.md").read_text()
+
 
 def table() -> list[list[str]]:
-    page = (ROOT / "docs/comparison.md").read_text()
+    page = (ROOT / "docs/contributing/traps.md").read_text()
     lines = page.split(BEGIN)[1].split(END)[0].strip().splitlines()
     return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines[2:]]
 
@@ -19,7 +21,11 @@ def table() -> list[list[str]]:
 def test_table_has_a_row_for_each_kind_of_input() -> None:
     assert [row[0] for row in table()] == [*KINDS.values(), "all"]
     assert all(int(row[1]) >= 4 for row in table())
-    assert f"{len(KINDS)} cases" in (ROOT / "docs/comparison.md").read_text()
+
+
+def test_page_has_the_totals_of_the_table() -> None:
+    assert f"{len(KINDS)} cases" in PAGE
+    assert f"| {' | '.join(table()[-1])} |" in PAGE
 
 
 def test_product_is_never_silently_wrong_in_the_table() -> None:

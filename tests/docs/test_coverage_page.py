@@ -1,4 +1,4 @@
-"""docs/coverage.md lists 81 features with their locations, and every name on the page exists."""
+"""The page about coverage lists 81 features with their locations, and every name on it exists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchinference.spec.report import Report
 from generators.reference import reference
 from support.documents.pages import ROOT
 
-PAGE = (ROOT / "docs/coverage.md").read_text()
+PAGE = (ROOT / "docs/contributing/coverage.md").read_text()
 ROW = re.compile(r"\| (\d+) \| (.+?) \| (.+) \|")
 FIELD = re.compile(r"\| \**`([\w.\[\]]+)`\** \| (.+)")
 REASONS = ("not offered", "not in the product", "does not exist", "out of scope")

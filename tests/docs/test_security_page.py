@@ -1,4 +1,4 @@
-"""docs/security.md names existing tests, and lists all policy violations of the tests."""
+"""The pages about security name existing tests, and list all policy violations of the tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from support.documents.policy_violations import VIOLATIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
-CITED = re.findall(r"\[(test_\w+)\]\(\.\./(tests/[\w/]+\.py)\)", PAGE)
+TESTS = (ROOT / "docs/contributing/security-tests.md").read_text(encoding="utf-8")
+CITED = re.findall(r"\[(test_\w+)\]\((?:\.\./)+(tests/[\w/]+\.py)\)", PAGE + TESTS)
 
 
 def test_each_cited_test_exists() -> None:

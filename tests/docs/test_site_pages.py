@@ -19,6 +19,24 @@ from support.program import run_program
 
 OPERATOR = ROOT / "operator/src/batchinference_operator"
 PAGES_WITH_JOBS = ["docs/index.md", "docs/migration.md"]
+REFERENCE, RECORDING = "reference.md", "transcript.md"
+MAX_WORDS = 50_000
+"""Words of all other pages of the site. If a page becomes longer, another one becomes shorter."""
+
+
+def test_pages_of_the_site_are_short_enough_to_be_read() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = set(re.findall(r"[:-] ([\w.-]+\.md)$", navigation, re.MULTILINE))
+    pages -= {REFERENCE, RECORDING}
+    words = {page: len((ROOT / "docs" / page).read_text().split()) for page in pages}
+    assert sum(words.values()) <= MAX_WORDS, words
+
+
+def test_reference_is_the_last_result_of_a_search() -> None:
+    found = re.findall(
+        r"^  boost: ([\d.]+)$", (ROOT / "docs" / REFERENCE).read_text(), re.MULTILINE
+    )
+    assert [float(boost) < 1 for boost in found] == [True]
 
 
 def test_install_page_has_each_extra_and_its_packages() -> None:

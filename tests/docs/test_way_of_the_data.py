@@ -1,4 +1,4 @@
-"""The modules that a row enters are those of docs/architecture.md."""
+"""The modules that a row enters are those of docs/contributing/architecture.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _bench(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def listed() -> list[set[str]]:
     """Return the modules of each table of the section."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contributing" / "architecture.md").read_text(encoding="utf-8")
     section = page.split(SECTION)[1].split("\n### ")[0]
     tables = section.split("| --- | --- |")[1:]
     return [

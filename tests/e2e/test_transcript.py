@@ -3,8 +3,7 @@ and have ended.
 
 One is the example text-embeddings. In the other one, a step raises an error for each row. Each job
 waits at a gate until it has been recorded: no test depends on how fast the commands are.
-docs/transcript.md and docs/cli-transcript.md are recordings of these tests: `make transcript`. The
-second one has images of the page.
+docs/transcript.md is a recording of what kubectl shows: `make transcript`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from e2e.job_pages import fetched_page, write_images
+from e2e.job_pages import fetched_page
 from e2e.jobs import Example
-from e2e.transcripts import CommandLine, anonymous, check_page, in_team, is_watched
+from e2e.transcripts import CommandLine, anonymous, check_page, is_watched
 from support.cluster.kubectl import Kubectl, Object, condition
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import Statuses, WatchingKubectl
@@ -50,33 +49,17 @@ RUNNING, RETRIED, FAILED, FINISHED = (
 )  # fmt: skip
 PHASES = {RUNNING: "running", RETRIED: "running", FAILED: "failed", FINISHED: "succeeded"}
 """The phase on the page of `ui`, by the state of the job."""
-IMAGES = {
-    RUNNING: "cluster-running",
-    RETRIED: "cluster-retried",
-    FAILED: "cluster-failed",
-    FINISHED: "cluster-finished",
-}
 WORKERS = r"cpu \d+/\d+ ready"
-KUBECTL_PAGE, COMMANDS_PAGE = "docs/transcript.md", "docs/cli-transcript.md"
-KUBECTL_HEAD = """# A job as kubectl shows it
+PAGE = "docs/transcript.md"
+HEAD = """# A job as kubectl shows it
+
+This page shows what kubectl prints for a job that succeeds, and for one that is retried and fails.
 
 Recorded by `make transcript` on a cluster with KubeRay 1.6. The first job is the example
-[text-embeddings](../examples/text-embeddings/job.yaml) with one worker, and with a step that waits
-until the running job has been recorded. In the second job, a step raises an error for each row. Its
-first attempt allows no failed row. Then `errors.maxRows` is raised to 100 for its only retry, which
-`retry.onCause: {Application: Retry}` allows. A test compares the columns and fields that kubectl
-shows with those on this page. The prices of this cluster are high, because its pods request few
-CPUs.
-"""
-COMMANDS_HEAD = """# Jobs as the command line shows them
-
-Recorded by `make transcript` on a cluster with KubeRay 1.6, with the jobs of
-[kubectl output](transcript.md). A test compares fields, states and messages with those on this
-page. Of `status --watch`, only the first line of each state and the last line are kept. Of logs,
-only the lines of the driver are kept, without the output of Ray.
-[cli.md](cli.md#progress-and-failed-rows) describes the commands. The message of the failed job has
-the number of failed rows when the limit was [exceeded](jobs.md#bad-rows). The images show the page
-of the job in [`batchinference ui`](cli.md#jobs-in-the-browser) in the same states.
+[text-embeddings](../examples/text-embeddings/job.yaml). In the second one, a step raises an error
+for each row. Its first attempt allows no failed row; then `errors.maxRows` is raised to 100 for its
+only retry, which `retry.onCause: {Application: Retry}` allows. A test compares columns and fields
+with this page.
 """
 
 
@@ -102,11 +85,6 @@ class Recording:
     def commands(self) -> dict[str, list[Shown]]:
         """What the command line shows, by the state of the job."""
         return {title: state.commands for title, state in self.states.items()}
-
-    @property
-    def pages(self) -> dict[str, str]:
-        """The HTML of the pages of `ui`, by the names of their images."""
-        return {IMAGES[title]: state.page for title, state in self.states.items()}
 
     def shown(self, state: str, verb: str) -> Shown:
         (found,) = (
@@ -213,7 +191,6 @@ def _record_success(
     table: list[str] = []
     with watched(kubectl, NAME, table):
         wait_for_rows(kubectl, NAME)
-        described = _kubectl(kubectl, "describe", "bi", NAME)
         shown = [command_line("status", NAME)]
         page = fetched_page(command_line, NAME)
         with command_line.watching(NAME, shown):
@@ -223,8 +200,7 @@ def _record_success(
             wait = ("wait", "--for=condition=Complete", f"bi/{NAME}", f"--timeout={seconds:.0f}s")
             waited = _kubectl(kubectl, *wait, timeout=seconds + 10)
             complete = kubectl.wait_complete(NAME, JOB_END)
-    after = _kubectl(kubectl, "describe", "bi", NAME)
-    return [_table(NAME, table), described, waited, after], State(shown, page), complete
+    return [_table(NAME, table), waited], State(shown, page), complete
 
 
 def _record_failure(
@@ -296,7 +272,7 @@ def watched(kubectl: Kubectl, name: str, lines: list[str]) -> Iterator[None]:
 
 @pytest.fixture
 def write(request: pytest.FixtureRequest) -> bool:
-    """Return whether the pages are written, and not only compared."""
+    """Return whether the page is written, and not only compared."""
     return bool(request.config.getoption("--write-transcript"))
 
 
@@ -304,17 +280,7 @@ def test_page_has_the_columns_and_fields_that_kubectl_shows(
     kubectl: Kubectl, recording: Recording, write: bool
 ) -> None:
     sections = anonymous({"": recording.kubectl}, kubectl.namespace)
-    check_page(KUBECTL_PAGE, KUBECTL_HEAD, sections, {}, write=write)
-
-
-def test_page_has_the_fields_and_messages_that_the_command_line_shows(
-    kubectl: Kubectl, recording: Recording, write: bool
-) -> None:
-    sections = anonymous(recording.commands, kubectl.namespace)
-    if write:
-        pages = recording.pages.items()
-        write_images({image: in_team(html, kubectl.namespace) for image, html in pages})
-    check_page(COMMANDS_PAGE, COMMANDS_HEAD, sections, IMAGES, write=write)
+    check_page(PAGE, HEAD, sections, write=write)
 
 
 def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) -> None:

@@ -1,7 +1,6 @@
-"""Runs commands against jobs on the cluster, and compares what they show with pages of docs/.
+"""Runs commands against jobs on the cluster, and compares what kubectl shows with a page of docs/.
 
-Numbers, times and what depends on timing may differ from a page; columns, fields, states and
-messages may not.
+Numbers and times may differ from the page; columns and fields may not.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from support.cluster.deployment import ROOT
 from support.cluster.kubectl import Kubectl
 from support.cluster.object_store import KEYS, ObjectStore
-from support.documents.recordings import Shown, compare_with_page, masked, page_of, thinned
+from support.documents.recordings import Shown, compare_with_page, page_of, thinned
 from support.timeouts import scaled
 
 COMMAND_SECONDS = 120
@@ -31,9 +30,6 @@ _LOG_LINE = re.compile(
     r"^(?:\d{4}-\S+Z [^:]+|[\w-]+(?=: (?:connecting|preparing|running|finalizing)\b)): (\w+)"
 )
 """A line of a log that the driver itself has added. The others are the output of Ray."""
-_STATES = ("preparing", "running", "succeeded", "failed")
-_VARYING = {"", "failed rows", "retries", "speed", "stage", "steps", "workers"}
-"""Fields of `status` that depend on timing."""
 
 
 @dataclass(frozen=True)
@@ -137,23 +133,9 @@ def _state(line: str) -> str:
 
 
 def shape(shown: Shown) -> list[str]:
-    """Return what must be the same on a page."""
-    program, verb, *_ = shown.command.split()
-    lines = shown.lines
-    if program == "kubectl":
-        fields = [found.group(1) for line in lines if (found := _FIELD.match(line))]
-        return fields or lines[0].split()
-    if is_watched(shown):
-        return [_state(lines[-1])]
-    if shown.text.startswith(f"{verb}: "):
-        return masked(lines)
-    if verb == "errors":
-        return masked(line for line in lines if not line.startswith("  values: "))
-    if verb == "logs":
-        states = [found.group(1) for line in lines if (found := _LOG_LINE.match(line))]
-        return list(dict.fromkeys(state for state in states if state in _STATES))
-    names = [re.split(r"\s{2,}", line)[0] for line in lines]
-    return [name for name in names if name not in _VARYING]
+    """Return what must be the same on the page."""
+    fields = [found.group(1) for line in shown.lines if (found := _FIELD.match(line))]
+    return fields or shown.lines[0].split()
 
 
 def anonymous(sections: dict[str, list[Shown]], namespace: str) -> dict[str, list[Shown]]:
@@ -176,18 +158,8 @@ def in_team(text: str, namespace: str) -> str:
     return text.replace(namespace, "team")
 
 
-def check_page(
-    page: str,
-    head: str,
-    sections: dict[str, list[Shown]],
-    images: Mapping[str, str],
-    *,
-    write: bool,
-) -> None:
-    """Fail if a page of docs/ differs from these commands. With `write`, write it first.
-
-    `images` names the image of a section in docs/images by the title of the section.
-    """
+def check_page(page: str, head: str, sections: dict[str, list[Shown]], *, write: bool) -> None:
+    """Fail if a page of docs/ differs from these commands. With `write`, write it first."""
     if write:
-        (ROOT / page).write_text(page_of(head, sections, images))
+        (ROOT / page).write_text(page_of(head, sections))
     compare_with_page(page, sections, shape, "make transcript")

@@ -5,7 +5,7 @@
     product     runs the job of a case with BatchInference
     peers       the few lines that a user of another tool writes for the same input
     cases       the cases, by topic
-    page        the table of docs/comparison.md
+    page        the table of docs/contributing/traps.md
 
 `python -m traps` runs all cases (`make traps`). tests/pipeline/data/test_traps.py runs them through
 BatchInference alone, without Ray.

@@ -4,7 +4,7 @@
     python -m traps --cases R04 R06.a        some cases
     python -m traps --tools daft             some tools
     python -m traps --verbose                with the messages, and how wrong rows differ
-    python -m traps --write                  writes the table into docs/comparison.md
+    python -m traps --write                  writes the table into docs/contributing/traps.md
 
 Fails if BatchInference is silently wrong in a case, or refuses one without a documented reason.
 """
@@ -31,7 +31,7 @@ from traps.cases import CASES
 from traps.verdict import MAX_REFUSED, Judged, Verdict
 from traps.worker import OFFLINE, OURS
 
-PAGE = ROOT / "docs/comparison.md"
+PAGE = ROOT / "docs/contributing/traps.md"
 NAMES = {OURS: "BatchInference", **peers.NAMES}
 SECONDS_TO_START, SECONDS_PER_CASE = 120, 45
 OWN_SECONDS_PER_CASE = 180

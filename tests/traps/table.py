@@ -1,4 +1,4 @@
-"""The results as text, and as the table of docs/comparison.md."""
+"""The results as text, and as the table of docs/contributing/traps.md."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def counted(judged: Iterable[Judged]) -> str:
 
 
 def section(results: Results) -> str:
-    """Return the table of docs/comparison.md between its markers, and what BatchInference refuses:
-    the first of the results."""
+    """Return the table of docs/contributing/traps.md between its markers, and what BatchInference
+    refuses: the first of the results."""
     head = [
         "| case | variants |" + "".join(f" {tool} |" for tool in results),
         "| --- | --- |" + " --- |" * len(results),

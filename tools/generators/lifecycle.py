@@ -1,8 +1,7 @@
-"""Generates docs/lifecycle.md: phases, transitions and failure causes."""
+"""Generates docs/lifecycle.md: phases, transitions and retries."""
 
 from __future__ import annotations
 
-from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 
 MEANINGS = {
@@ -88,16 +87,16 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
 """The possible next phases of each phase, and when they follow. None is a job without a phase."""
 _INTRODUCTION = """# The life of a job
 
-This page is generated from the code by `make generate`. `status.phase` of a BatchInference is a
-summary for people. Programs should use the conditions ([cluster.md](cluster.md#watching)).
+This page lists the phases of a BatchInference, when they change, and when attempts are retried.
+Programs should use the [conditions](cluster.md#watching) instead of `status.phase`.
 """
 _CAUSES = """
 ## Causes
 
-`status.attempts[].cause` contains the cause of a failed attempt, and `message` the original
-message. If the cause is retried, the operator starts another attempt, with a new RayJob and a new
-cluster, until `retry.maxAttempts` attempts have failed. `retry.onCause` sets for single causes
-whether they are retried:
+`status.attempts[].cause` contains the [cause](troubleshooting.md#causes-of-failure) of a failed
+attempt, and `message` the original message. If the cause is retried, the operator starts another
+attempt, with a new RayJob and a new cluster, until `retry.maxAttempts` attempts have failed.
+`retry.onCause` sets for single causes whether they are retried:
 
 ```yaml
 retry:
@@ -108,42 +107,28 @@ retry:
 ```
 
 With `retry.outOfMemory`, an attempt after `OutOfMemory` requests more memory
-([cluster.md](cluster.md#attempts-deadlines-and-cleanup)). Ray retries single tasks within an
-attempt. These retries have no cause and do not count.
-
-| cause | retried | meaning |
-| --- | --- | --- |
-"""
-_BACKSTOP = """
-If the operator is unavailable when a deadline passes, KubeRay ends the attempt later. Its cause is
-then `DeadlineExceeded` as well
-([operations.md](operations.md#when-the-operator-is-unavailable)).
+([Attempts](cluster.md#attempts-deadlines-and-cleanup)). Ray retries single tasks within an
+attempt. These retries have no cause and do not count. If the operator is unavailable when a
+deadline passes, KubeRay
+[ends the attempt later](operations.md#when-the-operator-is-unavailable).
 """
 
 
-def diagram() -> str:
-    """Return the transitions as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
-    for before, following in TRANSITIONS.items():
-        lines += [f"  {before or '[*]'} --> {after}" for after in following]
-    return "\n".join(lines)
+def phases() -> str:
+    """Return a row for each phase: its meaning, when it begins, and the next phases."""
+    rows = []
+    for phase in Phase:
+        begins = dict.fromkeys(each[phase] for each in TRANSITIONS.values() if phase in each)
+        following = ", ".join(TRANSITIONS[phase]) or "-"
+        rows.append(f"| {phase} | {MEANINGS[phase]} | {'; '.join(begins)} | {following} |\n")
+    return "".join(rows)
 
 
 def lifecycle_page() -> str:
     """Return docs/lifecycle.md."""
-    phases = "".join(f"| {phase} | {MEANINGS[phase]} |\n" for phase in Phase)
-    transitions = "".join(
-        f"| {before or 'created'} | {after} | {why} |\n"
-        for before, following in TRANSITIONS.items()
-        for after, why in following.items()
-    )
-    causes = "".join(
-        f"| `{cause}` | {'yes' if cause.retried else 'no'} | {cause.meaning} |\n" for cause in Cause
-    )
     return (
-        f"{_INTRODUCTION}\n```mermaid\n{diagram()}\n```\n\n"
-        f"| phase | meaning |\n| --- | --- |\n{phases}\n"
-        "A job has no phase right after it was created.\n\n"
-        f"| from | to | when |\n| --- | --- | --- |\n{transitions}"
-        f"{_CAUSES}{causes}{_BACKSTOP}"
+        f"{_INTRODUCTION}\n"
+        f"| phase | meaning | begins when | next |\n| --- | --- | --- | --- |\n{phases()}\n"
+        "A job has no phase right after it was created.\n"
+        f"{_CAUSES}"
     )

@@ -22,12 +22,16 @@ from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
 from batchinference.spec.schema import Schema, expanded_schema
 from batchinference.spec.status import BatchInferenceStatus
 
-_INTRODUCTION = f"""# Field reference
+_INTRODUCTION = f"""---
+search:
+  boost: 0.1
+---
 
-This page is generated from the code by `make generate`.
-It lists the type, the default and the meaning of every field of a `{KIND}` of `{API_VERSION}`.
-The last sections list the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedules.md)) and of
-`_batchinference/report.json` ([report.md](report.md)).
+# Field reference
+
+This page lists the type, the default and the meaning of every field of a `{KIND}` of
+`{API_VERSION}`, and in its last sections of a `{SCHEDULE_KIND}` ([Schedules](schedules.md)) and of
+`_batchinference/report.json` ([The report of a job](report.md)).
 Fields in **bold** are required. If a field such as `format` or `runtime` selects the other fields,
 each of its values has its own table.
 

@@ -21,14 +21,6 @@ OWN_CODE = Path(__file__).parent / "own_code.py"
 """The user module that python steps name as `own_code:NAME`."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--write-first-run",
-        action="store_true",
-        help="Write docs/first-run.md from the commands of the README.",
-    )
-
-
 @pytest.fixture(scope="session")
 def own_code() -> Path:
     """Make the user module importable for jobs without Ray, and return its file."""

@@ -1,4 +1,4 @@
-"""The guarantees of docs/exactly-once.md, each for each kind of job."""
+"""The guarantees of docs/contributing/protocol.md, each for each kind of job."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_missing_requirements_are_reported_before_ray_starts(
     assert sorted(tmp_path.rglob("*")) == before
     if "cannot be used" not in message:
         run = invoke_without_ray("run", file)
-        assert run.exit_code != 0
+        assert run.exit_code == 2
         assert re.sub(r"^spec\.steps\[0\]\.\w+: ", "", message) in run.stderr
         assert "starting Ray" not in run.stderr
 

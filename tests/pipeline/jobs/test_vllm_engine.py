@@ -1,4 +1,7 @@
-"""The runtime `vllm` with the real engine, in an environment of its own (docs/testing.md)."""
+"""The runtime `vllm` with the real engine, in an environment of its own.
+
+docs/contributing/testing.md describes this environment.
+"""
 
 from __future__ import annotations
 

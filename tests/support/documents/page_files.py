@@ -79,7 +79,6 @@ def write_files(folder: Path) -> None:
         "photos",
         "speech",
         "films",
-        "vectors",
         "shards",
         "labels",
         "models",
@@ -105,7 +104,6 @@ def write_files(folder: Path) -> None:
     soundfile.write(folder / "speech/a.flac", np.zeros((44100, 2)), 44100)
     write_video(folder / "films")
     write_media(folder)
-    np.save(folder / "vectors/a.npy", np.arange(6.0).reshape(3, 2))
     with tarfile.open(folder / "shards/0.tar", "w") as archive:
         for name in PHOTOGRAPHS:
             add_member(archive, f"{name}.jpg", (folder / f"photos/{name}.jpg").read_bytes())

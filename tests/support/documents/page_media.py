@@ -1,50 +1,26 @@
-"""The images, audio and videos that the jobs of docs/formats.md read."""
+"""The images and documents that the jobs of docs/formats.md read."""
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 from PIL import Image
 
 from support.inputs.document_files import docx_with, mail_of, pdf_of, pptx_with
-from support.inputs.media_files import exif, quarters, saved, turn_film, write_film
-from support.inputs.photographs import photograph
-
-RATE = 8000
+from support.inputs.media_files import saved
 
 
 def write_media(folder: Path) -> None:
     """Write the files below a folder."""
-    for name in (
-        "phone",
-        "logos",
-        "x-rays",
-        "scans",
-        "camera-trap",
-        "calls",
-        "phone-films",
-        "papers",
-    ):
+    for name in ("x-rays", "scans", "papers"):
         (folder / name).mkdir()
-    picture = Image.fromarray(quarters())
-    (folder / "phone/a.jpg").write_bytes(saved(picture, "JPEG", exif=exif(6), quality=95))
-    (folder / "logos/a.png").write_bytes(saved(Image.new("RGBA", (8, 8), (200, 0, 0, 0)), "PNG"))
     values = np.linspace(0, 4095, 64).reshape(8, 8).astype(np.uint16)
     (folder / "x-rays/a.tif").write_bytes(saved(Image.fromarray(values), "TIFF"))
     pages = [Image.new("RGB", (30, 40), colour) for colour in ("white", "gray", "black")]
     scan = saved(pages[0], "TIFF", save_all=True, append_images=pages[1:])
     (folder / "scans/a.tif").write_bytes(scan)
-    shot = saved(Image.fromarray(photograph("coffee")), "JPEG")
-    (folder / "camera-trap/a.jpg").write_bytes(shot[:-2])
-    buffer = io.BytesIO()
-    soundfile.write(buffer, np.zeros(RATE), RATE, format="wav")
-    (folder / "calls/a.wav").write_bytes(buffer.getvalue()[:-2000])
-    film = write_film(folder / "phone-films/a.mp4", [quarters()] * 3, "libx264", "yuv420p")
-    turn_film(film, 0, 1, -1, 0)
     write_papers(folder / "papers")
 
 

@@ -37,5 +37,11 @@ def jobs(page: str) -> list[Document]:
     return [each for each in documents if "kind" in each or "write" in each]
 
 
+def parts_of_jobs(page: str) -> list[Document]:
+    """Return the specs in a page's blocks that begin with `read`, which readers put into a job."""
+    specs = (yaml.load(block, yaml.CSafeLoader) for block in blocks(page, "yaml"))
+    return [spec for spec in specs if "read" in spec]
+
+
 def name_of(job: Document) -> str:
     return str(job["metadata"]["name"])

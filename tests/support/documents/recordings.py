@@ -50,15 +50,11 @@ def masked(lines: Iterable[str]) -> list[str]:
     return [re.sub(r"\d+", "N", line) for line in lines]
 
 
-def page_of(
-    head: str, sections: Mapping[str, Sequence[Shown]], images: Mapping[str, str] | None = None
-) -> str:
-    """Return a page with a heading for each section that has a title, and with images by title."""
+def page_of(head: str, sections: Mapping[str, Sequence[Shown]]) -> str:
+    """Return a page with a heading for each section that has a title."""
     parts = [head]
     for title, commands in sections.items():
         parts += [f"## {title}\n"] if title else []
-        if image := (images or {}).get(title):
-            parts.append(f"![{title} in the browser](images/{image}.png)\n")
         parts += [shown.block for shown in commands]
     return "\n".join(parts)
 

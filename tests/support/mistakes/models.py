@@ -42,7 +42,7 @@ def _http(wrong: str, right: str, says: str) -> Mistake:
 
 _URL = "api: chat\n      url: http://localhost:8000/v1\n      name: m"
 MISTAKES = {
-    "a misspelled folder": _source("./modle", "'/work/model'"),
+    "a misspelled folder": _source("./modle", "/model'?"),
     "a folder without a model": _source("./m", "no config.json", {"m/notes.txt": ""}),
     "the folder above the model": _source("./m", "/m/bert'", {"m/bert/config.json": "{}"}),
     "a table as the model": _source("./reviews.csv", "folder of a model"),

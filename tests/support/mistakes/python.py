@@ -49,28 +49,12 @@ MISTAKES = {
     ),
     "a callable without a module": _field("callable: clean", "steps:clean"),
     "a path as the module": _field("callable: './steps.py:clean'", "steps:clean"),
-    "a dot before the function": _field("callable: steps.clean", "steps:clean"),
     "a call": _field("callable: 'steps:clean()'", "steps:clean"),
     "a lambda": _field("callable: 'lambda b: b'", "steps:NAME"),
-    "self in a function": _code("def clean(self, batch):\n    return batch\n", CLEAN,
-                                "Write 'def clean(batch)'"),
-    "async": _code(f"async {CLEAN}", CLEAN, "Remove 'async'"),
-    "yield": _code("def clean(batch):\n    yield batch\n", CLEAN, "Write return"),
-    "no return": _code("def clean(batch):\n    batch['m'] = batch['n']\n", CLEAN, "return batch"),
     "a text as the result": _code("def clean(batch):\n    return 'a'\n", CLEAN, "{'NAME': values}"),
-    "a text as a column": _code(
-        "def clean(batch):\n    return {'id': batch['id'], 'x': 'abc'}\n",
-        "def clean(batch):\n    return {'id': batch['id'], 'x': ['abc'] * len(batch['id'])}\n",
-        "Write ['abc'] * len(batch['id'])",
-    ),
     "a misspelled column in the code": _code(
         "def clean(batch):\n    return {'x': batch['txt']}\n",
         "def clean(batch):\n    return {'x': batch['text']}\n", "'text'?",
-    ),
-    "a batch as a row": Mistake(
-        _step(f"{{{CALLING}}}"), _step(f"{{{CALLING}, method: map}}"), STEP,
-        {"steps.py": "def clean(row):\n    return {'x': row['text'].upper()}\n"},
-        says="Set method: map",
     ),
     "a name that is not defined": _code(
         "def clean(batch):\n    return bacth\n", CLEAN, "'batch'?"
@@ -131,6 +115,40 @@ MISTAKES = {
         {"steps.py": "class Clean:\n    def __init__(self, path): ...\n"
                      "    def __call__(self, batch): return batch\n"},
         says="constructorArgs: {path: ...}",
+    ),
+    "a text as a column": _code(
+        "def clean(batch):\n    return {'id': batch['id'], 'x': 'abc'}\n",
+        "def clean(batch):\n    return {'id': batch['id'], 'x': ['abc'] * len(batch['id'])}\n",
+        "Write ['abc'] * len(batch['id'])",
+    ),
+    "no return": _code(
+        "def clean(batch):\n    batch['x'] = batch['n']\n",
+        "def clean(batch):\n    batch['x'] = batch['n']\n    return batch\n", "Add return batch",
+    ),
+    "async": _code("async def clean(batch):\n    return batch\n", CLEAN, "Remove 'async'"),
+    "yield": _code("def clean(batch):\n    yield batch\n", CLEAN, "Write return"),
+    "a list as the batch": _code(
+        "def clean(batch):\n    return [text for text in batch['text']]\n",
+        "def clean(batch):\n    return {'x': [text for text in batch['text']]}\n",
+        "Write return {'NAME': values}",
+    ),
+    "a column that does not exist": _code(
+        "def clean(batch):\n    return {'x': batch['txt']}\n",
+        "def clean(batch):\n    return {'x': batch['text']}\n", "did you mean 'text'?",
+    ),
+    "a batch as a row": _code(
+        "def clean(row):\n    return {'x': row['text'].upper()}\n",
+        "def clean(row):\n    return {'x': [text.upper() for text in row['text']]}\n",
+        "Set method: map",
+    ),
+    "a name without an import": _code(
+        "def clean(batch):\n    return {'x': np.abs(batch['n'])}\n",
+        "import numpy as np\ndef clean(batch):\n    return {'x': np.abs(batch['n'])}\n",
+        "Add 'import numpy as np'",
+    ),
+    "a dot before the function": _field("callable: 'steps.clean'", "Write steps:clean"),
+    "self in a function": _code(
+        "def clean(self, batch):\n    return batch\n", CLEAN, "Write 'def clean(batch)'"
     ),
     "json.py beside the job": Mistake(
         _step(f"{{{CALLING}}}"), _step(f"{{{CALLING}}}"), STEP, {"json.py": ""}, {},

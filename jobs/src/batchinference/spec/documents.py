@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.error import MarkedYAMLError
 
+from batchinference.spec.expression import parse_expression
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.platform_defaults import PlatformDefaults
@@ -41,6 +44,10 @@ _YAML_HINTS = {
 """Parts of PyYAML error messages, and the fixes that are added to these messages."""
 
 
+_EXPRESSION = re.compile(
+    r"(\w+): ?([^\W\d]\w*(?: not)?(?: in \[|\()[^{}\"]*?[\])][^,{}\"]*)(?=[,}])"
+)
+"""A value within {...} that has a comma in brackets, and its name."""
 MAX_VALUES = 1_000_000
 """Maximum number of values in a YAML text, with those that aliases repeat."""
 
@@ -145,7 +152,20 @@ def _reason(error: Exception, text: str) -> str:
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     reason = _indentation(error, text) or error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
-    return place + reason + next(hints, "")
+    return place + reason + (_quoted_expression(text, mark) or next(hints, ""))
+
+
+def _quoted_expression(text: str, mark: Any) -> str:
+    """Return the fix for an expression within {...}, which YAML ends at a comma."""
+    line = text.splitlines()[mark.line] if mark and mark.line < text.count("\n") else ""
+    for found in _EXPRESSION.finditer(line[:2048]):
+        if found.start(2) <= mark.column < found.end(2):
+            try:
+                parse_expression(found[2])
+            except ValueError:
+                return ""
+            return f". Write the expression in quotes: {found[1]}: {json.dumps(found[2])}"
+    return ""
 
 
 def _indentation(error: MarkedYAMLError, text: str) -> str:

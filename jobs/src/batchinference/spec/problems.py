@@ -477,7 +477,7 @@ def _not_one_of(value: _Value, expected: str) -> str:
     if isinstance(value.value, str) and (fix := UNSUPPORTED.get(value.value.lower())):
         return f"{value} is not supported. {fix}"
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
-    if len(known) == 1 and not near:
+    if len(known) == 1 and value.value is True:
         near = f". Write {known[0]}"
     if near and len(known) > MAX_LISTED:
         return f"{value} is unknown{near}"

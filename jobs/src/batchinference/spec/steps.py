@@ -275,6 +275,11 @@ class Step(SpecModel):
             update[name] = {**update.get(name, getattr(action, name)), key: place} if key else place
         return self.model_copy(update={self.kind: action.model_copy(update=update)})
 
+    @model_validator(mode="before")
+    @classmethod
+    def _check_divided(cls, value: object) -> object:
+        return _refuse_divided(value)
+
     @model_validator(mode="after")
     def _check(self) -> Step:
         given = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]

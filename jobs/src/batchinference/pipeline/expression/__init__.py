@@ -141,7 +141,7 @@ class ColumnExpression:
         self._tree = parse_expression(text)
         self.columns = sorted(columns_of(self._tree))
         self._as_lists = sorted(columns_with_items(self._tree))
-        self._known: dict[pa.Schema, Operand] = {}
+        self._known: dict[pa.Schema, Operand | UnsuitableTypes] = {}
 
     def is_known(self, table: pa.Table) -> bool:
         """Return whether a table has all columns of the expression."""
@@ -161,8 +161,14 @@ class ColumnExpression:
         """Return the expression of Arrow for these columns. Raises UnsuitableTypes."""
         schema = schema.remove_metadata()
         if schema not in self._known:
-            self._known[schema] = self._translate(schema)
-        return self._known[schema].expression
+            try:
+                self._known[schema] = self._translate(schema)
+            except UnsuitableTypes as error:
+                self._known[schema] = error
+        known = self._known[schema]
+        if isinstance(known, UnsuitableTypes):
+            raise UnsuitableTypes(known.message)
+        return known.expression
 
     def _translate(self, schema: pa.Schema) -> Operand:
         null_row = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)

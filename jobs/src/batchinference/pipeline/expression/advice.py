@@ -14,6 +14,8 @@ from batchinference.spec.expression import parse_expression, syntax_tree
 CONVERT = "Convert a column, for example with int(NAME)"
 _OF_TEXTS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")
 _OF_NUMBERS = ("abs", "round")
+MAX_PARTS = 200
+"""Maximum number of parts of an expression for which a fix is searched: each of them is tried."""
 MAX_FIXES = 4
 """Maximum number of parts of an expression that are corrected for a message."""
 Part = tuple[ast.expr, pa.DataType]
@@ -25,6 +27,8 @@ def advice(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
     raises an exception for a part that cannot be computed."""
     for _ in range(MAX_FIXES):
         tree = parse_expression(text)
+        if sum(1 for _ in ast.walk(tree)) > MAX_PARTS:
+            return CONVERT
         bad, types = _first_bad(tree, type_of)
         if bad is None:
             return f"Write {text}"

@@ -189,7 +189,8 @@ def test_missing_requirements_are_reported_before_ray_starts(
         ("json", b"PK\x03\x04", "is a zip archive or a workbook. "),
         ("json", b"PAR1\x15", "is a Parquet file. Read it with the format parquet"),
         ("parquet", b"PAR1\x15 damaged", None),
-        ("json", b"damaged", None),
+        ("json", b"text,stars\n", "is no JSON (b'text,stars\\n'...). Correct read.format"),
+        ("json", b"damaged\n{}\n", None),
     ],
 )
 def test_files_of_another_format_are_reported(

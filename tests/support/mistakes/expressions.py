@@ -46,11 +46,24 @@ IN_FILTERS = {
     "n ** 2 > 4": "n * n > 4",
     "lenght(text) > 3": "len(text) > 3",
     "text": "text is not None",
+    "df['text'] == 'x'": "text == 'x'",
+    "row.n > 1": "n > 1",
+    "{text} == 'x'": "text == 'x'",
+    "n > 1,000": "n > 1000",
+    "text + n == 'x'": "text + str(n) == 'x'",
+    "text[:3] == 'abc'": "startswith(text, 'abc')",
+    "re.match('a', text)": "matches(text, '^a')",
+    "n": "n is not None",
+    "len(text": "len(text) > 3",
     "len(txt) > 3": "len(text) > 3",
     "text == good": "text == 'good'",
 }
 """Expressions, and what the answer says to write."""
-SAYS = {"len(txt) > 3": "'text'?", "text == good": "in quotes: 'good'"}
+SAYS = {
+    "len(txt) > 3": "'text'?",
+    "len(text": "the ')' that is missing",
+    "text == good": "in quotes: 'good'",
+}
 """Parts of answers that do not have the whole expression."""
 IN_COLUMNS = {
     "a comma without quotes": Mistake(

@@ -47,6 +47,29 @@ MISTAKES = {
         _step("{callable: 'my-steps:clean'}"), _step("{callable: 'my_steps:clean'}"), STEP,
         {"my-steps.py": CLEAN}, {"my_steps.py": CLEAN}, "write my_steps:clean",
     ),
+    "a callable without a module": _field("callable: clean", "steps:clean"),
+    "a path as the module": _field("callable: './steps.py:clean'", "steps:clean"),
+    "a call": _field("callable: 'steps:clean()'", "steps:clean"),
+    "a lambda": _field("callable: 'lambda b: b'", "steps:NAME"),
+    "a text as the result": _code("def clean(batch):\n    return 'a'\n", CLEAN, "{'NAME': values}"),
+    "a misspelled column in the code": _code(
+        "def clean(batch):\n    return {'x': batch['txt']}\n",
+        "def clean(batch):\n    return {'x': batch['text']}\n", "'text'?",
+    ),
+    "a name that is not defined": _code(
+        "def clean(batch):\n    return bacth\n", CLEAN, "'batch'?"
+    ),
+    "an import that is missing": _code(
+        "def clean(batch):\n    return {'x': np.zeros(len(batch['id']))}\n",
+        "import numpy as np\ndef clean(batch):\n    return {'x': np.zeros(len(batch['id']))}\n",
+        "Add 'import numpy as np'",
+    ),
+    "a misspelled import": _code(
+        f"from h import gg\n{CLEAN}", f"from h import g\n{CLEAN}", "'g'?", others="g = 1\n"
+    ),
+    "a function in a function": _code(
+        "def outer():\n    def clean(batch): return batch\n", CLEAN, "at its top level"
+    ),
     "no colon after def": _code("def clean(batch) return batch\n", CLEAN, "line 1"),
     "no indentation": _code("def clean(batch):\nreturn batch\n", CLEAN, "line 2"),
     "a package that is not installed": _code(

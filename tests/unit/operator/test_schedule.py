@@ -93,15 +93,20 @@ def test_status_of_a_schedule() -> None:
 
 
 INVALID = {
-    "cron": ({"schedule": "61 * * * *"}, "spec: the schedule '61 * * * *' is invalid: Bad minute"),
+    "cron": (
+        {"schedule": "61 * * * *"},
+        "spec: the schedule '61 * * * *' is invalid in its minute. Write 0 to 59 as the first "
+        "field",
+    ),
     "six fields": (
         {"schedule": "0 0 * * * *"},
         "spec.schedule: expected five fields of a crontab such as 30 2 * * MON-FRI, got "
-        "'0 0 * * * *'",
+        "'0 0 * * * *'. Write \"0 * * * *\"",
     ),
     "no such day": (
         {"schedule": "0 0 30 2 *"},
-        "spec: the schedule '0 0 30 2 *' is invalid: Bad day-of-month",
+        "spec: the schedule '0 0 30 2 *' is invalid in its day-of-month. Write a day that the "
+        "month has, such as 1, as the third field",
     ),
     "zone": (
         {"timeZone": "Europe/Bonn"},

@@ -218,7 +218,7 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
 def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping[str, str]) -> str:
     expressions = list(step.facts.expressions)
     fix = _fix_of_expression(column, columns, expressions) if expressions else ""
-    if column in step.facts.adds and expressions:
+    if not fix and column in step.facts.adds and expressions:
         fix = f". '{column}' is a result of this step. Compute from it in a later step"
     if not fix and column in fields:
         fix = f". Write {fields[column]}"

@@ -35,7 +35,8 @@ class Cron:
             self.zone = ZoneInfo(zone)
         except (KeyError, ValueError, OSError):
             near = (name for name in sorted(available_timezones()) if name.endswith(f"/{zone}"))
-            fix = f"Write {next(near, 'a name of the IANA database such as Europe/Berlin')}"
+            known = "Use a name of the IANA database such as Europe/Berlin"
+            fix = next((f"Write {name}" for name in near), known)
             raise ValueError(f"the timeZone '{zone}' is unknown. {fix}") from None
         self._schedule = schedule
         try:

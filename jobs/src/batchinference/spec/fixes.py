@@ -31,6 +31,8 @@ _EXAMPLES = {
     "gate": "gate: {rows: 100, expect: mean(COLUMN) > 0.5}",
     "python": "python: {callable: 'steps:NAME'}",
     "apiVersion": "apiVersion: batchinference.dev/v1beta1",
+    "steps": "steps: [{name: NAME, filter: EXPRESSION}]",
+    "cache": "cache: {path: ./cache}",
     "metadata": "metadata: {name: my-name}",
     "task": "task: text-classification, or another task",
     "runtime": "runtime: transformers, or another runtime",
@@ -71,8 +73,8 @@ _FACTORS = {"k": 10**3, "M": 10**6}
 _PLAIN = re.compile(r"[^\W_][\w./-]*|\./[\w./-]*")
 """A text that YAML reads as a text, also in brackets."""
 _FLAGS = {
-    **dict.fromkeys(("yes", "on", "y", "1"), "true"),
-    **dict.fromkeys(("no", "off", "n", "0"), "false"),
+    **dict.fromkeys(("yes", "on", "y", "1", "true"), "true"),
+    **dict.fromkeys(("no", "off", "n", "0", "false"), "false"),
 }
 MAX_ITEMS = 60
 """Maximum number of characters of a text that is repeated as a list."""

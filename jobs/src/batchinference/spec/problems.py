@@ -300,8 +300,9 @@ def _field_below(parent: type[BaseModel] | None, name: str) -> str | None:
     found = {
         f"{field.alias or key}: {{{inner}: ...}}"
         for key, field in (parent.model_fields if parent else {}).items()
-        for model in _models_of(_without_none(_annotation(field)))
-        if (inner := name if name in _aliases(model) else meant_by(name, _aliases(model)))
+        for model in [_without_none(_annotation(field))]
+        if _is_model(model)
+        and (inner := name if name in _aliases(model) else meant_by(name, _aliases(model)))
     }
     return found.pop() if len(found) == 1 else None
 
@@ -377,7 +378,8 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
 
 def _is_name(field: str, value: object) -> bool:
     """Return whether the value is the name of a GPU in place of their number."""
-    return field == "gpu" and isinstance(value, str) and value[:1].isalpha()
+    is_model = isinstance(value, str) and re.fullmatch("[A-Za-z]+[0-9]+", value)
+    return field == "gpu" and bool(is_model)
 
 
 def _with_numbers(expected: str, context: dict[str, Any]) -> str:
@@ -475,6 +477,8 @@ def _not_one_of(value: _Value, expected: str) -> str:
     if isinstance(value.value, str) and (fix := UNSUPPORTED.get(value.value.lower())):
         return f"{value} is not supported. {fix}"
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
+    if len(known) == 1 and value.value is True:
+        near = f". Write {known[0]}"
     if near and len(known) > MAX_LISTED:
         return f"{value} is unknown{near}"
     return f"{value} is not one of {', '.join(known)}" + near

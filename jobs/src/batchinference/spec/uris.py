@@ -40,13 +40,12 @@ def _other_store(scheme: str, rest: str) -> str:
 
 def _check_uri(uri: str) -> str:
     if match := _INCOMPLETE_SCHEME.match(uri):
-        rest = uri[match.end() :]
-        fixed = f"{match[1]}://{rest if match[1].lower() == 'file' else rest.lstrip('/')}"
+        slashes = "" if match[1].lower() == "file" else "/"
+        fixed = f"{match[1]}://{uri[match.end() :].lstrip(slashes)}"
         message = "an address begins with '{scheme}://'. Write {fixed}"
         raise PydanticCustomError("uri_scheme", message, {"scheme": match[1], "fixed": fixed})
     scheme = scheme_of(uri)
-    rest = local_path(uri)
-    bucket = rest.split("/")[0]
+    bucket = (rest := local_path(uri)).split("/")[0]
     if fix := _other_store(scheme, rest):
         message = "the scheme '{scheme}://' is not supported. {fix}"
         raise PydanticCustomError("uri_scheme", message, {"scheme": scheme, "fix": fix})

@@ -84,6 +84,8 @@ _MEANT = {
     "chat": "openai",
     "mapBatches": "batch batches",
     "delimiter": "sep separator",
+    "limit": "nrows n_rows",
+    "notifications": "notify webhook",
     "columnNames": "names",
     "skipLines": "skiprows",
     "gpu": "gpus device num_gpus nvidia.com/gpu",

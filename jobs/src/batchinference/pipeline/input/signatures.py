@@ -41,9 +41,10 @@ def no_csv(head: bytes) -> str | None:
 def no_json(head: bytes) -> str | None:
     """Return what a JSON file with these first bytes really is, and what to do; None if it may be
     JSON."""
-    if re.match(rb"(\xef\xbb\xbf)?\s*([\[{]|$)", head) or b"\0" in head:
-        return packed_as(head)
-    return packed_as(head) or f"no JSON ({head[:16]!r}...). Correct read.format"
+    may_be = not head.strip() or b"\0" in head or re.search(rb"(?m)^(\xef\xbb\xbf)?\s*[\[{]", head)
+    return packed_as(head) or (
+        None if may_be else f"no JSON ({head[:16]!r}...). Correct read.format"
+    )
 
 
 def is_parquet(head: bytes) -> bool:

@@ -68,7 +68,8 @@ def test_submit_creates_the_jobs_and_schedules_of_a_file(
     named = submit(invoke, job, options=("--set", "day=tuesday", "--name", "tuesday"))
     assert named.stdout.startswith("batchinference/tuesday created")
     set_status(namespace, "daily", "Running")
-    again = submit(invoke, document("daily", write=stored["spec"]["write"], priority=3))
+    job["spec"]["priority"] = 3
+    again = submit(invoke, job, options=("--set", "day=monday"))
     assert again.stdout.startswith("batchinference/daily applied")
 
 
@@ -129,7 +130,7 @@ def test_status_and_watch_show_the_workers_of_the_running_attempt(
     target = Target("daily", namespace.name)
     assert watch_status(target, 1, lambda _: set_status(namespace, "daily", "Succeeded")) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "Running, 0 rows, workers cpu 1/2 ready + embed 0/1 ready, it is Running",
+        "starting workers and models, 0 rows, workers cpu 1/2 ready + embed 0/1 ready, it is Running",
         "Succeeded, 0 rows, it is Succeeded",
     ]
 
@@ -213,7 +214,7 @@ def test_jobs_of_a_namespace_are_listed(invoke: Invoke, namespace: Namespace) ->
     set_status(namespace, "daily", "Running", progress={"rows": 3, "total": 6, "percent": 50})
     shown = invoke("list", "-n", namespace.name).stdout.splitlines()
     assert shown[0].split()[:3] == ["job", "state", "rows"]
-    assert shown[1].split()[:2] == [f"{namespace.name}/daily", "Running"]
+    assert shown[1].split()[:2] == [f"{namespace.name}/daily", "starting"]
     (data,) = json.loads(invoke("list", "-n", namespace.name, "-o", "json").stdout)
     assert (data["state"], data["rows"], data["total"]) == ("Running", 3, 6)
 

@@ -74,13 +74,15 @@ def test_template_is_checked_before_the_job_and_when_a_replica_starts(
         loaded("text-generation", folder, ["text"], **fields)
 
 
-def test_deep_validation_names_the_step(source: Any) -> None:
+def test_deep_validation_names_the_step(source: Any, tmp_path: Path) -> None:
     model = {
         **{"runtime": "transformers", "task": "text-generation", "source": source(NO_SYSTEM)},
         **{"inputs": {"text": "text"}, "output": "out", "system": "Hm.", "prompt": "{text}"},
     }
     read = {"format": "items", "items": [{"text": "a"}]}
-    spec = parse(document(read=read, steps=[{"name": "ask", "model": model}])).spec
+    write = {"format": "parquet", "path": str(tmp_path / "out")}
+    steps = [{"name": "ask", "model": model}]
+    spec = parse(document(read=read, steps=steps, write=write)).spec
     (problem,) = (one for one in preflight(spec) if one.path.startswith("spec.steps[0]"))
     assert "no system role" in problem.message
 

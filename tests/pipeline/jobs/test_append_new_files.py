@@ -85,7 +85,7 @@ def test_new_files_are_reported_and_not_read_without_append(
     run_in_process(night(tmp_path, mode="error"))
     add(tmp_path, "b")
     run = run_in_process(night(tmp_path, mode="error"))
-    assert "(1 parts then, 2 now)" in str(run.report.message)
+    assert "--restart" in str(run.report.message)
     run_in_process(night(tmp_path))
     run = run_in_process(night(tmp_path, mode="error"))
     messages.check(run.report.message)

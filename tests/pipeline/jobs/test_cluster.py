@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -71,6 +72,7 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
         assert signal.getsignal(signal.SIGTERM) is handler
         assert len(started) == 1
     settings = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False}
+    settings["logging_level"] = logging.ERROR
     system = {
         "enable_metrics_collection": False,
         "idle_worker_killing_time_threshold_ms": cluster.IDLE_SECONDS * 1000,

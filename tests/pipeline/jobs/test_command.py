@@ -82,7 +82,7 @@ def check_printed(printed: str, directory: Path) -> None:
     assert states[:3] == [
         "demo: preparing",
         "demo: starting Ray on this machine",
-        "demo: running, 0 rows, 0 %",
+        "demo: starting workers and models, 0 rows, 0 %",
     ]
     assert states[-1].startswith("demo: finalizing, 45 rows, 100 %")
     summary = dict(

@@ -349,13 +349,13 @@ class TestAppends:
     def test_appended_rows_remain_when_the_base_starts_over(self, two_nights: Place) -> None:
         self.unfinished(two_nights, "first")
         two_nights.add(a="a1 changed")
-        assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
+        assert "--restart" in str(run_without_ray(self.night(two_nights)).message)
         two_nights.completes(self.night(two_nights, resume=False), "a1", "b1", "c1", "changed")
 
     def test_unfinished_append_starts_over_without_resume(self, two_nights: Place) -> None:
         self.unfinished(two_nights, "addition")
         two_nights.add(c="c1 changed")
-        assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
+        assert "--restart" in str(run_without_ray(self.night(two_nights)).message)
         two_nights.completes(
             self.night(two_nights, resume=False), "a1", "a2", "b1", "c1", "changed"
         )

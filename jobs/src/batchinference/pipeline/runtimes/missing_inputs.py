@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from pyarrow import types as kinds
 
 from batchinference.pipeline.arrow import decoded
-from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.spec.expression import root_of, written
@@ -76,6 +75,8 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
 
 def parts_of(model: Model) -> dict[str, ColumnExpression]:
     """Return the fields and items of inputs that the templates of a model read."""
+    from batchinference.pipeline.expression import ColumnExpression  # other workers do not need it
+
     return {
         field: ColumnExpression(
             f"'{{{field}}}'",

@@ -12,7 +12,6 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.expression import root_of
-from batchinference.spec.problems import did_you_mean
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
 """The name of an input, and the fields and items that are read from it."""
@@ -164,6 +163,8 @@ def _unused(name: str) -> PydanticCustomError:
 
 def _check_input(name: str, inputs: Mapping[str, str]) -> None:
     if name not in inputs:
+        from batchinference.spec.problems import did_you_mean  # workers do not need it
+
         known = did_you_mean(name, inputs) or f". Add it to inputs, or use {', '.join(inputs)}"
         raise _error(f"'{name}' is not an input{known}")
 

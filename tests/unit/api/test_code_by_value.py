@@ -99,6 +99,11 @@ CHANGED = {
              "class B:\n k = 2\nclass f(B):\n def __call__(s, x): return s.k"),
     "property": ("class f:\n @property\n def k(s): return 1\n def __call__(s, x): return s.k",
                  "class f:\n @property\n def k(s): return 2\n def __call__(s, x): return s.k"),
+    "function attribute": ("def f(x): return f.k\nf.k = 1", "def f(x): return f.k\nf.k = 2"),
+    "attribute of a helper": ("def g(): return g.k\ng.k = 1\ndef f(x): return g()",
+                              "def g(): return g.k\ng.k = 2\ndef f(x): return g()"),
+    "metaclass": ("class M(type):\n k = 1\nclass f(metaclass=M):\n def __call__(s, x): return f.k",
+                  "class M(type):\n k = 2\nclass f(metaclass=M):\n def __call__(s, x): return f.k"),
 }  # fmt: skip
 
 
@@ -110,6 +115,41 @@ def test_code_that_computes_the_same_has_the_same_hash(first: str, second: str) 
 @pytest.mark.parametrize(("first", "second"), CHANGED.values(), ids=CHANGED)
 def test_changed_code_has_another_hash(first: str, second: str) -> None:
     assert hash_of(first) != hash_of(second)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x):\n from own_utils import g\n return g(x)",
+        "def f(x):\n import own_utils as u\n return [u.g(y) for y in x]",
+        "def f(x): return (lambda: helper())()\ndef helper():\n from own_utils import g\n return g",
+        "class f:\n def __init__(s):\n  from own_package import part\n  s.g = part.g\n"
+        " def __call__(s, x): return s.g(x)",
+    ],
+)
+def test_a_changed_module_that_code_imports_when_it_runs_is_another_hash(
+    source: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own_package").mkdir()
+    hashes = set()
+    for value in (1, 1, 2):
+        for file in ("own_utils.py", "own_package/__init__.py", "own_package/part.py"):
+            text = "" if "init" in file else f"def g(x): return {value}\n"
+            (tmp_path / file).write_text(text)
+        step = {"name": "own", "python": {"callable": session(source)["f"]}}
+        job = Job(READ, WRITE, [step], directory=tmp_path)
+        with job.prepared():
+            hashes |= set(code_of(job.resource.spec).values())
+    assert len(hashes) == 2
+
+
+def test_a_decorator_may_give_an_argument_itself() -> None:
+    variables = session(
+        "import functools\n"
+        "def d(g): return functools.wraps(g)(lambda batch: g(batch, 1))\n"
+        "@d\ndef f(batch, k): return batch\n"
+    )
+    assert job_of(variables["f"]).code is not None
 
 
 RICH = """

@@ -43,6 +43,8 @@ def test_equal_frames_are_the_same_file_and_changed_ones_another() -> None:
     assert first != path_of(pd.DataFrame(rows | {"id": [1, 2, 4]}))
     parts = pa.concat_tables([table.slice(0, 1), table.slice(1)])
     assert path_of(pa.table({"a": []})) != path_of(pa.table({"b": []}))
+    empty = [pa.table({"a": pa.array([], kind)}) for kind in (pa.int64(), pa.string())]
+    assert path_of(empty[0]) != path_of(empty[1])
     assert path_of(table) == path_of(parts) == path_of(SimpleNamespace(to_arrow=lambda: table))
 
 
@@ -128,6 +130,8 @@ REFUSED = {
                          object),
     "no frame": 5,
     "array": pa.array([1]),
+    "series": pd.Series([1]),
+    "reader": pa.table({"a": [1]}).to_reader(),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import importlib.util
 import inspect
 import re
 import sys
@@ -114,7 +115,7 @@ def _check_call(value: Any, step: Mapping[str, Any], field: str) -> None:
         named = {**(step.get(setting) or {})}
         named |= (step.get(_REFERENCES) or {}) if given == 0 else {}
         try:
-            inspect.signature(code).bind(*[None] * given, **named)
+            inspect.signature(code, follow_wrapped=False).bind(*[None] * given, **named)
         except TypeError as error:
             what = f"the data and the values of {setting}" if given else f"the values of {setting}"
             problem = f"'{name}' does not take {what} ({error}). Change its parameters or {setting}"
@@ -181,6 +182,21 @@ def _globals_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, A
             yield from _globals_of(function, inner)
 
 
+def _imports_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, str]]:
+    """Yield the names and hashes of the modules that a function and the functions in it import when
+    they run."""
+    package = function.__globals__.get("__package__")
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME" and (package or not level.argval):
+            name = importlib.util.resolve_name("." * level.argval + step.argval, package)
+            for module in (name, *(f"{name}.{each}" for each in names.argval or ())):
+                yield from hashes_of_module(module).items()
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _imports_of(function, inner)
+
+
 def _content_of(value: Any) -> str:
     """Return a hash of what code computes with: its instructions and constants, and the values and
     the code that it uses. Equal code has the same hash in another process, at another line, and
@@ -233,8 +249,9 @@ class _ContentPickler(CloudPickler):
                 return ("builtin", value.__qualname__)
             case FunctionType():
                 used = dict(sorted({**dict(_globals_of(value, value.__code__))}.items()))
-                closure = dict(_closure_of(value))
-                return (value.__code__, value.__defaults__, value.__kwdefaults__, closure, used)
+                used |= dict(sorted(_imports_of(value, value.__code__)))
+                own = (value.__defaults__, value.__kwdefaults__, dict(sorted(vars(value).items())))
+                return (value.__code__, own, dict(_closure_of(value)), used)
             case CodeType():
                 names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
                 counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
@@ -245,7 +262,7 @@ class _ContentPickler(CloudPickler):
                     for name, member in sorted(vars(value).items())
                     if name not in _NO_CONTENT and not inspect.ismemberdescriptor(member)
                 }
-                return ("class", value.__qualname__, value.__bases__, members)
+                return ("class", value.__qualname__, value.__bases__, type(value), members)
             case set() | frozenset():
                 return ("set", sorted(map(_content_of, value)))
         if type(value).__module__.startswith("torch") and hasattr(value, "is_sparse"):

@@ -49,8 +49,14 @@ class Frame:
             return cls._of_table(_of_pandas(data))
         if hasattr(data, "to_arrow"):  # Polars, whose own conversion gives no views
             return cls._of_table(data.to_arrow())
+        if isinstance(data, pa.RecordBatchReader):  # a second job would have no rows
+            raise _refused("a RecordBatchReader is read only once. Pass data.read_all()")
         if hasattr(data, "__arrow_c_stream__"):
-            return cls._of_table(pa.table(data))
+            try:
+                table = pa.table(data)
+            except pa.ArrowInvalid as error:  # such as a Series
+                raise _refused(f"{error}. Pass a DataFrame or an Arrow table") from None
+            return cls._of_table(table)
         kind = with_article(type(data).__name__)
         raise _refused(
             f"{kind} is neither a mapping nor a table. Pass a DataFrame of pandas or Polars, an "
@@ -59,7 +65,9 @@ class Frame:
 
     @classmethod
     def _of_table(cls, table: Any) -> Frame:
-        content, digest = _parquet(table), hashlib.sha256(json.dumps(table.column_names).encode())
+        content, names = _parquet(table), table.column_names
+        kinds = [] if table.num_rows else [[str(column.type) for column in table.schema]]
+        digest = hashlib.sha256(json.dumps([*names, *kinds]).encode())  # hashes of rows have types
         for start in range(0, table.num_rows, CHUNK_ROWS):
             digest.update(b"".join(row_hashes(table.slice(start, CHUNK_ROWS))))
         return cls(content, digest.hexdigest()[:32])

@@ -62,7 +62,7 @@ class Job:
         """
         fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
         frame = _read_frame(fields)
-        code = _with_paths_of_code(fields)
+        code = _with_paths_of_code(fields, str(directory or Path.cwd()))
         document = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -197,15 +197,17 @@ def _read_frame(fields: dict[str, Any]) -> Frame | None:
     return frame
 
 
-def _with_paths_of_code(fields: dict[str, Any]) -> CodeByValue | None:
+def _with_paths_of_code(fields: dict[str, Any], directory: str) -> CodeByValue | None:
     """Put `module:name` in place of functions and classes of steps. Return the code that is in no
-    module, if there is any. Raises SpecError."""
+    module, if there is any. It may import modules in the directory. Raises SpecError."""
     if not _holds_code(fields["steps"]):
         return None
     from batchinference.api.code_by_value import CodeByValue
+    from batchinference.pipeline.steps.user_modules import import_path
 
     code = CodeByValue()
-    fields["steps"] = code.with_paths(fields["steps"], "spec.steps")
+    with import_path(directory):
+        fields["steps"] = code.with_paths(fields["steps"], "spec.steps")
     return code if code.names else None
 
 

@@ -62,6 +62,17 @@ TESTED = {
         "tests/docs/test_get_started.py",
         "test_commands_print_the_expected_output",
     ),
+    **{
+        (page, "yaml"): (
+            1,
+            "tests/docs/test_get_started.py",
+            name,
+        )
+        for page, name in (
+            ("docs/get-started.md", "test_commands_print_the_expected_output"),
+            ("docs/get-started.zh-CN.md", "test_translation_has_the_same_code"),
+        )
+    },
     ("docs/get-started.zh-CN.md", "csv"): (
         1,
         "tests/docs/test_get_started.py",
@@ -140,7 +151,8 @@ MAX_REASON = 40
 
 def content(block: CodeBlock) -> Document:
     """Return the mapping in a YAML block; an empty one for a block in another language."""
-    return dict(yaml.load(block.text, yaml.CSafeLoader)) if block.language == "yaml" else {}
+    found = yaml.load(block.text, yaml.CSafeLoader) if block.language == "yaml" else {}
+    return found if isinstance(found, dict) else {}
 
 
 def lines_of(block: CodeBlock) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from textwrap import indent
 
 import pandas as pd
 import pytest
@@ -46,8 +45,7 @@ def test_commands_print_the_expected_output(
     _, first, run, again, _ = blocks(PAGE, "bash")
     (preview,), (step,) = blocks(PAGE, "text"), blocks(PAGE, "yaml")
     assert without_seconds(printed(first)[-1]) == without_seconds(preview)
-    added = indent(step.removeprefix("steps:\n"), "  ")
-    job = Path("job.yaml").read_text().replace("  write:\n", f"{added}  write:\n")
+    job = Path("job.yaml").read_text().replace("  write:\n", f"{step}  write:\n")
     Path("job.yaml").write_text(job)
     assert "3 read, 2 written, 1 filtered" in printed(run)[0]
     Path("job.yaml").write_text(job.replace("mode: error", "mode: append"))

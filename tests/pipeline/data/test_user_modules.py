@@ -15,8 +15,8 @@ from batchinference.pipeline.steps.user_modules import check_callable
 RUNS = "raise AssertionError('the module was run')\n"
 FUNCTION = RUNS + "def f(batch): return batch\n"
 REFUSED = {
-    "relative import in a function": (
-        {"own_a.py": "def f(batch):\n from .own_b import g\n return g(batch)", "own_b.py": RUNS},
+    "relative import": (
+        {"own_a.py": f"'Steps.'\nfrom .own_b import g\n{FUNCTION}", "own_b.py": RUNS},
         "own_a:f",
         "line 2: 'from .own_b import g' needs a package, and own_a.py is a single module. Write "
         "'from own_b import g'",
@@ -64,6 +64,44 @@ ACCEPTED = {
     },
     "name that a function sets": {
         "own_p/steps.py": f"{RUNS}def make():\n global f\n f = print\nmake()"
+    },
+    **{
+        f"imports after {start}": {
+            "own_p/steps.py": f"import own_b\n{FUNCTION}",
+            "own_b.py": f"{start}\nimport own_lib",
+        }
+        for start in (
+            "import sys\nsys.path.append('lib')",
+            "import sys\nsys.modules['own_lib'] = sys",
+        )
+    },
+    "import after a module that changes the path": {
+        **{"own_p/steps.py": f"import own_b, own_lib\n{FUNCTION}", "own_b.py": "import own_c"},
+        "own_c.py": "import sys\nsys.path.append('lib')",
+    },
+    **{
+        f"relative import below {start}": {
+            "own_p/steps.py": f"import own_b\n{FUNCTION}",
+            "own_b.py": f"{start}:\n from .own_c import x",
+        }
+        for start in ("if TYPE_CHECKING", "if __name__ == '__main__'", "with suppress(ImportError)")
+    },
+    "main module": {"own_p/steps.py": f"import __main__\n{FUNCTION}"},
+    **{
+        f"name of a module with {code}": {
+            "own_p/steps.py": f"from own_b import __doc__, g\n{FUNCTION}",
+            "own_b.py": code,
+        }
+        for code in (
+            "setattr(sys.modules[__name__], 'g', print)",
+            "exec('g = 1')",
+            *(f"{scope}()['g'] = 1" for scope in ("vars", "locals", "globals")),
+            "match [1]:\n case [g]: pass",
+        )
+    },
+    "attribute of every module": {
+        "own_p/steps.py": f"from own_b import __doc__, __name__\n{FUNCTION}",
+        "own_b.py": RUNS,
     },
 }
 

@@ -6,6 +6,7 @@ Only what is certain is a problem: literals, and calls of a few functions of Pyt
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
@@ -14,7 +15,8 @@ import numpy as np
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _CONDITIONAL = (
-    *(ast.If, ast.IfExp, ast.Try, ast.While, ast.For, ast.Match, ast.BoolOp, ast.comprehension),
+    *(ast.If, ast.IfExp, ast.While, ast.For, ast.Match, ast.BoolOp, ast.comprehension),
+    *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.AsyncFor),
     *(ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp),
 )
 """Nodes whose parts may not run."""
@@ -63,9 +65,9 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(_own_nodes(function))
-    stored = [node.id for node in own if isinstance(node, ast.Name) and _is_stored(node)]
-    if method != "predictBatch" and batch not in stored:
-        wrong = (_wrong_attribute(node, method, batch) for node in own)
+    if method != "predictBatch" and batch not in _stored(function) and _is_plain(function, batch):
+        keys = _stored_keys(function, batch)
+        wrong = (_wrong_attribute(node, method, batch, keys) for node in _always(function))
         if problem := next(filter(None, wrong), None):
             return f"'{path}' reads {problem}"
     if lines := [node.lineno for node in own if isinstance(node, ast.Yield | ast.YieldFrom)]:
@@ -77,9 +79,9 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     if not any(each.value for each in returns):
         may_raise = isinstance(function.body[-1], ast.Raise | ast.While | ast.With | ast.Try)
         return None if may_raise else f"'{path}' returns nothing. Add {written} at its end"
-    problems = (_problem(each, method, own, batch) for each in returns)
+    problems = (_problem(each, method, function, batch) for each in returns)
     found = next((each for each in problems if each), None)
-    advice = f". Write {written}" if found and found.startswith("None") else ""
+    advice = f". Write {written}" if found and ". " not in found else ""
     return f"'{path}' returns {found}{advice}" if found else None
 
 
@@ -94,7 +96,40 @@ def _own_nodes(function: Function, but: tuple[type[ast.AST], ...] = ()) -> Itera
             left = [*ast.iter_child_nodes(node), *left]
 
 
-def _wrong_attribute(node: ast.AST, method: str, batch: str) -> str | None:
+def _always(function: Function) -> list[ast.AST]:
+    """Return the nodes of a function that run in any case, so none after its first return."""
+    returns = [node for node in _own_nodes(function) if isinstance(node, ast.Return)]
+    end = min((node.end_lineno or 0 for node in returns), default=sys.maxsize)
+    nodes = _own_nodes(function, but=_CONDITIONAL)
+    return [node for node in nodes if getattr(node, "lineno", 0) <= end]
+
+
+def _is_plain(function: Function, name: str) -> bool:
+    """Return whether a function uses a dict only in ways that set no unknown columns."""
+    uses = 0
+    for node in ast.walk(function):
+        match node:
+            case ast.Name(id, ast.Load()) if id == name:
+                uses += 1
+            case ast.AugAssign(ast.Subscript(ast.Name(id))) if id == name:
+                return False
+            case ast.Subscript(ast.Name(id), ast.Constant(str()), ast.Load() | ast.Store()):
+                uses -= id == name
+            case ast.Attribute(ast.Name(id), attr):
+                uses -= id == name and (
+                    attr in ("items", "keys", "values") or attr not in dir(dict)
+                )
+            case ast.Return(ast.Name(id)):
+                uses -= id == name
+            case ast.Dict(keys, values):
+                pairs = zip(keys, values, strict=True)
+                uses -= sum(not k and isinstance(v, ast.Name) and v.id == name for k, v in pairs)
+    return uses == 0
+
+
+def _wrong_attribute(
+    node: ast.AST, method: str, batch: str, stored_keys: Sequence[str]
+) -> str | None:
     """Return the problem if a node reads an attribute that a batch, a row or a column lacks."""
     match node:
         case ast.Attribute(ast.Name(name), attr) if name == batch and not hasattr(dict, attr):
@@ -102,8 +137,10 @@ def _wrong_attribute(node: ast.AST, method: str, batch: str) -> str | None:
             frame = f"{batch} = pd.DataFrame({batch}) before it, or " if what == "batch" else ""
             fix = f"Write {frame}{batch}['{attr}'] for a column"
             return f"{batch}.{attr} in line {node.lineno}, and a {what} is a dict. {fix}"
-        case ast.Attribute(ast.Subscript(ast.Name(name), ast.Constant(str())) as column, attr):
+        case ast.Attribute(ast.Subscript(ast.Name(name), ast.Constant(str(key))) as column, attr):
             if name != batch or method != "mapBatches" or hasattr(np.ndarray, attr):
+                return None
+            if key in stored_keys:
                 return None
             fix = f"Write {batch} = pd.DataFrame({batch}) before it"
             if hasattr(str, attr):
@@ -116,57 +153,81 @@ def _wrong_attribute(node: ast.AST, method: str, batch: str) -> str | None:
 def columns_read(function: Function, batch: str) -> dict[str, int]:
     """Return the columns of a batch or row that a function reads in any case and does not set, with
     the line of each; none if it replaces the batch."""
-    own = list(_own_nodes(function))
-    if batch in (node.id for node in own if isinstance(node, ast.Name) and _is_stored(node)):
+    if batch in _stored(function) or not _is_plain(function, batch):
         return {}
     found: dict[str, int] = {}
-    others: set[str] = set()
-    always = {id(node) for node in _own_nodes(function, but=_CONDITIONAL)}
-    for node in own:
+    others = _stored_keys(function, batch)
+    for node in _always(function):
         match node:
             case ast.Subscript(ast.Name(name), ast.Constant(str(key))) if name == batch:
-                if not isinstance(node.ctx, ast.Load):
-                    others.add(key)
-                elif id(node) in always:
-                    found.setdefault(key, node.lineno)
-            case ast.Compare(ast.Constant(str(key)), [ast.In() | ast.NotIn()]):
-                others.add(key)
+                found.setdefault(key, node.lineno)
     return {key: line for key, line in found.items() if key not in others}
 
 
-def _problem(node: ast.Return, method: str, own: Sequence[ast.AST], batch: str) -> str | None:
-    """Return the problem with a value that a function with these nodes returns."""
+def _problem(node: ast.Return, method: str, function: Function, batch: str) -> str | None:
+    """Return the problem with a value that a function returns."""
     value = node.value
     if value is None or kind_of(value) == "None":
         return f"None in line {node.lineno}"
-    stored = [node.id for node in own if isinstance(node, ast.Name) and _is_stored(node)]
+    own, stored = list(_own_nodes(function)), _stored(function)
     name = value.id if isinstance(value, ast.Name) else ""
     if stored.count(name) == 1:
         value = next((each for found, each in _assigned(own) if found == name), value)
     kind, (wanted, fix) = kind_of(value), _WANTED[method]
-    if kind is not None and kind not in wanted:
-        return f"{kind} in line {value.lineno}, and {fix}"
     given = batch not in stored
+    if kind is not None and kind not in wanted:
+        if isinstance(value, ast.Tuple) and given and batch in map(ast.unparse, value.elts):
+            fix = f"{fix.partition('. ')[0]}. Write return {batch}"
+        return f"{kind} in line {value.lineno}, and {fix}"
     is_dict = isinstance(value, ast.Dict) or (name == batch and given)
     if method != "mapBatches" or not (is_dict or given):
         return None
-    if ast.unparse(value).startswith(f"{batch}['") and isinstance(value, ast.Subscript):
-        return f"one column in line {value.lineno}. Write return {{'NAME': {ast.unparse(value)}}}"
+    match value:
+        case ast.Subscript(ast.Name(of), ast.Constant(str(key))) if of == batch:
+            fix = f"Write return {{'NAME': {ast.unparse(value)}}}"
+            is_column = key not in _stored_keys(function, batch) and _is_plain(function, batch)
+            return f"one column in line {value.lineno}. {fix}" if is_column else None
+    if not is_dict or (name and not _is_plain(function, name)):
+        return None
+    return _column_problem(value, name, function, batch)
+
+
+def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
+    """Return the problem with a column of a dict, which is a literal or has a name."""
+    own, stored, keys = list(_own_nodes(function)), _stored(function), _stored_keys(function, name)
+    if isinstance(value, ast.Dict):
+        keys += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
     once = {found: each for found, each in _assigned(own) if stored.count(found) == 1}
-    columns = [
-        (key, once.get(column.id, column) if isinstance(column, ast.Name) else column)
-        for key, column in (_columns(value, name, own) if is_dict else ())
-    ]
-    names = [key for key, _ in columns]
-    for key, column in columns:
-        is_replaced = names.count(key) > 1
-        if not is_replaced and kind_of(column) not in (None, "a list", "a tuple"):
+    for key, item in _columns(value, name, own):
+        column = once.get(item.id, item) if isinstance(item, ast.Name) else item
+        if keys.count(key) == 1 and kind_of(column) not in (None, "a list", "a tuple"):
             return _one_value(key, column, own, batch)
     return None
 
 
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store | ast.Del)
+def _stored(function: Function) -> list[str]:
+    """Return the names that a function and those within it set, each as often as they set it."""
+    names: list[str] = []
+    for node in ast.walk(function):
+        match node:
+            case ast.Name(name, ast.Store() | ast.Del()):
+                names.append(name)
+            case ast.Global(shared) | ast.Nonlocal(shared):
+                names += shared
+            case _ if node is not function:
+                others = (getattr(node, key, None) for key in ("name", "asname", "rest"))
+                names += [each for each in others if isinstance(each, str)]
+    return names
+
+
+def _stored_keys(function: Function, name: str) -> list[str]:
+    """Return the keys of a dict that a function sets or deletes, each as often as it does so."""
+    return [
+        str(node.slice.value)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+        if not isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == name
+    ]
 
 
 def _assigned(own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
@@ -177,10 +238,11 @@ def _assigned(own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the columns of a dict: those of its literal, and each `name["column"] = value`."""
+    """Yield the columns of a dict: those of its literal, but none before a `**` that may replace
+    them, and each `name["column"] = value`."""
     if isinstance(value, ast.Dict):
-        for key, column in zip(value.keys, value.values, strict=True):
-            if isinstance(key, ast.Constant):
+        for index, (key, column) in enumerate(zip(value.keys, value.values, strict=True)):
+            if isinstance(key, ast.Constant) and None not in value.keys[index:]:
                 yield str(key.value), column
     for node in own:
         match node:

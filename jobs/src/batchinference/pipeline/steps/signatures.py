@@ -82,7 +82,7 @@ def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Modu
     definition = _definition(module, path.partition(":")[2])
     function: object = definition
     if isinstance(definition, ast.ClassDef):
-        function = _method(_family(module, definition), "__init__")
+        function = _constructor(_family(module, definition))
     if not isinstance(function, ast.FunctionDef):
         return None
     given, named = int(function is not definition), dict.fromkeys(arguments, "factoryArgs")
@@ -133,7 +133,7 @@ def _class_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> str | No
         **dict.fromkeys(step.constructor_args, "constructorArgs"),
         **dict.fromkeys(step.constructor_refs, "constructorRefs"),
     }
-    constructor = _method(family, "__init__") or _dataclass_constructor(family[0])
+    constructor = _constructor(family)
     if constructor is None and given:
         key, field = next(iter(given.items()))
         return f"{field}.{key}: '{step.callable}' has no __init__ with parameters. Remove it"
@@ -155,10 +155,19 @@ def _call_method_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> st
     return _call_problem(step, method, methods=1) if isinstance(method, _FUNCTIONS) else None
 
 
+def _constructor(family: Sequence[ast.ClassDef]) -> _Method:
+    """Return the constructor of a class, that of a dataclass with keyword arguments."""
+    constructor = _method(family, "__init__")
+    if not any(_is_dataclass(each) for class_ in family for each in class_.decorator_list):
+        return constructor
+    source = "".join(map(ast.unparse, family))
+    if len(family) > 1 or any(word in source for word in ("KW_ONLY", "ClassVar", "init=")):
+        return _UNKNOWN
+    return constructor or _dataclass_constructor(family[0])
+
+
 def _dataclass_constructor(class_: ast.ClassDef) -> ast.FunctionDef | None:
-    """Return the constructor of a dataclass, with keyword arguments; None for another class."""
-    if not any(map(_is_dataclass, class_.decorator_list)):
-        return None
+    """Return the constructor of a plain dataclass, with keyword arguments."""
     fields = [
         f"{node.target.id}{'=0' if node.value else ''}"
         for node in class_.body
@@ -211,6 +220,7 @@ def _undefined_problem(
 ) -> str | None:
     """Return the first name that the code reads, and that nothing in its module may define."""
     known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
+    known |= {"__class__", "__module__", "__qualname__"}
     for node in ast.walk(module):
         if isinstance(node, ast.alias):
             known.add(node.asname or node.name.partition(".")[0])

@@ -75,11 +75,18 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     return tree
 
 
-def _check_imports(step: str, file: Path, tree: ast.Module, known: frozenset[Path]) -> None:
+def _check_imports(
+    step: str, file: Path, tree: ast.Module, known: frozenset[Path], *, certain: bool
+) -> None:
     """Raise ModelLoad if a module imports a package that is not installed, or if a module of the
-    user that it imports is not valid. `known` are the modules that import it."""
+    user that it imports is not valid. `known` are the modules that import it. `certain` says
+    whether no module of the user has run before it, which may change the Python path."""
+    if any(map(_may_change_imports, ast.walk(tree))):
+        return
     for line, package, names in _imports(tree):
         found = spec_of(package)
+        if package == "__main__" or (found is None and not certain):
+            continue
         if found is None:
             near = did_you_mean(package, packages_distributions())
             raise ModelLoad(
@@ -88,23 +95,41 @@ def _check_imports(step: str, file: Path, tree: ast.Module, known: frozenset[Pat
                 "or add it to the image"
             )
         other = Path(found.origin or "")
-        if other.suffix != ".py" or other in known or not is_user_file(str(other)):
+        if other.suffix != ".py" or not is_user_file(str(other)):
             continue
-        if found.submodule_search_locations is None:
-            inner = _checked_module(step, other, single=True, known=known | {other})
+        if found.submodule_search_locations is None and other not in known:
+            inner = _checked_module(
+                step, other, single=True, known=known | {other}, certain=certain
+            )
             for name in names:
                 _check_name(step, f"{package}:{name}", other, inner)
+        certain = False
+
+
+def _may_change_imports(node: ast.AST) -> bool:
+    """Return whether a node may change where modules are."""
+    match node:
+        case ast.Attribute(ast.Name("sys"), "path") | ast.ImportFrom("sys" | "site"):
+            return True
+        case ast.Attribute(attr="modules" | "meta_path" | "path_hooks" | "addsitedir"):
+            return True
+    return isinstance(node, ast.alias) and node.name == "sys" and node.asname is not None
 
 
 def _checked_module(
-    step: str, file: Path, *, single: bool, known: frozenset[Path] = frozenset()
+    step: str,
+    file: Path,
+    *,
+    single: bool,
+    known: frozenset[Path] = frozenset(),
+    certain: bool = True,
 ) -> ast.Module:
     """Return the source of a module of the user. `single` says whether it is in no package. Raises
     ModelLoad."""
     tree = _parsed(step, file)
     if single:
         _check_no_relative_import(step, file, tree)
-    _check_imports(step, file, tree, known | {file})
+    _check_imports(step, file, tree, known | {file}, certain=certain)
     return tree
 
 
@@ -112,7 +137,7 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
     """Raise ModelLoad if a module does not define the name in `module:name`."""
     names = _names(tree)
     top = path.partition(":")[2].split(".")[0]
-    if names is not None and top not in names:
+    if names is not None and top not in names and not top.startswith("__"):
         public_names = [known for known in names if not known.startswith("_")]
         only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
@@ -124,7 +149,7 @@ def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
     """Raise ModelLoad if a module outside of any package imports relatively."""
     if any(isinstance(node, ast.Name) and node.id == "__package__" for node in ast.walk(tree)):
         return
-    for node in _nodes_without_handlers(tree):
+    for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level:
             absolute = ast.ImportFrom(node.module, node.names, 0) if node.module else None
             written = ast.unparse(absolute or ast.Import(node.names))
@@ -135,14 +160,6 @@ def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
                 f"step '{step}': {file.name}, line {node.lineno}: '{ast.unparse(node)}' needs a "
                 f"package, and {file.name} is a single module. {fix}"
             )
-
-
-def _nodes_without_handlers(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes except those of `try`, which may handle their errors."""
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, ast.Try):
-            yield node
-            yield from _nodes_without_handlers(node)
 
 
 def _file_or_package(path: Path) -> bool:
@@ -219,7 +236,7 @@ def _names(tree: ast.Module) -> dict[str, None] | None:
     """Return the names that a module defines, in order; None if they are unknown."""
     names: dict[str, None] = {}
     inner = {id(node): node for node in _inner_nodes(tree)}
-    if any(isinstance(node, ast.Global) for node in inner.values()):
+    if any(map(_may_set_names, ast.walk(tree))):
         return None
     for node in (node for node in ast.walk(tree) if id(node) not in inner):
         match node:
@@ -229,14 +246,20 @@ def _names(tree: ast.Module) -> dict[str, None] | None:
                 | ast.ClassDef(name=name)
             ):
                 names[name] = None
-            case ast.ImportFrom(names=[ast.alias(name="*")]):
+            case ast.ImportFrom(names=[ast.alias(name="*")]) | ast.Match():
                 return None
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 names |= dict.fromkeys(
                     alias.asname or alias.name.split(".")[0] for alias in aliases
                 )
-            case ast.Name(id="globals"):
-                return None
             case ast.Name(id=name, ctx=ast.Store()):
                 names[name] = None
     return None if "__getattr__" in names else names
+
+
+def _may_set_names(node: ast.AST) -> bool:
+    """Return whether a node may set any name of a module."""
+    match node:
+        case ast.Name("globals" | "locals" | "vars" | "exec" | "setattr"):
+            return True
+    return isinstance(node, ast.Global) or _may_change_imports(node)

@@ -351,7 +351,7 @@ def _in_lower_case(node: ast.expr) -> ast.expr:
 def _in_any_case(name: str, value: ast.expr, patterns: Sequence[ast.expr]) -> ast.expr:
     """Return a search of a regular expression that ignores case."""
     match name, patterns:
-        case "contains", [ast.Constant(value=pattern)]:
+        case "contains", [ast.Constant(value=str(pattern))]:
             return _call("matches", value, ast.Constant(f"(?i){pattern}"))
     return _UNKNOWN
 

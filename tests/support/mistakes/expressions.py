@@ -56,6 +56,8 @@ IN_FILTERS = {
     "n": "n is not None",
     "len(text": "len(text) > 3",
     "len(txt) > 3": "len(text) > 3",
+    "x.n > 1": "n > 1",
+    "n == NaN": "n != n",
     "text == good": "text == 'good'",
 }
 """Expressions, and what the answer says to write."""

@@ -106,7 +106,7 @@ INVALID = {
     "contain(a, 'x')": "unknown function 'contain'; did you mean 'contains'?",
     "class == 'pug'": "not an expression: invalid syntax at character 1. Write col('class') for a "
     "column of that name",
-    "a is 1": "'is' can only compare with None. Use '=='",
+    "a is 1": "'is' can only compare with None. Write a == 1",
     "None is a": "'is' can only compare with None. Use '=='",
     "a == None": "a comparison with None is never true. Write a is None",
     "None != a": "a comparison with None is never true. Use 'is None' or 'is not None'",
@@ -256,6 +256,22 @@ TRANSLATIONS = {
     "np.isnan(a)": "a != a",
     "max(a, 1) > np.minimum(b, c)": "(a if a > 1 else 1) > (b if b < c else c)",
     "a ** 2 > 4": "a * a > 4",
+    "t.str.contains('A|b', case=False)": "matches(t, '(?i)A|b')",
+    "t.str.contains('a|b', regex=False)": "contains(t, 'a|b')",
+    "t.str.contains('A|b', literal=True, case=False)": "contains(lower(t), 'a|b')",
+    "(a == 1) | (b == 2) and (c == 3)": "(a == 1 or b == 2) and c == 3",
+    "not (a == 1) | (b == 2)": "not (a == 1 or b == 2)",
+    "a is not None & b > 1": "a is not None and b > 1",
+    "a is not 1 or b is not 'x'": "a != 1 or b != 'x'",
+    "a =! 1 and b ! = 2": "a != 1 and b != 2",
+    "re.search('a', t) is not None": "matches(t, 'a')",
+    "re.match('a', t) is None": "not matches(t, '^a')",
+    "a = NaN": "a != a",
+    "a == a good book": "a == 'a good book'",
+    "filter a > 1": "a > 1",
+    "row => row.a > 1": "a > 1",
+    "a > 2024-01-01": "a > '2024-01-01'",
+    "a > 08": "a > 8",
 }
 """Other languages, and what a message says to write instead."""
 
@@ -283,6 +299,9 @@ def test_other_languages_are_translated(text: str, written: str) -> None:
             "SELECT a FROM b",
             "a.split('x')",
         ),
+        *("a == 1 | b == 2 and c == 3", "(a = 1) | (b = 2) AND (c = 3)", "a == 08"),
+        *("t.str.contains('x', na=True)", "~t.str.contains('x', na=False)"),
+        *("t.str.match('A.b', case=False)", "a is not True"),
         *("text.find('x', case=False)", "a ** 3", "x = n > 1", "a " + "or b AND " * 30 + "c"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import (
     columns_read_by,
+    is_part_of_column,
     keys_of,
     names_compared_in,
     root_of,
@@ -21,7 +22,7 @@ from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteNumbered
 from batchinference.spec.write.files import WriteDirectories
 
-_CONSTANTS = ("true", "false", "null", "none")
+_CONSTANTS = ("true", "false", "null", "none", "nan")
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
@@ -97,6 +98,7 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
         for column in named if columns is not None else ():
             is_part = isinstance(write, WriteDirectories) and field == "partitionBy"
             known = {*(columns or ())}
+            is_part = is_part and is_part_of_column(column)
             if column not in known and not (is_part and root_of(column) in known):
                 message = _unknown_column(f"it names column '{column}'", column, columns or [])
                 yield Problem(f"spec.write.{field}", message)
@@ -126,6 +128,8 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
     """Yield the columns of `partitionBy` whose values cannot name a directory. `types` are those of
     the known columns."""
     for column in write.column_fields.get("partitionBy", ()):
+        if column not in types and column != root_of(column) and not is_part_of_column(column):
+            continue  # a column whose name has such signs, or none
         kind = types.get(column, _part_type(column, types))
         if kind is None:
             root, name = types[root_of(column)], root_of(column)
@@ -217,7 +221,12 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
 
 def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping[str, str]) -> str:
     expressions = list(step.facts.expressions)
-    fix = _fix_of_expression(column, columns, expressions) if expressions else ""
+    has_results = bool(step.facts.adds)
+    fix = (
+        _fix_of_expression(column, columns, expressions, has_results=has_results)
+        if expressions
+        else ""
+    )
     if not fix and column in step.facts.adds and expressions:
         fix = f". '{column}' is a result of this step. Compute from it in a later step"
     if not fix and column in fields:
@@ -228,15 +237,21 @@ def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping
     return _unknown_column(f"step '{step.name}' reads column '{column}'", column, columns, fix)
 
 
-def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) -> str:
-    """Return the fix of a name in expressions that is no column, or an empty text."""
+def _fix_of_expression(
+    column: str, columns: list[str], expressions: list[str], *, has_results: bool
+) -> str:
+    """Return the fix of a name in expressions that is no column, or an empty text. `has_results`
+    says whether they are results, which may be constants."""
     for name in columns:
         if not name.isidentifier() and column in re.findall(r"\w+", name):
             return f". Write {written(name)} for that column"
-    translations = [translated(each) for each in expressions if column in columns_read_by(each)]
-    if column.lower() in _CONSTANTS or column in ROWS:
-        for each in translations:
-            if columns_read_by(each) <= {*columns}:
+    is_row = column in ROWS or not did_you_mean(column, columns)
+    if column.lower() in _CONSTANTS or is_row:
+        rows = (*ROWS, column)
+        readers = [each for each in expressions if column in columns_read_by(each)]
+        for each in (translated(reader, rows) for reader in readers):
+            is_constant = each in ("True", "False", "None")
+            if has_results if is_constant else _reads_only(each, columns):
                 return f". Write {each}"
     compared = any(column in names_compared_in(each) for each in expressions)
     if compared and not did_you_mean(column, columns):
@@ -244,9 +259,16 @@ def _fix_of_expression(column: str, columns: list[str], expressions: list[str]) 
     return ""
 
 
+def _reads_only(text: str, columns: list[str]) -> bool:
+    try:
+        return columns_read_by(text) <= {*columns}
+    except ValueError:
+        return False
+
+
 def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
     known = ", ".join(columns) or "none"
-    if not fix and column != root_of(column) in columns:
+    if not fix and is_part_of_column(column) and root_of(column) in columns:
         fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
     if not fix and re.search(r"[-(%*+/<>=]", column):
         fix = ". Compute it in a step addColumns, and name the new column"

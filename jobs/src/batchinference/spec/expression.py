@@ -187,6 +187,8 @@ def _hint(text: str, problem: str) -> str:
     """Return the fix for a bracket or quote that is missing, for `=` instead of `==`, or for a
     column whose name is a Python keyword."""
     if unclosed := _UNCLOSED.match(problem):
+        if "string" in problem and '"' not in text and text.count("'") > 2:
+            return ". Write a text that has ' in it with double quotes"
         return f". Add the {_CLOSING[unclosed[1]]} that is missing"
     code = _TEXT.sub("", text)
     for name in _COMPARED.findall(code):
@@ -380,6 +382,11 @@ def root_of(field: str) -> str:
     return re.split(r"[.\[]", field, maxsplit=1)[0]
 
 
+def is_part_of_column(field: str) -> bool:
+    """Return whether a text is a part of a column such as `name.field` or `name[0]`."""
+    return re.fullmatch(rf"[^.\[\]]+(?:{_KEY.pattern})+", field) is not None
+
+
 def keys_of(field: str) -> list[str | int]:
     """Return the fields and the indexes of items in `name.field[0]`."""
     found = _KEY.findall(field.removeprefix(root_of(field)))
@@ -403,7 +410,8 @@ def _check_comparison(node: ast.Compare) -> None:
             _check_list(right)
         elif isinstance(operator, ast.Is | ast.IsNot):
             if not _is_none(right):
-                raise ValueError("'is' can only compare with None. Use '=='")
+                sign = "==" if isinstance(operator, ast.Is) else "!="
+                raise ValueError(f"'is' can only compare with None. Use '{sign}'")
         elif _is_none(left) or _is_none(right):
             raise ValueError("a comparison with None is never true. Use 'is None' or 'is not None'")
         left = right

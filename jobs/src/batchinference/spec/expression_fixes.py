@@ -17,7 +17,20 @@ _WORDS = {
     **{"null": "None", "none": "None", "true": "True", "false": "False"},
 }
 """Words in any case, as Python writes them."""
+_BITS = re.compile(r"(?<![&|])[&|](?![&|])")
+_JOINED = re.compile(
+    r"\b(?:and|or)\b|(?<!is )\bnot\b(?! in\b| i?like\b| between\b)|&&|\|\|", re.IGNORECASE
+)
+"""Words whose precedence differs from that of `&` and `|`."""
+_PREFIX = r"^(?:filter|where) (?=[^\W\d]\w* *[.=!<>])"
+_ARROW = re.compile(r"^\(?([^\W\d]\w*)\)? ?=> ?(?=.*\b\1[.\[])")
+_LITERALS = (
+    (r"(?<![\w.-])(\d{4}-\d\d-\d\d)(?![\w-])", r"'\1'"),
+    (r"(?<=[<>] )0+(?=[1-9]\d*(?![\w.]))", ""),
+)
+"""Dates without quotes, and numbers with zeros before them."""
 _OPERATORS = (
+    (r"(?<!=)=!(?!=)|!\s+=(?!=)", " != "),
     (r"!==", " != "),
     (r"=([<>])", r" \1= "),
     (r"[$@:]?\{+\s*(\w+)\s*\}+|[$@](?=\w)", r"\1"),
@@ -83,9 +96,12 @@ _WORD = rf"(?!(?:{'|'.join(_NO_NAMES)})\b)\w+"
 _SPACED = re.compile(rf"(?<![\w.])(?!\d){_WORD}(?: {_WORD})+", re.IGNORECASE)
 
 
-def translated(text: str) -> str:
+def translated(text: str, rows: Sequence[str] = ROWS) -> str:
     """Return an expression with the operators, words and methods of this language, as far as they
-    are known. It may be invalid."""
+    are known. It may be invalid. `rows` are names of rows and tables."""
+    if (words := _with_words(text)) is None:
+        return text
+    text = _ARROW.sub(r"lambda \1: ", re.sub(_PREFIX, "", words, flags=re.IGNORECASE))
     text = _DOUBLED.sub(lambda match: repr(match[0][1:-1].replace("''", "'")), text)
     text = text if _STRING.search(text) else text.translate(_SYMBOLS)
     text = text if re.search(r"[(\[]", text) else re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
@@ -95,7 +111,30 @@ def translated(text: str) -> str:
     guess = "".join(map(_code, _STRING.split(guess))).strip()
     if _parsed(guess) is None:
         guess = "".join(map(_named, _STRING.split(guess)))
-    return _with_functions(guess, joins="||" in text)
+    return _with_functions(guess, rows, joins="||" in text)
+
+
+def _with_words(text: str) -> str | None:
+    """Return an expression with `and` and `or` for `&` and `|` if it has both; None if it is
+    unknown what belongs together."""
+    code = _STRING.sub("''", text)
+    if not (_BITS.search(code) and _JOINED.search(code)):
+        return text
+    tree = _parsed(text)
+    return None if tree is None else ast.unparse(_Words().visit(tree))
+
+
+class _Words(ast.NodeTransformer):
+    """Replaces `&`, `|` and `~` by `and`, `or` and `not`."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        operator = {ast.BitAnd: ast.And, ast.BitOr: ast.Or}.get(type(node.op))
+        return ast.BoolOp(operator(), [node.left, node.right]) if operator else node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        return ast.UnaryOp(ast.Not(), node.operand) if isinstance(node.op, ast.Invert) else node
 
 
 def _like(match: re.Match[str]) -> str:
@@ -124,15 +163,21 @@ def _code(part: str) -> str:
     """Return a part of an expression with the operators of Python, unless it is a string."""
     if _STRING.fullmatch(part):
         return part
-    for pattern, replacement in _OPERATORS:
+    for pattern, replacement in (*_LITERALS, *_OPERATORS):
         part = re.sub(pattern, replacement, part)
     part = re.sub(r"(?<![.\w])\w+", lambda found: _WORDS.get(found[0].lower(), found[0]), part)
     return _NULL.sub(lambda found: f"is {'not ' if found[1] == '!=' else ''}None", part)
 
 
 def _named(part: str) -> str:
-    """Return a part of an expression with col('NAME') for names with spaces."""
-    return part if _STRING.fullmatch(part) else _SPACED.sub(r"col('\g<0>')", part)
+    """Return a part of an expression with col('NAME') for names with spaces, or with a text for
+    words after == and !=."""
+
+    def name(match: re.Match[str]) -> str:
+        is_text = part[: match.start()].rstrip().endswith(("==", "!="))
+        return repr(match[0]) if is_text else f"col({match[0]!r})"
+
+    return part if _STRING.fullmatch(part) else _SPACED.sub(name, part)
 
 
 def _parsed(text: str) -> ast.expr | None:
@@ -144,11 +189,10 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
-def _with_functions(text: str, *, joins: bool) -> str:
+def _with_functions(text: str, rows: Sequence[str], *, joins: bool) -> str:
     tree = _parsed(text)
     if tree is None:
         return text
-    rows = list(ROWS)
     match tree:
         case ast.Lambda(args=ast.arguments(args=[ast.arg(arg=row)]), body=body):
             tree, rows = body, [row]
@@ -161,6 +205,7 @@ def _with_functions(text: str, *, joins: bool) -> str:
         return text
 
 
+_NAN = ("NaN", "nan", "np.nan", "math.nan")
 _VALUES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _UNKNOWN = ast.Call(ast.Name("unknown"), [], [])
 """What has no translation: a function that the expression language does not have."""
@@ -189,11 +234,16 @@ class _Functions(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
         options = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
-        if options.pop("case", True) is False and isinstance(node.func, ast.Attribute):
-            node.func.value = _call("lower", _without_accessor(node.func.value))
-            node.args = [_in_lower_case(each) for each in node.args]
-        if not options.keys() <= {*_NO_EFFECT}:
+        is_literal = options.get("regex") is False or options.get("literal") is True
+        ignores_case = options.pop("case", True) is False
+        if not options.keys() <= {*_NO_EFFECT} or options.get("na", False) is not False:
             return node
+        if ignores_case and isinstance(node.func, ast.Attribute):
+            value = _without_accessor(node.func.value)
+            if not is_literal and any(map(_is_pattern, node.args)):
+                return _in_any_case(node.func.attr, value, node.args)
+            node.func.value = ast.Attribute(_call("lower", value), "str")
+            node.args = [_in_lower_case(each) for each in node.args]
         count = len(node.args)
         if made := _CALLS.get((ast.unparse(node.func).lower(), count)):
             return made(*node.args)
@@ -201,9 +251,15 @@ class _Functions(ast.NodeTransformer):
             return node
         value, name = _without_accessor(node.func.value), node.func.attr
         made = _METHODS.get((name, count))
-        if name == "contains" and value is not node.func.value and _is_pattern(node.args[0]):
+        is_pandas = value is not node.func.value and not is_literal
+        if name == "contains" and count == 1 and is_pandas and _is_pattern(node.args[0]):
             return _call("matches", value, node.args[0])  # as in pandas and Polars
         return made(value, *node.args) if made else node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Replace the operand; unknown if it has `na=False`, which is true for null under `not`."""
+        names = {each.arg for each in ast.walk(node) if isinstance(each, ast.keyword)}
+        return _UNKNOWN if "na" in names else self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """Replace the square of a column."""
@@ -224,9 +280,20 @@ class _Functions(ast.NodeTransformer):
         return _UNKNOWN if all(isinstance(each, _VALUES) for each in node.values) else node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Replace `'text' in column`."""
+        """Replace `'text' in column`, and comparisons that this language writes otherwise."""
+        called = ast.unparse(node.left.func) if isinstance(node.left, ast.Call) else ""
         self.generic_visit(node)
         match node:
+            case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(None)]) if (
+                called in ("re.search", "re.match")
+            ):
+                is_not = isinstance(node.ops[0], ast.IsNot)
+                return node.left if is_not else ast.UnaryOp(ast.Not(), node.left)
+            case ast.Compare(ops=[ast.Eq() | ast.NotEq()], comparators=[other]) if (
+                ast.unparse(other) in _NAN
+            ):
+                operator = ast.NotEq() if isinstance(node.ops[0], ast.Eq) else ast.Eq()
+                return _compare(node.left, operator, node.left)
             case ast.Compare(
                 left=ast.Subscript(value=value, slice=part),
                 ops=[ast.Eq()],
@@ -237,8 +304,14 @@ class _Functions(ast.NodeTransformer):
                     return _call("startswith", value, *node.comparators)
                 if items == f"-{size}:" or (items, size) == ("-1", 1):
                     return _call("endswith", value, *node.comparators)
-            case ast.Compare(ops=[ast.Is()], comparators=[ast.Constant(value=bool() | str())]):
+            case ast.Compare(
+                ops=[ast.Is()], comparators=[ast.Constant(value=bool() | str() | int() | float())]
+            ):
                 return _compare(node.left, ast.Eq(), node.comparators[0])
+            case ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=other)]) if (
+                isinstance(other, str | int | float) and not isinstance(other, bool)
+            ):
+                return _compare(node.left, ast.NotEq(), node.comparators[0])
             case ast.Compare(
                 left=ast.Constant(value=str()),
                 ops=[ast.In() | ast.NotIn()],
@@ -273,6 +346,14 @@ def _as_list(node: ast.BoolOp) -> ast.expr:
 def _in_lower_case(node: ast.expr) -> ast.expr:
     value = node.value if isinstance(node, ast.Constant) else None
     return ast.Constant(value.lower()) if isinstance(value, str) else node
+
+
+def _in_any_case(name: str, value: ast.expr, patterns: Sequence[ast.expr]) -> ast.expr:
+    """Return a search of a regular expression that ignores case."""
+    match name, patterns:
+        case "contains", [ast.Constant(value=str(pattern))]:
+            return _call("matches", value, ast.Constant(f"(?i){pattern}"))
+    return _UNKNOWN
 
 
 def _sum(parts: Sequence[ast.expr]) -> ast.expr:

@@ -572,7 +572,10 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 def _closest(word: str, known: Collection[str], cutoff: float) -> str | None:
     if len(word) * sum(map(len, known)) > MAX_COMPARED:
         return None
-    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
+    same = (name for name in known if name.lower() == word.lower() and name != word)
+    return next(same, None) or next(
+        iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None
+    )
 
 
 def _suggestion(word: object, known: list[str], *, listed: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import math
+import re
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -18,6 +18,11 @@ MAX_PARTS = 200
 """Maximum number of parts of an expression for which a fix is searched: each of them is tried."""
 MAX_FIXES = 4
 """Maximum number of parts of an expression that are corrected for a message."""
+MAX_EXACT = 2**53
+"""Maximum integer that a float holds exactly, as all before it."""
+_TRUE = ("true", "yes", "y", "t", "1", "on")
+_FALSE = ("false", "no", "n", "f", "0", "off")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
 Part = tuple[ast.expr, pa.DataType]
 """A part of an expression, and its type."""
 
@@ -72,13 +77,16 @@ def _replaced(tree: ast.expr, old: ast.expr, new: str) -> str:
 
 def _fix(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
     """Return a node, and what to write in its place; None if that is unknown."""
-    for part, kind in parts:
-        others = [other for _, other in parts if other != kind]
-        if written := part_of(ast.unparse(part), kind, others):
-            return part, written
     match node:
         case ast.Attribute(value=value, attr="length" | "size"):
             return node, f"len({ast.unparse(value)})"
+        case ast.Call() | ast.Compare(ops=[ast.In() | ast.NotIn()]) if any(
+            is_list(kind) for _, kind in parts
+        ):
+            return None  # the first item alone is not what was meant
+    if within := _within(parts):
+        return within
+    match node:
         case ast.IfExp(test=test):
             written = next((_test(part, kind) for part, kind in parts if part is test), "")
             return (test, written) if written else None
@@ -90,25 +98,57 @@ def _fix(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
         case ast.Compare() | ast.BinOp() if len(parts) == 2:
             return _pair(node, *parts)
         case ast.Compare(left=left, comparators=[ast.List(values) | ast.Tuple(values)]):
-            numbers = [each for each in values if isinstance(each, ast.Constant)]
-            is_text = all(isinstance(each.value, str) for each in numbers)
-            return left, f"str({ast.unparse(left)})" if is_text else f"float({ast.unparse(left)})"
+            constants = [each.value for each in values if isinstance(each, ast.Constant)]
+            return _in_list(node, left, dict(parts).get(left), constants)
     return None
 
 
-def part_of(written: str, kind: pa.DataType, others: Sequence[pa.DataType]) -> str:
+def _within(parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
+    """Return a part that is a struct or a list, and the value in it that is meant."""
+    for part, kind in parts:
+        others = [other for _, other in parts if other != kind]
+        if written := part_of(ast.unparse(part), kind, others, only=True):
+            return part, written
+    return None
+
+
+def _in_list(
+    node: ast.Compare, left: ast.expr, kind: pa.DataType | None, values: Sequence[object]
+) -> tuple[ast.expr, str] | None:
+    """Return the fix for a search in a list of constants of another type."""
+    texts = [value for value in values if isinstance(value, str)]
+    if kind is None or len(texts) not in (0, len(values)):
+        return None
+    if _is_number(kind) and texts and all(map(_is_numeric, texts)):
+        operator = "in" if isinstance(node.ops[0], ast.In) else "not in"
+        return node, f"{ast.unparse(left)} {operator} [{', '.join(texts)}]"
+    is_float = pa.types.is_string(kind) and all(map(_is_exact, values))
+    return (left, f"float({ast.unparse(left)})") if is_float else None
+
+
+def _is_exact(value: object) -> bool:
+    """Return whether a constant is a number that a float holds exactly."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= MAX_EXACT  # type: ignore[arg-type]
+
+
+def part_of(
+    written: str, kind: pa.DataType, others: Sequence[pa.DataType], *, only: bool = False
+) -> str:
     """Return the expression of a single value within a struct or a list: of one with the type that
-    it is compared with, if there is one."""
+    it is compared with, if there is one. With `only`, no field is named if several may be meant."""
     if is_list(kind):
         item = f"{written}[0]"
-        return part_of(item, kind.value_type, others) or item
+        return part_of(item, kind.value_type, others, only=only) or item
     if not pa.types.is_struct(kind) or not kind.num_fields:
         return ""
     fields = [kind.field(number) for number in range(kind.num_fields)]
     suited = [field for field in fields if any(_alike(field.type, other) for other in others)]
+    if only and len(suited or fields) > 1:
+        return ""
     field = (suited or fields)[0]
     part = f"{written}.{field.name}" if field.name.isidentifier() else f"{written}[{field.name!r}]"
-    return part_of(part, field.type, others) or part
+    return part_of(part, field.type, others, only=only) or part
 
 
 def _alike(one: pa.DataType, other: pa.DataType) -> bool:
@@ -140,21 +180,25 @@ def _pair(node: ast.expr, left: Part, right: Part) -> tuple[ast.expr, str] | Non
         written = ast.unparse(part)
         if pa.types.is_boolean(kind) and isinstance(value, str | int):
             is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
-            is_true = str(value).lower() in ("true", "1", "yes")
-            return (node, written if is_true else f"not {written}") if is_equal else None
+            word = str(value).lower()
+            if not is_equal or word not in (*_TRUE, *_FALSE):
+                return None
+            return node, written if word in _TRUE else f"not {written}"
         if _is_number(kind) and isinstance(value, str):
             return (other, value) if _is_numeric(value) else None
         joins = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
         if joins and _is_number(kind) and pa.types.is_string(other_kind) and value is None:
             return None if isinstance(part, ast.Constant) else (part, f"str({written})")
-    for (part, kind), (_, other_kind) in ((left, right), (right, left)):
+    for (part, kind), (other, other_kind) in ((left, right), (right, left)):
         if pa.types.is_string(kind) and _is_number(other_kind):
+            if isinstance(other, ast.Constant) and not _is_exact(other.value):
+                is_equal = isinstance(node, ast.Compare) and isinstance(
+                    node.ops[0], ast.Eq | ast.NotEq
+                )
+                return (other, repr(str(other.value))) if is_equal else None
             return part, f"float({ast.unparse(part)})"
     return None
 
 
 def _is_numeric(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+    return _NUMBER.fullmatch(text) is not None

@@ -136,10 +136,11 @@ def test_failed_rows_and_their_groups_lead_to_the_stored_values() -> None:
         ('{"n": 1, "text": "a", "l": [1, null]}', [("n", "1"), ("text", "a"), ("l", "[1, null]")]),
         ("not JSON", [("", "not JSON")]),
         ("[1]", [("", "[1]")]),
+        (5, [("", "5")]),
     ],
 )  # fmt: skip
 def test_stored_values_of_a_row_are_shown_by_column(
-    values: str, fields: list[tuple[str, str]]
+    values: Any, fields: list[tuple[str, str]]
 ) -> None:
     assert fields_of(values) == fields
 

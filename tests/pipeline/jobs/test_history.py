@@ -89,6 +89,23 @@ def test_history_has_the_parameters_of_each_run(source: Path, output: Path) -> N
     assert [run.parameters for run in history_of(str(output))] == [{"day": "monday"}]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [
+        ("source", "https://user:s3cret@host/x", "https://***@host/x"),
+        ("options", "mode=a,password=s3cret", "mode=a,password=***"),
+        ("db_password", "s3cret", "***"),
+    ],
+)
+def test_credentials_in_parameters_are_masked(
+    source: Path, output: Path, name: str, value: str, stored: str
+) -> None:
+    job = small_job(source, output)
+    job["spec"]["parameters"] = [{"name": name}]
+    run_without_ray(parse(job, Values({name: value})))
+    assert [run.parameters for run in history_of(str(output))] == [{name: stored}]
+
+
 def test_killed_run_is_shown_as_died(tmp_path: Path) -> None:
     place = local_place(tmp_path)
     steps = place.run(place.job("complete")).steps
@@ -142,6 +159,16 @@ def test_only_the_last_runs_are_kept(
     assert [run.counts.read for run in history_of(str(output))] == [1, 1]
 
 
+def test_runs_that_die_leave_no_more_records(
+    source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "KEPT_RUNS", 2)
+    monkeypatch.setattr(RunHistory, "shown", lambda _: [])  # it is called at the end of a run
+    for _ in range(3):
+        run_without_ray(small_job(source, output, mode="overwrite"))
+    assert len(history_of(str(output))) == 2
+
+
 def test_job_succeeds_without_a_history(
     source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +190,8 @@ def test_damaged_and_hostile_records_do_no_harm(source: Path, output: Path) -> N
     stored = json.loads(file.read_text())
     file.with_name("a.json").write_text("{")
     file.with_name("b.json").write_text(json.dumps(stored | {"counts": {"read": -1}}))
+    file.with_name("b2.json").write_text(json.dumps(stored | {"kinds": ["a"] * 10_000}))
+    file.with_name("b3.json").write_text(json.dumps(stored | {"kinds": ["a" * 10_000]}))
     file.with_name("c.json").write_text("[" * 10**6)
     hostile = stored | {"version": "\x1b[2J", "future": 1}
     file.with_name("z.json").write_text(json.dumps(hostile))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
+from batchinference.api import outputs
 from batchinference.api.targets import Target
 from batchinference.cli import show_ui
 from batchinference.ui import server
@@ -33,11 +37,20 @@ def page(site: Site, path: str) -> str:
 def failed_rows(tmp_path: Path, own_code: Path) -> Path:
     """Return the output of a finished job with two failed rows."""
     write_lines(tmp_path / "in", {"a.txt": LINES})
+    run(tmp_path)
+    return tmp_path / "out"
+
+
+def run(tmp_path: Path, **fields: Any) -> None:
     steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
     job = job_document("demo", tmp_path / "in", tmp_path / "out", steps=steps,
-                       errors={"maxRows": 2, "values": True})  # fmt: skip
+                       errors={"maxRows": 2, "values": True}, **fields)  # fmt: skip
     assert run_without_ray(job).state == "succeeded"
-    return tmp_path / "out"
+
+
+def rows_of(shown: str) -> list[str]:
+    """Return the addresses of the failed rows on the page of a job."""
+    return [f"jobs/{unquote(link)}" for link in re.findall(r'href="(0/rows/[^"]+)"', shown)]
 
 
 def test_list_shows_all_given_outputs(tmp_path: Path, failed_rows: Path) -> None:
@@ -52,14 +65,34 @@ def test_page_of_a_job_groups_its_failed_rows(failed_rows: Path) -> None:
     assert "ValueError: cannot do bad ..." in shown
     assert "row 1 of" in shown
     assert 'href="0/report"' in shown
-    assert 'href="0/rows/0%3A1"' in shown
+    assert len(rows_of(shown)) == 2
     assert "<h1>demo</h1>" in shown
 
 
 def test_page_of_a_failed_row_has_its_values_error_and_traceback(failed_rows: Path) -> None:
-    shown = page(site_of(failed_rows), "jobs/0/rows/0:1")
+    site = site_of(failed_rows)
+    shown = page(site, rows_of(page(site, "jobs/0"))[0])
     for part in ("Row 1 of", "a.txt", "cannot do bad 1", "Traceback", "own", "bad 1</td>"):
         assert part in shown
+
+
+def test_rows_of_different_additions_are_not_mixed(tmp_path: Path, own_code: Path) -> None:
+    for name in ("a.txt", "b.txt"):  # in both, the id of the row is 0:1
+        write_lines(tmp_path / "in", {name: ["fine", f"bad {name}"]})
+        run(tmp_path, write={"mode": "append"})
+    site = site_of(tmp_path / "out")
+    texts = [page(site, path) for path in rows_of(page(site, "jobs/0"))]
+    for name in ("a.txt", "b.txt"):
+        assert sum(f"bad {name}" in text for text in texts) == 1
+
+
+def test_page_of_a_row_has_a_limited_number_of_records(
+    failed_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = site_of(failed_rows)
+    path = rows_of(page(site, "jobs/0"))[0]
+    monkeypatch.setattr(outputs, "MAX_RECORDS", 0)
+    assert site.answer(path).status == 404
 
 
 def test_stored_report_is_shown_without_scripts_in_an_origin_of_its_own(failed_rows: Path) -> None:

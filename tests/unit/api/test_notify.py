@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from aiohttp import web
 
 from batchinference.api import notify as module
 from batchinference.api.notify import notify
+from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
@@ -22,7 +24,6 @@ HOOK = {"name": "chat", "urlEnv": "HOOK"}
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(module, "TIMEOUTS", (0.2, 0.2))
     monkeypatch.setenv("NO_PROXY", "*")
 
 
@@ -32,9 +33,10 @@ def ended(state: JobState = JobState.FAILED, reason: str | None = "TooManyErrors
     return Report(name="nightly", state=state, counts={"read": 3, "failed": 2}, **fields)
 
 
-def said(report: Report, *hooks: dict[str, Any]) -> list[str]:
+def said(report: Report, *hooks: dict[str, Any], stop: StopSignal | None = None) -> list[str]:
     lines: list[str] = []
-    notify(parse(document(notifications=list(hooks) or [HOOK])), report, lines.append)
+    job = parse(document(notifications=list(hooks) or [HOOK]))
+    notify(job, report, lines.append, stop or StopSignal())
     return lines
 
 
@@ -84,7 +86,39 @@ def test_silent_endpoint_ends(monkeypatch: pytest.MonkeyPatch, messages: Message
         return web.Response()
 
     monkeypatch.setattr(module, "ATTEMPTS", 1)
+    monkeypatch.setattr(module, "TIMEOUTS", (0.2, 0.2))
     messages.check(sent(answer, monkeypatch)[0])
+
+
+def test_signal_ends_the_attempts(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
+    stop, requests = StopSignal(), []
+
+    async def answer(request: web.Request) -> web.Response:
+        requests.append(request)
+        stop.ask(signal.SIGINT)
+        await asyncio.sleep(1)
+        return web.Response()
+
+    with serving(answer) as server:
+        monkeypatch.setenv("HOOK", server.url)
+        messages.check(said(ended(), HOOK, {**HOOK, "name": "mail"}, stop=stop))
+    assert len(requests) == 1
+
+
+def test_all_notifications_share_one_limit_of_time(
+    monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    monkeypatch.setattr(module, "MAX_SECONDS", 0.0)
+    monkeypatch.setenv("HOOK", "http://127.0.0.1:9/")
+    messages.check(said(ended(), HOOK, {**HOOK, "name": "mail"}))
+
+
+def test_unexpected_error_is_only_reported(
+    monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    monkeypatch.setenv("HOOK", "https://127.0.0.1:9/")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/absent.pem")
+    messages.check(said(ended(), HOOK, {**HOOK, "name": "mail"}))
 
 
 def test_interrupted_run_tries_once(monkeypatch: pytest.MonkeyPatch) -> None:

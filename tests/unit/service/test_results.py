@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from support.service.running import ENDPOINT, FAILING_ROW, Running, request_line
 ROWS = 20
 
 
-async def created(service: Running, model: str = "small") -> Batch:
+async def created(service: Running, model: str = "small", **fields: Any) -> Batch:
     client = service.client()
     content = requests(ROWS, model)
-    file = await client.files.create(file=("a.jsonl", content), purpose="batch")
+    file = await client.files.create(file=("a.jsonl", content), purpose="batch", **fields)
     return await client.batches.create(
         input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
     )
@@ -155,6 +156,22 @@ async def test_a_batch_that_expired_before_it_began_has_errors_for_all_lines(
     others = await lines_of(service, done.error_file_id)
     assert [row["custom_id"] for row in others] == [f"row-{n}" for n in range(ROWS)]
     assert done.output_file_id is None
+
+
+@pytest.mark.parametrize("listed_first", [True, False])
+async def test_an_expired_file_is_kept_until_its_lines_that_did_not_run_are_errors(
+    listed_first: bool, service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = await created(service, expires_after={"anchor": "created_at", "seconds": 3600})
+    now = time.time() + 25 * 3600
+    monkeypatch.setattr(time, "time", lambda: now)
+    done = await finished(service, batch, "Failed", 0)
+    inputs = service.client().files.list(purpose="batch")
+    if listed_first:
+        assert [each.id async for each in inputs] == []
+    assert len(await lines_of(service, done.error_file_id)) == ROWS
+    assert [each.id async for each in inputs] == []
+    assert not any(batch.input_file_id in path for path in service.objects())
 
 
 async def test_failed_lines_are_kept_without_the_input_file(service: Running) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from batchinference.api.progress import Observation
 from batchinference.api.workers import Workers
-from batchinference.pipeline.output.error_groups import ErrorGroup
+from batchinference.pipeline.output.error_groups import ErrorGroup, key_of_row
 from batchinference.spec.progress import Progress, RowsOverTime
 from batchinference.ui.pages import (
     JobDetails,
@@ -60,7 +61,7 @@ def test_failed_rows_lead_to_pages_with_their_values() -> None:
               "values": '{"text": "bad"}', "traceback": "File own.py"}  # fmt: skip
     group = ErrorGroup("own", "ValueError: no", 1, [record])
     page_of_group = job_page(JobDetails(entry, NO_HISTORY, [group]))
-    assert {"href": "0/rows/0%3A1"} in Page(page_of_group).all("a")
+    assert {"href": f"0/rows/{quote(key_of_row(record))}"} in Page(page_of_group).all("a")
     page = Page(row_page(entry, [record])).text()
     for html in (page_of_group, row_page(entry, [record]), jobs_page([entry], "jobs")):
         assert cut_on_a_phone(html) == []

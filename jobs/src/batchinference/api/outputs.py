@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors
+from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors, key_of_row
 from batchinference.spec.history import SHOWN_RUNS, RunRecord
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import Report
@@ -229,15 +230,21 @@ def error_groups(output: str) -> list[ErrorGroup]:
     return group_errors(_error_rows(output))
 
 
-def failed_row(output: str, row_id: str) -> list[dict[str, Any]]:
-    """Return the error records of a row with their tracebacks; none if there are none.
+def failed_row(output: str, key: str) -> list[dict[str, Any]]:
+    """Return the error records of the row with this `key_of_row`, with their tracebacks; none if
+    there are none.
 
     Raises JobFailure."""
-    found: list[dict[str, Any]] = []
-    for table in error_tables(output):
-        rows = [number for number, one in enumerate(table["id"].to_pylist()) if one == row_id]
-        found += table.take(rows).to_pylist() if rows else []
-    return [{name: _short(value) for name, value in row.items()} for row in found[:MAX_RECORDS]]
+    row_id = key.rpartition("-")[0]
+    found = (
+        record
+        for table in error_tables(output)
+        for number, one in enumerate(table["id"].to_pylist())
+        if one == row_id
+        for row in table.slice(number, 1).to_pylist()
+        if key_of_row(record := {name: _short(value) for name, value in row.items()}) == key
+    )
+    return list(islice(found, MAX_RECORDS))
 
 
 def _error_rows(output: str) -> Iterator[dict[str, Any]]:

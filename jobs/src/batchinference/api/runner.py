@@ -73,9 +73,11 @@ class Runner:
         return self._ended(report)
 
     def _ended(self, report: Report) -> Report:
-        """Send the notifications, store the log, and return the report."""
-        notify(self.job, report, self._say)
+        """Store the log, send the notifications, and return the report."""
         self.log.store(self.job, report)
+        if self.job.spec.notifications:
+            notify(self.job, report, self._say, self.stop)
+            self.log.store(self.job, report)
         return report
 
     def _run(self, ray: RayContext) -> Report:

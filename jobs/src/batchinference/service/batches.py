@@ -171,14 +171,20 @@ class Batches:
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def is_file_in_use(self, namespace: str, file: str) -> bool:
-        """Return whether a batch that has not ended reads a file. Raises ApiError."""
+        """Return whether a batch that has not ended reads a file, or its error file needs the lines
+        that did not run. Raises ApiError."""
         names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
         jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
-        return any(
-            record.input_file_id == file and status_of(job) not in ENDED
-            for job in jobs
-            if (record := record_of(job))
-        )
+        for job in jobs:
+            if (record := record_of(job)) and record.input_file_id == file:
+                status, name = status_of(job), job["metadata"]["name"]
+                if status not in ENDED or (
+                    status in UNRUN
+                    and as_batch(job)["error_file_id"]
+                    and not await self._files.has_error_file(namespace, name)
+                ):
+                    return True
+        return False
 
     async def names(self, namespace: str) -> list[str]:
         """Return the names of the jobs of all batches, newest first. Raises ApiError."""

@@ -108,8 +108,8 @@ def opened_store(config: ServiceConfig) -> ObjectStore:
 class Files:
     """The files in a store. Keys of objects begin with the namespace of the key of the request.
 
-    `in_use` returns whether a batch of a namespace that has not ended reads a file. Such a file is
-    kept when it expires."""
+    `in_use` returns whether a batch of a namespace still needs a file. Such a file is kept when it
+    expires."""
 
     def __init__(
         self, config: ServiceConfig, in_use: Callable[[str, str], Awaitable[bool]]
@@ -174,8 +174,7 @@ class Files:
         """Return a file. Raises ApiError if the namespace has no file with this id."""
         found = None
         if _UPLOADED.fullmatch(identifier):
-            objects = await self.objects(f"{namespace}/files/{identifier}")
-            found = next((file for each in objects if (file := _uploaded(identifier, each))), None)
+            found = await self._of_upload(namespace, identifier)
             if found and found.expires_at and found.expires_at <= time.time():
                 if not await self._in_use(namespace, identifier):
                     await self.delete(namespace, found)
@@ -185,6 +184,11 @@ class Files:
         if found is None:
             raise not_found("File object", identifier)
         return found
+
+    async def _of_upload(self, namespace: str, identifier: str) -> StoredFile | None:
+        """Return an uploaded file, even if it has expired; None if it does not exist."""
+        objects = await self.objects(f"{namespace}/files/{identifier}")
+        return next((file for each in objects if (file := _uploaded(identifier, each))), None)
 
     async def find(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return a file; None if the namespace has no readable file with this id."""
@@ -249,17 +253,22 @@ class Files:
                     await obstore.get_range_async(self.store, path, start=start, length=length)
                 )
 
+    async def has_error_file(self, namespace: str, name: str) -> bool:
+        """Return whether the error file of a batch was written. A deleted one is empty."""
+        place = f"{namespace}/batches/{name}"
+        return any(each["path"] == f"{place}/{ERROR_FILE}" for each in await self.objects(place))
+
     async def add_unrun(
         self, namespace: str, name: str, source: str, error: Mapping[str, str]
     ) -> None:
         """Write the error file of a batch that has ended early, unless there is one, with an error
         for the lines of its input file `source` that did not run, if that still exists."""
         place = f"{namespace}/batches/{name}"
-        objects = await self.objects(place)
-        if any(each["path"] == f"{place}/{ERROR_FILE}" for each in objects):
+        if await self.has_error_file(namespace, name):
             return
+        objects = await self.objects(place)
         _check_state(objects)
-        given = await self.find(namespace, source)
+        given = await self._of_upload(namespace, source)
         with suppress(JobFailure, ValueError):  # the state was changed
             file = self.location(given.parts[0]["path"]) if given else None
             await asyncio.to_thread(write_unrun, self.location(place), file, error)

@@ -17,7 +17,9 @@ DIED = "died"
 """The state of a run whose process ended without a report."""
 KEPT_RUNS, SHOWN_RUNS = 100, 20
 """Maximum number of runs that are kept per output, and that people are shown."""
-MAX_MESSAGE = 1024
+MAX_MESSAGE, MAX_ITEMS = 1024, 100
+"""Maximum characters of a text of a record, and number of its kinds. Others may have written it."""
+_Text = Annotated[str, Field(max_length=MAX_MESSAGE)]
 HEADINGS = (
     *("started", "run", "result", "read", "written", "failed", "time", "rows/s", "version"),
     "parameters",
@@ -34,21 +36,21 @@ class RunRecord(SpecModel):
 
     started_at: Timestamp
     updated_at: Timestamp
-    state: str
+    state: _Text
     """The state of its report, or DIED."""
-    kinds: list[str]
+    kinds: Annotated[list[_Text], Field(max_length=MAX_ITEMS)]
     counts: Counts
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Rows read per second of the state `running`, which includes loading models."""
-    reason: str | None = None
-    message: str | None = None
+    reason: _Text | None = None
+    message: _Text | None = None
     parameters: dict[str, str] = {}
-    job: str
-    ray_cluster_name: str | None = None
+    job: _Text
+    ray_cluster_name: _Text | None = None
     attempt: int | None = None
-    process: str
-    version: str
+    process: _Text
+    version: _Text
 
     @property
     def ended(self) -> bool:

@@ -109,10 +109,10 @@ class ObservedJob:
                 self._details = monotonic(), self._read_details(entry)
             return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
 
-    def failed_row(self, row_id: str) -> list[Record]:
+    def failed_row(self, key: str) -> list[Record]:
         """Return the error records of a row; none if it has not failed. Raises Unreadable."""
         with readable():
-            return failed_row(self.output(), row_id)
+            return failed_row(self.output(), key)
 
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:

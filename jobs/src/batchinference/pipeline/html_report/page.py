@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
+from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of, key_of_row
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import duration_text
@@ -91,7 +91,7 @@ def page_environment(package: str) -> Environment:
         finalize=_safe,
     )
     found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
-    found.filters["fields"] = fields_of
+    found.filters |= {"fields": fields_of, "row_key": key_of_row}
     found.filters["rows"] = lambda number: counted(number, "row", ",")
     return found
 

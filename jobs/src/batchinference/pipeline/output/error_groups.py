@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -54,12 +55,19 @@ def cause_of(error: str) -> str:
     return _VARIABLE.sub("...", " ".join(lines[:count]))
 
 
+def key_of_row(record: Record) -> str:
+    """Return what identifies the row of an error record in addresses: its id, which is unique in
+    one addition to the output, and a hash of its path."""
+    path = str(record.get("path")).encode(errors="replace")
+    return f"{record.get('id')}-{hashlib.sha256(path).hexdigest()[:16]}"
+
+
 def fields_of(values: str) -> list[tuple[str, str]]:
     """Return the names and values in the field `values` of an error record, as text."""
     try:
         found = json.loads(values)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         found = None  # others may have written it
     if not isinstance(found, dict):
-        return [("", values)]
+        return [("", str(values))]
     return [(name, one if isinstance(one, str) else to_json(one)) for name, one in found.items()]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
 
+from batchinference.credentials import MASK, is_credential, without_credentials
 from batchinference.pipeline.commit.lease import is_dead, this_process
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.history import DIED, KEPT_RUNS, SHOWN_RUNS, RunRecord, figures_of
@@ -54,6 +55,7 @@ class RunHistory:
             self._directory = run.attempt.layout.history
             began = f"{datetime.now(UTC):%Y-%m-%dT%H%M%S.%fZ}"
             self._file = self._directory / f"{began}-{lease.run[:8]}.json"
+            _delete_old(self._directory)
         self._job, self._next = lease.job, 0.0
         self._kinds[run.kind] = None
         self._before += run.start.counts
@@ -69,7 +71,7 @@ class RunHistory:
             record = RunRecord(
                 **figures_of(report, self._before),
                 kinds=list(self._kinds),
-                parameters={one.name: one.value for one in self.spec.parameters if one.value},
+                parameters=self._parameters(),
                 job=self._job,
                 rayClusterName=os.environ.get(_CLUSTER_VARIABLE),
                 process=this_process(),
@@ -80,15 +82,27 @@ class RunHistory:
                 self._stored = content
 
     def shown(self) -> list[RunRecord]:
-        """Return the last runs, and delete the records of runs before the last KEPT_RUNS."""
+        """Return the last runs."""
         if self._directory is None:
             return []
         with suppress(Exception):
-            files = _files_in(self._directory)
-            for old in files[:-KEPT_RUNS]:
-                self._directory.at(old.path).delete()
-            return _read(self._directory, files[-SHOWN_RUNS:])
+            return read_history(self._directory, SHOWN_RUNS)
         return []
+
+    def _parameters(self) -> dict[str, str]:
+        """Return the values of the parameters, with credentials masked."""
+        given = {one.name: one.value for one in self.spec.parameters if one.value}
+        return {
+            name: MASK if is_credential(name) else without_credentials(value)
+            for name, value in given.items()
+        }
+
+
+def _delete_old(directory: Location) -> None:
+    """Delete records so that at most KEPT_RUNS are left when a new one is added."""
+    with suppress(Exception):
+        for old in _files_in(directory)[: 1 - KEPT_RUNS]:
+            directory.at(old.path).delete()
 
 
 def read_history(directory: Location, most: int) -> list[RunRecord]:

@@ -266,6 +266,7 @@ INVALID = [
     ({"tolerations": {}}, "/tolerations"),
     ({"extraEnv": {"A": "b"}}, "/extraEnv"),
     ({"priorityClassName": 1}, "/priorityClassName"),
+    ({"policy": {"notifications": ["https://a:65536/"]}}, "/policy/notifications/0"),
 ]
 
 

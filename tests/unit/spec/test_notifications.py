@@ -168,16 +168,35 @@ def test_urls_below_an_allowed_one_are_allowed(url: str) -> None:
         "https://hooks.example./services/a",
         "https://hooks.example/services/../other",
         "https://hooks.example/services/%2e%2e/other",
+        "https://hooks.example/services/..;/other",
+        "https://hooks.example/services/.;x/other",
         "https://hooks.example/services/a\r\nHost: attacker.example",
         "https://hooks.example/services/a#x",
         "https://ⓗooks.example/services/a",
         "http://alerts.monitoring:99999/",
+        "https://hooks.example:0/services/a",
         "file:///etc/passwd",
         "https://[::1]/services/a",
     ],
 )
 def test_other_urls_are_not_allowed(url: str) -> None:
     assert not is_allowed(url, ALLOWED)
+
+
+def test_an_allowed_url_that_is_not_valid_allows_nothing() -> None:
+    assert not is_allowed(URL, ["https://hooks.example:65536/services/"])
+
+
+@pytest.mark.parametrize("port", [1, 9093, 65535])
+def test_allowed_urls_have_ports(port: int) -> None:
+    url = f"https://hooks.example:{port}/"
+    assert parse_policy(f"notifications: ['{url}']").notifications == [url]
+
+
+@pytest.mark.parametrize("port", [0, 65536, 99999])
+def test_port_of_an_allowed_url_is_valid(port: int) -> None:
+    with pytest.raises(SpecError):
+        parse_policy(f"notifications: ['https://hooks.example:{port}/']")
 
 
 @pytest.mark.parametrize("url", ["https://hooks.example", "https://hooks.example/a", "ftp://a/"])

@@ -168,16 +168,22 @@ def is_repeated(status: int) -> bool:
 
 def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
     """Return whether a URL is below one of these URLs, which end with a slash."""
-    if not _PLAIN_URL.fullmatch(url) or {".", ".."} & set(urlsplit(url).path.split("/")):
+    if not _PLAIN_URL.fullmatch(url):
         return False
-    return any(_normalized(url).startswith(_normalized(each)) for each in prefixes)
+    names = {part.partition(";")[0] for part in urlsplit(url).path.split("/")}
+    if {".", ".."} & names:  # some servers ignore what follows a semicolon
+        return False
+    allowed = filter(None, map(_normalized, prefixes))
+    return any(_normalized(url).startswith(prefix) for prefix in allowed)
 
 
 def _normalized(url: str) -> str:
     """Return a URL with its port and without its query; no URL if the port is too high."""
     parts = urlsplit(url)
     try:
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        port = parts.port
     except ValueError:
         return ""
+    if port is None:
+        port = {"http": 80, "https": 443}[parts.scheme]
     return f"{parts.scheme}://{parts.hostname}:{port}{parts.path}"

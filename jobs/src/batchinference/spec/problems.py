@@ -94,7 +94,8 @@ PATTERNS = {
     COLLECTION: "the name of a collection",
     INDEX: "the name of an index: small letters, digits, '-', '_' and '.'",
     base.HTTP_URL: "an address that begins with http:// or https://",
-    base.URL_PREFIX: "a URL that ends with a slash, such as https://hooks.example.com/services/",
+    base.URL_PREFIX: "a URL with a valid port that ends with a slash, such as "
+    "https://hooks.example.com/services/",
     base.VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
     PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",
     URL_PREFIX: "the beginning of an address such as https://example.com/",

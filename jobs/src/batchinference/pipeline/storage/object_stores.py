@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
@@ -34,6 +35,8 @@ _VARIABLES = (
     *("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 )
 """The environment variables on which a file system depends."""
+_AWS = "https://s3.amazonaws.com"
+_AWS_REGION = re.compile("(us-gov|[a-z]{2})-[a-z]+-[0-9]+")
 _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
@@ -68,15 +71,28 @@ def _s3_region(storage: Storage) -> str | None:
     return storage.region or _first_of("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
-def address_of(scheme: str, storage: Storage) -> str:
-    """Return the address of the service of an object store. Raises OSError if its settings are
-    insufficient."""
+def address_of(scheme: str, storage: Storage) -> str | None:
+    """Return the address of the service of an object store, if it is known. Raises OSError if its
+    settings are insufficient."""
     if scheme == "s3":
-        region = _s3_region(storage)
-        return _s3_endpoint(storage) or f"https://s3.{region + '.' if region else ''}amazonaws.com"
+        return _s3_endpoint(storage) or _address_of_aws(_s3_region(storage))
     if scheme == "gs":
         return storage.endpoint or "https://storage.googleapis.com"
     return storage.endpoint or f"https://{_account_of_azure(storage)[0]}.blob{_AZURE_DOMAIN}"
+
+
+def _address_of_aws(region: str | None) -> str | None:
+    """Return the address of S3 in a region; None in partitions with a domain of their own."""
+    if region is None:
+        return _AWS
+    if not _AWS_REGION.fullmatch(region):
+        return None
+    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
+
+
+def proxy_of_store(scheme: str, storage: Storage) -> str | None:
+    """Return the proxy in front of an object store, as its library chooses it."""
+    return proxy_of(_s3_endpoint(storage) if scheme == "s3" else address_of(scheme, storage))
 
 
 def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
@@ -99,7 +115,7 @@ def proxy_of(address: str | None) -> str | None:
     Unlike the libraries of other stores, that of S3 does not read HTTPS_PROXY and NO_PROXY."""
     from requests import utils
 
-    address = address or "https://s3.amazonaws.com"
+    address = address or _AWS
     proxy = utils.get_environ_proxies(address).get(urlsplit(address).scheme)
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, as_completed
 from urllib.parse import urlsplit
 
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.object_stores import address_of, proxy_of
+from batchinference.pipeline.storage.object_stores import address_of, proxy_of_store
 
 SECONDS = 4.0
 """How long a store, or the proxy in front of it, may take to accept a connection."""
@@ -21,7 +23,7 @@ def unreachable(places: dict[str, Location]) -> dict[str, str]:
     for name, place in places.items():
         if not place.local and (host := _host_of(place)) is not None:
             hosts.setdefault(host, name)
-    tries = {host: _connection(host) for host in hosts}
+    tries = {host: _in_thread(_connect, host) for host in hosts}
     problems = {hosts[host]: (host[0], _problem_of(found)) for host, found in tries.items()}
     return {
         name: f"'{places[name].uri}' cannot be reached: {host} does not answer ({problem})"
@@ -31,32 +33,52 @@ def unreachable(places: dict[str, Location]) -> dict[str, str]:
 
 
 def _host_of(place: Location) -> tuple[str, int] | None:
+    """Return the host to which the library of a store connects first; None if it is not sure."""
+    if any(map(os.environ.get, ("ALL_PROXY", "all_proxy"))):
+        return None  # only some libraries use it
     try:
         address = address_of(place.scheme, place.storage)
-        parts = urlsplit(proxy_of(address) or address)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        proxy = proxy_of_store(place.scheme, place.storage)
+        parts = urlsplit(proxy or address or "")
+        port = parts.port
     except (OSError, ValueError):
         return None
-    return (parts.hostname, port) if parts.hostname else None
+    if proxy is None and port is None:
+        port = {"http": 80, "https": 443}.get(parts.scheme)
+    known = address and port and parts.scheme in ("http", "https")
+    return (parts.hostname, port) if known and port and parts.hostname else None
 
 
-def _connection(host: tuple[str, int]) -> Future[socket.socket]:
-    """Return the connection to a host, once it is there. The thread ends with the program."""
-    found: Future[socket.socket] = Future()
+def _in_thread(connect: Callable[[tuple[str, int]], None], host: tuple[str, int]) -> Future[None]:
+    """Return the result of a call, once it is there. The thread ends with the program."""
+    result: Future[None] = Future()
 
-    def connect() -> None:
+    def run() -> None:
         try:
-            found.set_result(socket.create_connection(host, SECONDS))
+            result.set_result(connect(host))
         except OSError as error:
-            found.set_exception(error)
+            result.set_exception(error)
 
-    threading.Thread(target=connect, name="reachable", daemon=True).start()
-    return found
+    threading.Thread(target=run, name="reachable", daemon=True).start()
+    return result
 
 
-def _problem_of(connection: Future[socket.socket]) -> str | None:
+def _connect(host: tuple[str, int]) -> None:
+    """Connect to all addresses of a host at once, because IPv6 may not work. Raises OSError if
+    none accepts the connection."""
+    addresses = [each[4] for each in socket.getaddrinfo(*host, type=socket.SOCK_STREAM)]
+    tries = [_in_thread(_connect_to, (str(address[0]), host[1])) for address in addresses]
+    if all(each.exception() for each in as_completed(tries)):
+        tries[0].result()
+
+
+def _connect_to(address: tuple[str, int]) -> None:
+    socket.create_connection(address, SECONDS).close()
+
+
+def _problem_of(connection: Future[None]) -> str | None:
     try:
-        connection.result(SECONDS).close()
+        connection.result(SECONDS)
     except TimeoutError:  # also a name that is still looked up
         return f"no connection within {SECONDS:g} s"
     except OSError as error:

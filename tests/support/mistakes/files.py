@@ -100,6 +100,13 @@ MISTAKES = {
     ),
     "semicolons": _option(CSV.replace(",", ";"), "delimiter: ';'"),
     "tabs": _option(CSV.replace(",", "\t"), 'delimiter: "\\t"'),
+    "delimiter: tab": Mistake(
+        f"{PATHS}\n    options: {{delimiter: tab}}", f'{PATHS}\n    options: {{delimiter: "\\t"}}',
+        PATHS, {"reviews.csv": CSV.replace(",", "\t")}, says='Write "\\t"',
+    ),
+    "comment: //": Mistake(f"{PATHS}\n    options: {{comment: '//'}}",
+                           f"{PATHS}\n    options: {{comment: '/'}}", PATHS,
+                           says="at most 1 character"),
     "latin-1": _option("id,text,n\n1,Schöne Grüße,3\n2,für Schüler,4\n".encode("latin-1"),
                        "encoding: cp1252"),
     "UTF-16": _option(CSV.encode("utf-16"), "encoding: utf-16"),

@@ -60,7 +60,7 @@ _EXAMPLES = {
     "volumes": "volumes: [{name: data, persistentVolumeClaim: {claimName: NAME}}]",
     "volumeMounts": "volumeMounts: [{name: data, mountPath: /data}]",
     "persistentVolumeClaim": "persistentVolumeClaim: {claimName: NAME}",
-    "ttl": "ttl: {job: 7d}",
+    "ttl": "ttl: {afterFinished: 7d}",
     "deadlines": "deadlines: {total: 2h}",
 }
 """Examples of fields that are often missing or have the wrong form."""
@@ -98,12 +98,32 @@ def example_fix(verb: str, field: str) -> str:
     return f". {verb} {_EXAMPLES[field]}" if field in _EXAMPLES else ""
 
 
-def same_count_fix(field: str, value: object) -> str:
-    """Return the fix for a number in place of bounds."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if field not in ("replicas", "workers") or not is_count:
-        return ""
-    return f". Write {field}: {{min: {value}, max: {value}}}"
+def mapping_fix(field: str, value: object) -> str:
+    """Return the fix for another value in place of a mapping: the field of the mapping that it is
+    meant for, or an example."""
+    text = "" if isinstance(value, bool) else str(value)
+    if field in ("deadlines", "ttl") and re.fullmatch("([1-9][0-9]{0,3}[dhms])+", text):
+        return f". Write {field}: {{{_MEANT_FIELDS[field]}: {text}}}"
+    if field == "errors" and isinstance(value, str) and (fix := percent_fix("maxRows", value)):
+        return fix.replace("Write ", "Write errors: {") + "}"
+    if field in ("replicas", "workers") and re.fullmatch("[1-9][0-9]{0,3}", text):
+        return f". Write {field}: {{min: {text}, max: {text}}}"
+    if field in ("errors", "retry") and re.fullmatch("[1-9][0-9]?", text):
+        return f". Write {field}: {{{_MEANT_FIELDS[field]}: {text}}}"
+    return example_fix("Write", field)
+
+
+_MEANT_FIELDS = {
+    **{"deadlines": "total", "ttl": "afterFinished"},
+    **{"errors": "maxRows", "retry": "maxAttempts"},
+}
+
+
+def percent_fix(field: str, value: object) -> str:
+    """Return the fix for a percentage in place of a number of rows; empty if it is none."""
+    percent = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,3})?) ?%\s*", str(value))
+    other = {"rows": "percent", "maxRows": "maxPercent"}.get(field)
+    return f". Write {other}: {percent[1]}" if percent and other and float(percent[1]) else ""
 
 
 def list_fix(field: str, value: object) -> str:
@@ -271,6 +291,8 @@ def module_fix(value: object) -> str:
     if text.startswith("lambda"):
         return ". Put a function into a file such as steps.py, and write steps:NAME"
     path, colon, name = text.removeprefix("./").removesuffix("()").rpartition(":")
+    if not colon and re.fullmatch(r"\w+(/\w+)*\.py", name):
+        return f". Write {name.removesuffix('.py').replace('/', '.')}:NAME"
     if not colon and re.fullmatch(r"\w+(\.\w+)*", name):
         path, _, name = name.rpartition(".")
         return f". Write {path or 'steps'}:{name}" + ("" if path else ", if steps.py defines it")

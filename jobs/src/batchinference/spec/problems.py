@@ -36,11 +36,12 @@ from batchinference.spec.fixes import (
     label_fix,
     length_fix,
     list_fix,
+    mapping_fix,
     memory_fix,
     module_fix,
     number_fix,
     parameter_fix,
-    same_count_fix,
+    percent_fix,
     text_fix,
 )
 from batchinference.spec.media import COLOUR
@@ -202,7 +203,19 @@ def raise_for_problems(problems: Iterable[Problem]) -> None:
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     """Yield the problems that pydantic found when it validated a document as `model`."""
-    return (_problem(details, model) for details in error.errors(include_url=False))
+    errors = error.errors(include_url=False)
+    unknown = (details for details in errors if details["type"] == "extra_forbidden")
+    meant = {_meant_path(_problem(details, model)) for details in islice(unknown, MAX_PROBLEMS)}
+    for details in errors:
+        problem = _problem(details, model)
+        if details["type"] != "missing" or problem.path not in meant:
+            yield problem
+
+
+def _meant_path(problem: Problem) -> str | None:
+    """Return the path of the field that is meant by an unknown one; None if there is none."""
+    meant = re.fullmatch(r"unknown field; did you mean '(\w+)'\?", problem.message)
+    return f"{problem.path.rpartition('.')[0]}.{meant[1]}" if meant else None
 
 
 def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
@@ -249,12 +262,14 @@ def _unknown_field(
     if loc[-2:-1] == ("options",):
         *_, format_, _, option = loc  # read, its format, options, the unknown option
         return f"unknown option '{option}' for {format_}{near}"
-    for count in range(len(location) - 2, 0, -1):
+    other_word = meant_by(str(loc[-1]), _aliases(parent))
+    for count in range(len(location) - 2, 0, -1) if not other_word else ():
         if loc[-1] in _aliases(owners[count]) and loc[-1] != location[count]:
             return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
     if near.startswith(";"):
         return f"unknown field{near}"
     if inner := _field_below(parent, str(loc[-1])):
+        inner = inner.replace("gpu: ...", "gpu: 1") if value in ("cuda", "gpu", True) else inner
         return f"unknown field; did you mean '{inner}'?"
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
 
@@ -404,18 +419,24 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
     kind, context = details["type"], details.get("ctx", {})
     known = None if value.secret else value.value
     match _EXPECTED.get(kind):
+        case "a text" if field == "schedule":
+            return '. Write five fields, such as "30 2 * * *"'
         case "a text":
             return "" if value.secret and value.nested else text_fix(value.value)
         case "a list":
             return list_fix(field, known)
         case "a mapping":
-            return same_count_fix(field, known) or example_fix("Write", field)
+            return mapping_fix(field, known)
         case "a whole number" if field == "gpu" and isinstance(known, float):
             return _NO_PART_OF_A_GPU
         case "a number" | "a whole number" as expected:
-            return number_fix(known, whole=expected == "a whole number")
+            return percent_fix(field, known) or number_fix(
+                known, whole=expected == "a whole number"
+            )
     if kind in _UNITS:
-        return _length_fix(kind, context, len(details["input"]), field)
+        is_sign = kind == "string_too_long" and context["max_length"] == 1
+        fix = _length_fix(kind, context, len(details["input"]), field)
+        return _sign_fix(field, known) if is_sign else fix
     if kind.startswith("bool"):
         return flag_fix(known)
     return _pattern_fix(context.get("pattern", ""), value, known) or _with_numbers(
@@ -428,6 +449,12 @@ def _pattern_fix(pattern: str, value: _Value, known: object) -> str:
     if pattern == DATABASE_URL and str(value.value).startswith("jdbc:"):
         return ". Leave out 'jdbc:'"
     return _PATTERN_FIXES[pattern](known) if pattern in _PATTERN_FIXES else ""
+
+
+def _sign_fix(field: str, value: object) -> str:
+    """Return the fix for a text in place of one character: only a tab is known."""
+    is_tab = field == "delimiter" and str(value).lower() in ("tab", r"\t")
+    return r'. Write "\t"' if is_tab else ""
 
 
 def _length_fix(kind: str, context: dict[str, Any], length: int, field: str) -> str:

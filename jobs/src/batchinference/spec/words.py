@@ -108,6 +108,7 @@ _MEANT = {
     "head": "driver",
     "value": "default",
     "retry": "retries",
+    "maxAttempts": "max attempts",
     "schedule": "cron",
     "deadlines": "timeout",
     "trustSource": "trustremotecode",

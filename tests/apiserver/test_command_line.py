@@ -130,7 +130,8 @@ def test_status_and_watch_show_the_workers_of_the_running_attempt(
     target = Target("daily", namespace.name)
     assert watch_status(target, 1, lambda _: set_status(namespace, "daily", "Succeeded")) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "starting workers and models, 0 rows, workers cpu 1/2 ready + embed 0/1 ready, it is Running",
+        "starting workers and models, 0 rows, workers cpu 1/2 ready + embed 0/1 ready, "
+        "it is Running",
         "Succeeded, 0 rows, it is Succeeded",
     ]
 

@@ -92,11 +92,9 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
             echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
             return exits.BAD_INPUT
         kind, answers = _ask(answers)
-    for option in ("column", "labels"):
-        if getattr(answers, option) and not getattr(DEFAULTS[kind], option):
-            kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
-            echo(f"init: --{option}: not for {kind}, only for {kinds}. Leave it out", err=True)
-            return exits.BAD_INPUT
+    if problem := _unfit_option(kind, answers):
+        echo(f"init: {problem}", err=True)
+        return exits.BAD_INPUT
     content = {file: job_text(kind, answers, str(file))}
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
@@ -119,6 +117,15 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
         return exits.BAD_INPUT
     note(f"Next: batchinference validate {file} && batchinference preview {file}")
     return exits.SUCCESS
+
+
+def _unfit_option(kind: str, answers: Answers) -> str:
+    """Return the problem of an option that the kind does not have; empty if there is none."""
+    for option in ("column", "labels"):
+        if getattr(answers, option) and not getattr(DEFAULTS[kind], option):
+            kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
+            return f"--{option}: not for {kind}, only for {kinds}. Leave it out"
+    return ""
 
 
 def _is_terminal() -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
 from batchinference.spec.expression import root_of
 from batchinference.spec.reserved import OWN_PREFIX
@@ -87,6 +86,8 @@ class FileLayout:
     def chosen(self, table: pa.Table) -> pa.Table:
         for name in self.partition_by:
             if name not in table.column_names and root_of(name) in table.column_names:
+                from batchinference.pipeline.expression import ColumnExpression  # needed by few
+
                 part = ColumnExpression("write.partitionBy", name)(table)
                 table = table.append_column(name, part)
         wanted = [*(self.columns or table.column_names), *self.partition_by]

@@ -20,6 +20,7 @@ from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
+    from batchinference.pipeline.expression import ColumnExpression
     from batchinference.spec.models import Model
 
 _BYTES = (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary)
@@ -75,7 +76,7 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
 
 def parts_of(model: Model) -> dict[str, ColumnExpression]:
     """Return the fields and items of inputs that the templates of a model read."""
-    from batchinference.pipeline.expression import ColumnExpression  # other workers do not need it
+    from batchinference.pipeline.expression import ColumnExpression  # needed by few workers
 
     return {
         field: ColumnExpression(

@@ -55,7 +55,8 @@ def _in_thread(connect: Callable[[tuple[str, int]], None], host: tuple[str, int]
 
     def run() -> None:
         try:
-            result.set_result(connect(host))
+            connect(host)
+            result.set_result(None)
         except OSError as error:
             result.set_exception(error)
 

@@ -19,13 +19,13 @@ SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_400,
-    "jobs/src": 70_600,
+    "jobs/src/batchinference/pipeline": 46_500,
+    "jobs/src": 70_900,
     "operator/src": 9_400,
-    "tests": 122_900,
+    "tests": 123_100,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
-MESSAGES_IN_TESTS = 250
+MESSAGES_IN_TESTS = 251
 """Maximum number of functions and tables of tests that contain four words of a message in a row.
 `Messages` of plugins/messages.py compares messages with golden files."""
 MAY_BE_LONG = 5

@@ -110,6 +110,8 @@ def test_value_of_exponential_size_is_not_expanded(messages: Messages) -> None:
     for _ in range(40):
         level = [level, level]  # 2**40 strings if expanded
     messages.check(refused_at("spec.read", level))
+    for field in ("suspend", "errors.maxRows", "cluster.queueName", "ttl", "write.path"):
+        assert len(refused_at(f"spec.{field}", level)) < 1000
 
 
 @pytest.mark.parametrize(

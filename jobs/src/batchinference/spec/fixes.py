@@ -98,10 +98,16 @@ def example_fix(verb: str, field: str) -> str:
     return f". {verb} {_EXAMPLES[field]}" if field in _EXAMPLES else ""
 
 
+def _plain(value: object) -> str:
+    """Return the text of a plain value; empty for lists and mappings. In YAML, these can repeat
+    their items, so that their text is endless."""
+    return "" if isinstance(value, list | dict) else str(value)
+
+
 def mapping_fix(field: str, value: object) -> str:
     """Return the fix for another value in place of a mapping: the field of the mapping that it is
     meant for, or an example."""
-    text = "" if isinstance(value, bool) else str(value)
+    text = "" if isinstance(value, bool) else _plain(value)
     if field in ("deadlines", "ttl") and re.fullmatch("([1-9][0-9]{0,3}[dhms])+", text):
         return f". Write {field}: {{{_MEANT_FIELDS[field]}: {text}}}"
     if field == "errors" and isinstance(value, str) and (fix := percent_fix("maxRows", value)):
@@ -121,7 +127,7 @@ _MEANT_FIELDS = {
 
 def percent_fix(field: str, value: object) -> str:
     """Return the fix for a percentage in place of a number of rows; empty if it is none."""
-    percent = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,3})?) ?%\s*", str(value))
+    percent = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,3})?) ?%\s*", _plain(value))
     other = {"rows": "percent", "maxRows": "maxPercent"}.get(field)
     return f". Write {other}: {percent[1]}" if percent and other and float(percent[1]) else ""
 
@@ -143,7 +149,7 @@ def _in_brackets(text: str) -> str:
 
 def flag_fix(value: object) -> str:
     """Return how to write another word for true or false."""
-    flag = _FLAGS.get(str(value).lower())
+    flag = _FLAGS.get(_plain(value).lower())
     return f". Write {flag}" if flag else ""
 
 
@@ -159,9 +165,9 @@ def parameter_fix(value: object) -> str:
 
 def _name_fix(value: object, sign: str) -> str:
     """Return a name with `sign` in place of other signs; empty if the value is no name."""
-    if not re.fullmatch(r"[\w .-]{1,40}", str(value), re.ASCII):
+    if not re.fullmatch(r"[\w .-]{1,40}", _plain(value), re.ASCII):
         return ""
-    name = re.sub("[^a-z0-9]+", sign, str(value).lower()).strip(sign)
+    name = re.sub("[^a-z0-9]+", sign, _plain(value).lower()).strip(sign)
     return f". Write {name}" if name[:1].isalpha() else ". Begin it with a letter"
 
 
@@ -196,7 +202,7 @@ def in_units(value: object) -> str:
 
 def quantity_fix(value: object) -> str:
     """Return the fix for a number in another notation, such as 5 %, 1e3 or 1.2345."""
-    text = re.sub("[ %]", "", str(value))
+    text = re.sub("[ %]", "", _plain(value))
     if re.fullmatch("[0-9]{1,12}m", text):
         return f". Write {text}"
     try:
@@ -266,12 +272,12 @@ def _callable_fix(value: object) -> str:
 
 def cron_fix(value: object) -> str:
     """Return the schedule for a word such as @daily, for one with seconds, or for a time."""
-    text = str(value).strip().lower().removeprefix("@")
+    text = _plain(value).strip().lower().removeprefix("@")
     if text in _CRON_WORDS:
         return _quoted(_CRON_WORDS[text])
     if time := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", text):
         return _quoted(f"{int(time[2])} {int(time[1])} * * *")
-    fields = str(value).replace("?", "*").split()
+    fields = _plain(value).replace("?", "*").split()
     with_seconds = len(fields) == 6 and fields[0] == "0"
     return _quoted(" ".join(fields[-5:])) if with_seconds or len(fields) == 5 else ""
 

@@ -204,10 +204,11 @@ def raise_for_problems(problems: Iterable[Problem]) -> None:
 def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     """Yield the problems that pydantic found when it validated a document as `model`."""
     errors = error.errors(include_url=False)
-    unknown = (details for details in errors if details["type"] == "extra_forbidden")
-    meant = {_meant_path(_problem(details, model)) for details in islice(unknown, MAX_PROBLEMS)}
-    for details in errors:
-        problem = _problem(details, model)
+    unknown = (at for at, details in enumerate(errors) if details["type"] == "extra_forbidden")
+    described = {at: _problem(errors[at], model) for at in islice(unknown, MAX_PROBLEMS)}
+    meant = set(map(_meant_path, described.values()))
+    for at, details in enumerate(errors):
+        problem = described.get(at) or _problem(details, model)
         if details["type"] != "missing" or problem.path not in meant:
             yield problem
 

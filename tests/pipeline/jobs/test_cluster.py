@@ -58,6 +58,7 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
         started.append(arguments)
 
     monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: {"CPU": 2.0})
     monkeypatch.setattr(cluster.ray, "shutdown", lambda: started.append({}))
     monkeypatch.setattr(cluster.auto_init_hook, "enable_auto_connect", True)

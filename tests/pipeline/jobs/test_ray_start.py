@@ -141,6 +141,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
         with cluster.local_ray(1, str(tmp_path), files, quiet=False, check_stop=check):
             pass
 
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
     monkeypatch.setattr(cluster.ray, "cluster_resources", dict)
     monkeypatch.setenv("PYTHONPATH", "")

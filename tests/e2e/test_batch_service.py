@@ -18,7 +18,8 @@ import yaml
 
 from support.cluster.deployment import CHART, PIPELINE_IMAGE, RELEASE
 from support.cluster.kubectl import Kubectl, eventually, run
-from support.cluster.object_store import KEYS, RESTRICTED, ObjectStore, pod, service
+from support.cluster.object_store import KEYS, ObjectStore
+from support.cluster.programs import start_program
 from support.cluster.waits import JOB_END, is_ready, kill, pods, wait_for_rows
 from support.service.running import ENDPOINT, FAILING_ROW, requests
 
@@ -57,14 +58,7 @@ ThreadingHTTPServer(("", 8000), Endpoint).serve_forever()
 @pytest.fixture(scope="module")
 def endpoint(kubectl: Kubectl) -> Iterator[str]:
     """Run an endpoint that answers within a second, and yield its URL."""
-    container = {
-        "name": "endpoint",
-        "image": PIPELINE_IMAGE,
-        "command": ["python3", "-c", ANSWERS],
-        "securityContext": RESTRICTED,
-    }
-    kubectl.apply(pod("endpoint", [container], []), service("endpoint", 8000))
-    kubectl("wait", "--for=condition=Ready", "pod/endpoint", "--timeout=120s", timeout=130)
+    start_program(kubectl, "endpoint", ANSWERS, 8000, seconds=120)
     yield "http://endpoint:8000/v1"
     kubectl("delete", "pod/endpoint", "service/endpoint", "--wait=false")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from batchinference.spec.notifications import SECRET
-from support.cluster.deployment import PIPELINE_IMAGE, RELEASE, upgraded
+from support.cluster.deployment import RELEASE, upgraded
 from support.cluster.kubectl import Kubectl, condition, eventually
-from support.cluster.object_store import RESTRICTED, pod, service
+from support.cluster.programs import start_program
 from support.cluster.waits import JOB_END, kill, pods, wait_for_phase, wait_for_rows
 
 pytestmark = [pytest.mark.long("lifecycle"), pytest.mark.timeout(900)]
@@ -44,14 +44,7 @@ SENT = 120
 @pytest.fixture(scope="module")
 def receiver(kubectl: Kubectl) -> Iterator[str]:
     """Start a receiver of webhooks that the platform allows below /hook/. Yield its address."""
-    container = {
-        "name": "webhook",
-        "image": PIPELINE_IMAGE,
-        "command": ["python3", "-c", RECEIVER],
-        "securityContext": RESTRICTED,
-    }
-    kubectl.apply(pod("webhook", [container], []), service("webhook", 8080))
-    kubectl("wait", "--for=condition=Ready", "pod/webhook", "--timeout=280s", timeout=290)
+    start_program(kubectl, "webhook", RECEIVER, 8080, seconds=280)
     address = f"http://webhook.{kubectl.namespace}.svc.cluster.local:8080"
     paths = {"FLAKY": "/hook/flaky", "MOVED": "/hook/moved", "OUTSIDE": "/outside"}
     urls = {name: f"{address}{path}" for name, path in paths.items()}

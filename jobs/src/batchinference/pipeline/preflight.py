@@ -76,9 +76,8 @@ def _places(spec: BatchInferenceSpec) -> dict[str, Location]:
         paths = read.locations.items()
         found = {f"read.{name}": Location(path, read.storage) for name, path in paths}
     for number, step in enumerate(spec.steps):
-        source, storage = (getattr(step.model, name, None) for name in ("source", "storage"))
-        if source and storage:
-            found[f"steps[{number}].model.source"] = Location(source, storage)
+        if (source := step.facts.places.get("source")) is not None:
+            found[f"steps[{number}].model.source"] = Location(source.uri, step.facts.storage)
         if step.cache:
             found[f"steps[{number}].cache.path"] = Location(step.cache.path, step.cache.storage)
     return {**found, "write.path": Location(write.path, write.storage)}

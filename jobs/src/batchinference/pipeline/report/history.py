@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow.fs as pafs
@@ -107,19 +108,16 @@ def _delete_old(directory: Location) -> None:
 
 def read_history(directory: Location, most: int) -> list[RunRecord]:
     """Return the last runs, oldest first. Records that are damaged are left out."""
-    return _read(directory, _files_in(directory)[-most:])
+    files = _files_in(directory)[-most:]
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(partial(_record_in, directory), files))
+    return [record for record in found if record is not None]
 
 
 def _files_in(directory: Location) -> list[pafs.FileInfo]:
     """Return the records in a directory in the order of their names, which begin with a time."""
     found = (info for info in directory.files() if info.extension == "json")
     return sorted(found, key=lambda info: info.path)
-
-
-def _read(directory: Location, files: list[pafs.FileInfo]) -> list[RunRecord]:
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(lambda info: _record_in(directory, info), files))
-    return [record for record in found if record is not None]
 
 
 def _record_in(directory: Location, info: pafs.FileInfo) -> RunRecord | None:

@@ -168,14 +168,6 @@ def frames_of(kind: str, *colors: Any, **options: Any) -> Content:
     return make
 
 
-def two_sizes() -> bytes:
-    """Return a TIFF with a red page of 8 x 8 pixels and a blue one of 16 x 4."""
-    from PIL import Image
-
-    first, second = Image.new("RGB", (8, 8), RED), Image.new("RGB", (16, 4), BLUE)
-    return saved(first, "TIFF", save_all=True, append_images=[second])
-
-
 def two_photos(kind: str) -> bytes:
     """Return a picture with two frames of noise."""
     from PIL import Image

@@ -14,20 +14,6 @@ def fail(batch: Batch) -> dict[str, Any]:
     raise ValueError("no row is good")
 
 
-def keep(batch: Batch) -> Batch:
-    return batch
-
-
-def mean_model() -> Any:
-    import torch
-
-    class Mean(torch.nn.Module):
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            return image.float().mean(dim=(1, 2, 3))
-
-    return Mean()
-
-
 def root() -> Any:
     """Return a model whose result for a negative number is NaN."""
     import torch
@@ -37,17 +23,6 @@ def root() -> Any:
             return torch.sqrt(x)
 
     return Root()
-
-
-def inverse() -> Any:
-    """Return a model whose result for 0 is infinite."""
-    import torch
-
-    class Inverse(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 1 / x
-
-    return Inverse()
 
 
 class FailOnce:

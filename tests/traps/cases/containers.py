@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from traps import product
-from traps.case import Cases, Outcome, Refused, Right, Row
+from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, packed, tar
 from traps.pictures import BLUE, picture
 
 CASES = Cases("containers")
 JPG = picture(kind="JPEG")
 BLUE_JPG = picture(BLUE, "JPEG")
-CAT, DOG = ({"__key__": str(n), "cls": label} for n, label in enumerate(("cat", "dog")))
 
 
 def sample(row: Row) -> Row:
@@ -295,8 +294,7 @@ labels(
 def output_columns(read: str) -> Any:
     """Return a function that runs a case and reads its output with pandas or DuckDB."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = next(case for case in CASES.list if case.runs is runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         outcome = product.run_job(case, directory, run)
         if outcome.error:
             return outcome
@@ -409,26 +407,4 @@ empty(
     COLUMNS,
     output={"format": "delta"},
     runs=output_columns("delta"),
-)
-empty(
-    "all rows fail",
-    Right(holds=lambda rows: [row["rows"] for row in rows] == [0], failed=1),
-    steps=[{"name": "bad", "python": {"callable": "traps.steps:fail"}}],
-    runs=output_columns("pandas"),
-)
-empty("an input without files, which is refused", Refused("in|files"), files={}, steps=[])
-empty(
-    "an input without files, which is allowed",
-    Right([]),
-    files={},
-    steps=[],
-    read={"allowEmpty": True},
-)
-empty("only an empty file", Right([]), Refused("empty|rows|in"), files={"a.jsonl": ""}, steps=[])
-empty(
-    "a step that adds a column",
-    Right([{"columns": ["a", "b", "c"], "rows": 0}]),
-    Right([{"columns": ["a", "b"], "rows": 0}]),
-    steps=[*NONE_LEFT, {"name": "more", "addColumns": {"c": "a + 1"}}],
-    runs=output_columns("pandas"),
 )

@@ -472,13 +472,6 @@ plain(
 )
 plain("lines that end with CR", Right(AB), files={"a.csv": "id,text\r1,a\r2,b\r"})
 plain(
-    "a path that is listed twice",
-    Right([*AB, *AB]),
-    read={"paths": ["in/a.csv", "in/a.csv"]},
-    files={"a.csv": "id,text\n1,a\n2,b\n"},
-    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
-)
-plain(
     "an empty file and one with only a header",
     Right(AB),
     files={"a.csv": "id,text\n1,a\n2,b\n", "b.csv": "", "c.csv": "id,text\n"},
@@ -546,39 +539,6 @@ plain(
     Refused("end|truncated|damaged|gzip"),
     files={"a.csv.gz": lambda: gzip.compress(b"v\n" + bytes(range(48, 58)) * 9000)[:-20]},
     peers={"daft": {"pattern": "*"}, "pandas": {"pattern": "*"}},
-)
-
-
-def numpy_file(array: Any) -> Any:
-    def make() -> bytes:
-        import io
-
-        import numpy as np
-
-        out = io.BytesIO()
-        np.save(out, array)
-        return out.getvalue()
-
-    return make
-
-
-def _arrays() -> dict[str, Any]:
-    import numpy as np
-
-    square = np.arange(6).reshape(2, 3)
-    return {
-        "a.npy": numpy_file(square.astype(">i4")),
-        "b.npy": numpy_file(np.asfortranarray(square).astype("i4")),
-        "c.npy": numpy_file(square.astype("i4")),
-    }
-
-
-plain(
-    "arrays in other byte and axis orders",
-    Right([{"data": [0, 1, 2]}, {"data": [3, 4, 5]}] * 3),
-    read={"format": "numpy"},
-    files=_arrays(),
-    peers=dict.fromkeys(("daft", "datasets", "pandas"), "no reader for numpy"),
 )
 
 

@@ -28,7 +28,6 @@ from traps.pictures import (
     pixels,
     red_palette,
     two_photos,
-    two_sizes,
 )
 from traps.recordings import MP4, clear_video, video
 
@@ -118,25 +117,6 @@ def _view(*values: Any) -> Row:
     return {name: value for name, value in looks("", *values).items() if name != "path"}
 
 
-def _adding_frames() -> bytes:
-    """Return a GIF whose first frame is a blue pixel, and whose second frame adds a red one."""
-    from PIL import Image
-
-    from traps.pictures import saved
-
-    frames = []
-    for index, (place, color) in enumerate((((7, 7), 1), ((0, 0), 2))):
-        frame = Image.new("P", (8, 8), 0)
-        frame.putpalette([9, 9, 9, *BLUE, *RED])
-        frame.putpixel(place, color)
-        if index:
-            frame.putpixel((7, 7), 1)
-        frames.append(frame)
-    return saved(
-        frames[0], "GIF", save_all=True, append_images=frames[1:], transparency=0, disposal=1
-    )
-
-
 composited = {"Composited": 1}
 clear = CASES.kind("R07", "transparent pixels", **pictures)
 clear(
@@ -168,13 +148,6 @@ clear(
     "transparency in WebP",
     Right([looks("a.webp", WHITE, BLUE)], warnings=composited),
     files={"a.webp": hidden((9, 9, 9), kind="WEBP", lossless=True, exact=True)},
-)
-clear(
-    "another background",
-    Right([looks("a.png", (0, 128, 255), BLUE)], warnings=composited),
-    options={"background": "#0080ff"},
-    files={"a.png": hidden((9, 9, 9))},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
 )
 clear(
     "the mode RGBA keeps the transparency",
@@ -236,36 +209,9 @@ clear(
     **VIDEO,
 )
 clear(
-    "pictures in a table of addresses",
-    Right([_view(WHITE, BLUE)], warnings=composited),
-    read={
-        "format": "manifest",
-        "paths": ["in/list.csv"],
-        "options": {"includePaths": False, "decode": "image"},
-    },
-    view=lambda row: views.corners(row["image"]),
-    files={"list.csv": "uri\na.png\n", "a.png": hidden((9, 9, 9))},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no reader for a table of addresses"),
-)
-clear(
     "transparency and a turned camera in one picture",
     Right([looks("a.png", WHITE, WHITE, (32, 16, 3))], warnings={"Composited": 1, "Rotated": 1}),
     files={"a.png": picture((9, 9, 9, 0), mode="RGBA", size=(32, 16), exif=exif(6))},
-)
-clear(
-    "frames of an animation that add to a transparent first one",
-    Right(
-        [
-            {**looks("a.gif", WHITE, BLUE), "page": 0},
-            {**looks("a.gif", RED, BLUE), "page": 1},
-        ],
-        warnings={"Composited": 2},
-    ),
-    Right(holds=lambda rows: len(rows) == 2 and rows[1]["first"] == [*RED]),
-    options={"pages": "all"},
-    view=lambda row: {**views.image(row), "page": row["page_index"]},
-    files={"a.gif": _adding_frames},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
 )
 
 
@@ -352,14 +298,6 @@ turned(
     peers=NO_VIDEO_READER,
     **VIDEO,
 )
-turned(
-    "a turned video, with the orientation ignored",
-    Right([{"path": "a.mp4", "index": n, **_view(RED, BLUE, WIDE)} for n in range(2)]),
-    files={"a.mp4": video(2, rotate=90, **MP4)},
-    options={"orientation": "ignore"},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
-    **VIDEO,
-)
 
 JPEG = partial(photo, "JPEG", quality=90)
 LARGE = partial(photo, "JPEG", size=(400, 600))
@@ -391,29 +329,9 @@ cut(
     files={"a.jpg": lambda: JPEG()[:-20]},
 )
 cut(
-    "the same, with the option",
-    Right([LARGE_ROW, TAIL_ROW], warnings=TRUNCATED),
-    options=ACCEPT,
-    files=LARGE_FILES,
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
-)
-cut(
     "half of a JPEG",
     Right([], failed=1, says=CUT),
     files={"a.jpg": lambda: JPEG()[: len(JPEG()) // 2]},
-)
-cut(
-    "half of a PNG, WebP and TIFF, with the option",
-    Right(shaped("a.png"), failed=2),
-    Right(shaped("a.png", "c.tif"), failed=1, warnings={"Truncated": 2}),
-    Right(shaped("a.png"), failed=2, warnings={"Truncated": 1}),
-    Right(shaped("a.png", "b.webp", "c.tif"), warnings={"Truncated": 3}),
-    options=ACCEPT,
-    files={
-        f"{n}.{end}": (lambda kind=kind: photo(kind)[: len(photo(kind)) // 2])
-        for n, end, kind in (("a", "png", "PNG"), ("b", "webp", "WEBP"), ("c", "tif", "TIFF"))
-    },
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
 )
 cut(
     "half of a PNG",
@@ -442,15 +360,6 @@ cut(
     **{**in_archive("jpg", lambda: JPEG()[:-100]), "view": None},
 )
 cut(
-    "a cut picture in a column, with the option",
-    Right([{"shape": [40, 60, 3]}], warnings=TRUNCATED),
-    **{
-        **in_column(lambda: JPEG()[:-100], truncated="accept"),
-        "view": lambda row: {"shape": list(np.asarray(row["image"]).shape)},
-        "peers": dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
-    },
-)
-cut(
     "a GIF that is cut within its second frame",
     Right([{"path": "a.gif", "shape": [40, 60, 3]}], warnings={"PagesIgnored": 1}),
     Right([{"path": "a.gif", "shape": [40, 60, 3]}]),
@@ -477,27 +386,12 @@ BLACK = (0, 0, 0)
 SCALED = [{**looks("a.tif", BLACK, WHITE), **GRAYS}]
 
 
-def clipped() -> list[Right]:
-    """Return what is right for a range from 100 to 3000: 2340 becomes 197."""
-    rows = [{**looks("a.tif", BLACK, WHITE), "middle": [197, 197, 197]}]
-    beyond = {"OutOfRange": 1}
-    return [Right(rows, warnings=warnings) for warnings in (REDUCED, beyond, {**REDUCED, **beyond})]
-
-
 depth = CASES.kind("R21", "pictures with more than 8 bits", **{**pictures, "view": shade})
 depth(
     "12 bits in a TIFF of 16 bits",
     Right(SCALED, warnings=REDUCED, notice="bit|range"),
     Right(SCALED, warnings=ASSUMED, notice="bit|range"),
     files={"a.tif": pixels(GRAY, "TIFF")},
-)
-depth(
-    "the same with a range",
-    Right(SCALED, warnings=REDUCED),
-    Right(SCALED),
-    options={"range": [0, 4095]},
-    files={"a.tif": pixels(GRAY, "TIFF")},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
 )
 depth(
     "the same as 16-bit numbers",
@@ -517,14 +411,6 @@ depth(
     Right(SCALED, warnings=REDUCED, notice="bit|range"),
     Right(SCALED, warnings=ASSUMED, notice="bit|range"),
     files={"a.tif": lambda: big_endian(GRAY)},
-)
-depth(
-    "floating-point numbers, with a range",
-    Right(SCALED, warnings=REDUCED),
-    Right(SCALED),
-    options={"range": [0, 1]},
-    files={"a.tif": pixels(np.linspace(0, 1, 64).reshape(8, 8).astype("float32"), "TIFF")},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
 )
 depth(
     "floating-point numbers, without a range",
@@ -550,13 +436,6 @@ depth(
     "CMYK in JPEG",
     Right([{**looks("a.jpg", WHITE, WHITE), "middle": [*WHITE]}]),
     files={"a.jpg": picture((0, 0, 0, 0), "JPEG", mode="CMYK")},
-)
-depth(
-    "values outside of the range",
-    *clipped(),
-    options={"range": [100, 3000]},
-    files={"a.tif": pixels(GRAY, "TIFF")},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
 )
 depth(
     "16 bits per colour in PNG",
@@ -589,13 +468,8 @@ depth(
 )
 
 
-def page(row: Row) -> Row:
-    return {**views.image(row), "page": row["page_index"]}
-
-
 PAGES = {"PagesIgnored": 1}
 SAYS = "page|frame"
-NO_PAGES = dict.fromkeys(("ray", "daft", "datasets"), "no such option")
 pages = CASES.kind("R22", "pages of a TIFF, frames of an animation", **pictures)
 pages(
     "two pages of a TIFF",
@@ -603,35 +477,9 @@ pages(
     files={"a.tif": frames_of("TIFF", RED, GREEN)},
 )
 pages(
-    "all pages of a TIFF",
-    Right([{**looks("a.tif", c, c), "page": n} for n, c in enumerate((RED, GREEN, BLUE))]),
-    options={"pages": "all"},
-    view=page,
-    files={"a.tif": frames_of("TIFF", RED, GREEN, BLUE)},
-    peers=NO_PAGES,
-)
-pages(
     "three frames of a GIF",
     Right([looks("a.gif", RED, RED)], warnings=PAGES, notice=SAYS),
     files={"a.gif": frames_of("GIF", RED, GREEN, BLUE)},
-)
-pages(
-    "all frames of GIF, WebP and PNG",
-    Right(
-        [
-            {**looks(name, c, c), "page": n}
-            for name in ("a.gif", "b.webp", "c.png")
-            for n, c in enumerate((RED, GREEN))
-        ]
-    ),
-    options={"pages": "all"},
-    view=page,
-    files={
-        "a.gif": frames_of("GIF", RED, GREEN),
-        "b.webp": frames_of("WEBP", RED, GREEN, lossless=True),
-        "c.png": frames_of("PNG", RED, GREEN),
-    },
-    peers=NO_PAGES,
 )
 pages(
     "an animated WebP and PNG",
@@ -655,27 +503,6 @@ pages(
     Right([looks("a.jpg", RED, RED)], warnings=PAGES),
     Right([looks("a.jpg", RED, RED)]),
     files={"a.jpg": frames_of("MPO", RED, GREEN)},
-)
-pages(
-    "pages of different sizes",
-    Right(
-        [
-            {**looks("a.tif", RED, RED), "page": 0},
-            {**looks("a.tif", BLUE, BLUE, (4, 16, 3)), "page": 1},
-        ]
-    ),
-    options={"pages": "all"},
-    view=page,
-    files={"a.tif": two_sizes},
-    peers=NO_PAGES,
-)
-pages(
-    "a damaged second page",
-    Right([{**looks("a.tif", RED, RED), "page": 0}], failed=1),
-    options={"pages": "all"},
-    view=page,
-    files={"a.tif": lambda: two_sizes()[:-40]},
-    peers=NO_PAGES,
 )
 pages(
     "pages in an archive",

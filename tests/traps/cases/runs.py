@@ -7,25 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from traps import endpoint, product
-from traps.case import Cases, Outcome, Refused, Right, Row
+from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, tar
 from traps.recordings import video
 
 CASES = Cases("runs")
+Runs = Callable[[Case, Path, product.Run], Outcome]
 NOT_COMPARED = dict.fromkeys(
     ("ray", "daft", "datasets", "pandas"), "not compared: a script of several runs"
 )
 
 
-def _case(runs: Any) -> Any:
-    return next(case for case in CASES.list if case.runs is runs)
-
-
-def interrupted(run_again: int = 1) -> Callable[[product.Run, Path], Outcome]:
+def interrupted(run_again: int = 1) -> Runs:
     """Return a function that runs a case until a row ends the job, and then to its end."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = _case(runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         broken = directory / "state/broken"
         broken.parent.mkdir()
         broken.touch()
@@ -156,12 +152,11 @@ def _iceberg_rows(directory: Path) -> list[Row]:
     return list(iceberg_table(directory).scan().to_arrow().to_pylist())
 
 
-def beside(rows: Callable[[Path], list[Row]]) -> Callable[[product.Run, Path], Outcome]:
+def beside(rows: Callable[[Path], list[Row]]) -> Runs:
     """Return a function that runs a job while another writer adds rows to its table. The outcome
     has all rows of the table."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = _case(runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         output = {**case.output}
         if output["format"] == "iceberg":
             output |= {
@@ -255,11 +250,10 @@ tables(
 )
 
 
-def served(script: endpoint.Script) -> Callable[[product.Run, Path], Outcome]:
+def served(script: endpoint.Script) -> Runs:
     """Return a function that runs a case against an endpoint with this script."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = _case(runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         with endpoint.endpoint(script) as url:
             steps = [{**step, "model": {**step["model"], "url": url}} for step in case.steps]
             return product.run_job(case, directory, run, steps=steps)

@@ -29,13 +29,6 @@ def chat(*contents: Any, **fields: Any) -> Row:
     return {"messages": [{"role": "user", "content": content} for content in contents], **fields}
 
 
-def as_json(directory: Path, pattern: str = "*.jsonl") -> list[Row]:
-    """Read JSON lines as one does with pandas, whose objects are Python values."""
-    from traps.peers import with_pandas
-
-    return with_pandas.read_json(directory, pattern)
-
-
 mixed = CASES.kind(
     "R03",
     "JSON fields with several shapes",
@@ -261,40 +254,6 @@ zeros(
     files={"a.csv": "v\n0.1234567890123456789\n1.5\n"},
 )
 
-DECLARED = {
-    "int64": (["1", "-7"], ["1.5", "1e3", "9223372036854775808", "a", "1 000"]),
-    "int8": (["127"], ["128", "-129"]),
-    "uint64": (["18446744073709551615"], ["18446744073709551616", "-1"]),
-    "bool": (["true", "false"], ["yes", "2"]),
-    "date": (["2024-02-29"], ["2024-02-30", "01/02/2024", "2023-02-29"]),
-    "timestamp": (["2024-01-01 10:00:00"], ["2024-01-01T10:00:00+05:00", "2024-13-01 00:00:00"]),
-    "decimal<5,2>": (["1.25", "-999.99"], ["1000.00", "1.255"]),
-}
-"""Texts that fit a type, and texts that do not."""
-
-
-def count_of(fitting: Sequence[str], others: Sequence[str]) -> Right:
-    """Return the number of rows and of failed rows that are right."""
-    return Right(holds=lambda rows: len(rows) == len(fitting), failed=len(others), says="v")
-
-
-for kind, (fitting, others) in DECLARED.items():
-    zeros(
-        f"values that fit the declared type {kind}, and others",
-        count_of(fitting, others),
-        options={"types": {"v": kind}, "delimiter": ";"},
-        files={"a.csv": "n;v\n" + "".join(f"0;{text}\n" for text in (*fitting, *others))},
-        peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
-    )
-zeros(
-    "a JSON number, text and date for declared texts",
-    Right([{"v": "1"}, {"v": "1.50"}, {"v": "007"}, {"v": "2024-01-01"}, {"v": None}]),
-    Right([{"v": "007"}, {"v": "2024-01-01"}, {"v": None}], failed=2, says="v"),
-    read={"format": "json"},
-    options={"types": {"v": "string"}},
-    files={"a.jsonl": '{"v": 1}\n{"v": 1.50}\n{"v": "007"}\n{"v": "2024-01-01"}\n{"v": null}\n'},
-    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
-)
 JSON_READ = {"read": {"format": "json"}, "peers": {"ray": {"lines": True}, "daft": {"pattern": ""}}}
 TIMES = ["2024-01-01", "2024-01-01T00:00:00Z", "2024-01-01T12:00:00.123456789"]
 zeros(
@@ -637,14 +596,6 @@ hive(
     peers=filtered("year", 2025),
 )
 hive(
-    "a year that is declared as text",
-    Right([{"v": 2, "year": "2025"}]),
-    files=YEARS,
-    options={"types": {"year": "string"}},
-    steps=[{"name": "recent", "filter": "year == '2025'"}],
-    peers=dict.fromkeys(("ray", "daft", "pandas", "datasets"), "not compared"),
-)
-hive(
     "one value is no number",
     Right([{"v": 1, "year": "2024"}, {"v": 2, "year": "unknown"}]),
     Right([{"v": 1, "year": 2024}, {"v": 2, "year": "unknown"}]),
@@ -847,26 +798,6 @@ zones(
     },
 )
 zones(
-    "the same with a zone for those without",
-    Right([{"t": MIDNIGHT}, {"t": ONE}]),
-    options={"assumeTimezone": "UTC"},
-    files={
-        "a.parquet": parquet(lambda: zoned(None)),
-        "b.parquet": parquet(lambda: zoned("UTC", 1)),
-    },
-    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "no such option"),
-)
-zones(
-    "a zone of Berlin for those without, in the summer",
-    Right([{"t": dt.datetime(2024, 7, 1, 10, tzinfo=UTC)}, {"t": ONE}]),
-    options={"assumeTimezone": "Europe/Berlin"},
-    files={
-        "a.parquet": parquet(lambda: days(naive("2024-07-01T12:00:00"))),
-        "b.parquet": parquet(lambda: zoned("UTC", 1)),
-    },
-    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "no such option"),
-)
-zones(
     "two zones",
     Right([{"t": MIDNIGHT}, {"t": ONE}]),
     Refused("zone|Berlin"),
@@ -894,16 +825,6 @@ zones(
     Right([{"t": "2024-01-01T00:00:00+01:00"}, {"t": "2024-01-01T00:00:00-05:00"}]),
     read={"format": "csv"},
     files={"a.csv": "t\n2024-01-01T00:00:00+01:00\n2024-01-01T00:00:00-05:00\n"},
-)
-zones(
-    "an hour that does not exist in the zone",
-    Right([{"t": ONE}], failed=1, says="2024-03-31|exist|Berlin|zone"),
-    options={"assumeTimezone": "Europe/Berlin"},
-    files={
-        "a.parquet": parquet(lambda: days(naive("2024-03-31T02:30:00"))),
-        "b.parquet": parquet(lambda: zoned("UTC", 1)),
-    },
-    peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "no such option"),
 )
 
 LONG = "a" * (1 << 20)

@@ -6,6 +6,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
@@ -21,7 +22,7 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount, no_note
+from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
 from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.path_columns import PathColumns
@@ -219,7 +220,7 @@ def prepared(
     the rows. At most `sampled` files are inspected, by default as many as the reader needs, and as
     many of the files that have `changed`."""
     if isinstance(read, ReadVersioned):
-        path_columns, reader = PathColumns(), reader_of(read, frozen)
+        path_columns, reader = PathColumns(), reader_of(read, frozen.version)
     else:
         path_columns = PathColumns.of(read.options, frozen.uris)
         reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
@@ -331,7 +332,7 @@ class FileInput:
         return str(inside[0]) if len(inside) else None
 
     def read_tasks(
-        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = no_note
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
     ) -> list[ReadRows]:
         """Return the read tasks. Each reads files that are adjacent in the reading order."""
         files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]

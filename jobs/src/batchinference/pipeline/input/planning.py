@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from batchinference.pipeline.commit.row_coverage import rows_in_all
 from batchinference.pipeline.input import JobInput, RowCount
@@ -25,6 +25,7 @@ from batchinference.pipeline.storage.retry import with_retries
 if TYPE_CHECKING:
     from batchinference.spec.read import Read
 
+Found = TypeVar("Found")
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
@@ -36,7 +37,7 @@ as a commit has at most SMALL_FILE_ROWS rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
-COUNT_THREADS, STATS_THREADS = 16, 32
+THREADS = 32
 """Files that are inspected concurrently. Pyarrow opens 25 connections to an object store."""
 
 
@@ -105,7 +106,7 @@ def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -
         known = frozen.stats
         counts: dict[int, int | None] = {number: stats.rows for number, stats in known.items()}
     else:
-        counts = _estimates(frozen, reader, sample(files))
+        counts = _inspect(frozen, reader, sample(files), _count, damaged=1)
     if None in counts.values():
         return None
     exact = {number: rows for number, rows in counts.items() if rows is not None}
@@ -119,21 +120,31 @@ def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -
     return RowCount(sum(ends.values()) + rows, estimated=True)
 
 
-def _estimates(
-    frozen: InputSnapshot, reader: Reader, files: list[InputFile]
-) -> dict[int, int | None]:
-    """Return the estimated number of rows of files, by file number. A damaged file has one row."""
+def _inspect(
+    frozen: InputSnapshot,
+    reader: Reader,
+    files: Iterable[InputFile],
+    inspect: Callable[[Reader, Location, int], Found],
+    damaged: Found,
+) -> dict[int, Found]:
+    """Return the result of `inspect` for these files and their sizes, by file number. A damaged
+    file becomes a failed row when it is read."""
+    sizes = frozen.file_sizes
 
-    def estimate(file: InputFile) -> int | None:
+    def result(file: InputFile) -> tuple[int, Found]:
+        bound, address = reader.for_file(file.constants, file.deleted), frozen.address(file)
         try:
-            return with_retries(lambda: reader.rows_in(frozen.address(file), file.size))
+            return file.number, with_retries(lambda: inspect(bound, address, sizes[file.number]))
         except Exception as error:  # noqa: BLE001 - see blamed
             blamed(error)
-            return 1  # it becomes a failed row when it is read
+            return file.number, damaged
 
-    with ThreadPoolExecutor(COUNT_THREADS) as pool:
-        counts = pool.map(estimate, files)
-        return {file.number: rows for file, rows in zip(files, counts, strict=True)}
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(pool.map(result, files))
+
+
+def _count(reader: Reader, file: Location, size: int) -> int | None:
+    return reader.rows_in(file, size)
 
 
 def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:
@@ -145,30 +156,15 @@ def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]
 def read_stats(
     frozen: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> dict[int, FileStats]:
-    """Return the statistics of these files, by file number, for a reader that counts exactly.
-
-    A damaged file has one row: it becomes a failed row when it is read."""
-    chosen, sizes = list(files), frozen.file_sizes
-
-    def inspect(file: InputFile) -> FileStats | None:
-        address = frozen.address(file)
-        bound = reader.for_file(file.constants, file.deleted)
-        return with_retries(lambda: _stats(bound, address, sizes[file.number]))
-
-    with ThreadPoolExecutor(STATS_THREADS) as pool:
-        found = zip(chosen, pool.map(inspect, chosen), strict=True)
-        return {file.number: stats or FileStats(1) for file, stats in found}
+    """Return the statistics of these files, by file number, for a reader that counts exactly. A
+    damaged file has one row."""
+    return _inspect(frozen, reader, files, _stats, damaged=FileStats(1))
 
 
-def _stats(reader: Reader, file: Location, size: int) -> FileStats | None:
-    """Return the statistics of a file, or None if they cannot be read."""
-    try:
-        if isinstance(reader, StatsReader):
-            return reader.stats(file, size)
-        return FileStats(reader.rows_in(file, size) or 0)
-    except Exception as error:  # noqa: BLE001 - see blamed
-        blamed(error)
-        return None
+def _stats(reader: Reader, file: Location, size: int) -> FileStats:
+    if isinstance(reader, StatsReader):
+        return reader.stats(file, size)
+    return FileStats(reader.rows_in(file, size) or 0)
 
 
 def prepare_reader(

@@ -23,9 +23,12 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import RESTART, BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
+from batchinference.pipeline.input.ignored_files import (
+    NONE_IGNORED,
+    IgnoredFiles,
+    similar_names,
+)
 from batchinference.pipeline.input.readers import FileStats
-from batchinference.pipeline.input.similar_names import similar_names
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import open_parquet, read_table, schema_of

@@ -151,7 +151,9 @@ def _skipped(outcome: Outcome) -> dict[int, int]:
     return {item["id"]: item["amount"] for item in items}
 
 
-WORDS = st.text(st.sampled_from("ab ,;\"'#\\^\n\té"), max_size=6)
+FIELDS = st.text(st.sampled_from("ab ,;\"'#\\^\n\té"), max_size=6) | st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.just("\n")
+)
 STYLES: list[dict[str, Any]] = [
     {"doublequote": True},
     {"doublequote": True, "quotechar": "'"},
@@ -165,7 +167,7 @@ OPTIONS = {"quotechar": "quote", "escapechar": "escape"}
 
 @settings(max_examples=examples(150), deadline=None)
 @given(
-    rows=st.lists(st.tuples(WORDS, WORDS), max_size=12),
+    rows=st.lists(st.tuples(FIELDS, FIELDS), max_size=12),
     style=st.sampled_from(STYLES),
     delimiter=st.sampled_from(",;\t"),
     newline=st.sampled_from(["\n", "\r\n"]),
@@ -192,6 +194,7 @@ def test_files_of_pythons_csv_in_other_dialects_are_read(
         )  # fmt: skip
     assert outcome.bad == {}
     assert [(row["a"], row["b"]) for row in outcome.good[1:]] == rows
+    assert outcome.places == [(0, number) for number in range(len(rows) + 1)]
 
 
 def test_declared_columns_need_no_sample(tmp_path: Path) -> None:

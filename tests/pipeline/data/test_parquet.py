@@ -78,14 +78,6 @@ def test_every_type_is_preserved(tmp_path: Path) -> None:
     assert outcome.schema.equals(pq.read_schema(tmp_path / "a.parquet"))
 
 
-def test_empty_file_has_only_an_end(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
-    outcome = read_files("parquet", tmp_path)
-    assert outcome.places == [(1, 0)]
-    assert outcome.ends == {0: 0, 1: 1}
-
-
 def test_large_file_is_read_in_chunks(tmp_path: Path) -> None:
     rows = 2 * CHUNK_ROWS + 10
     pq.write_table(pa.table({"a": np.arange(rows)}), tmp_path / "a.parquet")

@@ -10,6 +10,7 @@ from typing import Any
 
 import av
 import numpy as np
+import soundfile
 from av.codec.context import Flags
 from PIL import Image
 
@@ -20,6 +21,13 @@ def saved(image: Image.Image, file_format: str, **options: Any) -> bytes:
     """Return an image as the bytes of a file."""
     buffer = io.BytesIO()
     image.save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def sound_of(samples: np.ndarray, file_format: str, rate: int = 8000, **options: Any) -> bytes:
+    """Return samples as the bytes of a file."""
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, format=file_format, **options)
     return buffer.getvalue()
 
 

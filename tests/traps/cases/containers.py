@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from traps import product
 from traps.case import Case, Cases, Outcome, Refused, Right, Row
@@ -37,10 +39,6 @@ def _shown(value: Any) -> Any:
 
 def _decoded(value: bytes) -> Any:
     """Return bytes of a member that a tool leaves undecoded as what they are."""
-    import io
-
-    from PIL import Image
-
     if value[:2] == b"\xff\xd8":
         return np.asarray(Image.open(io.BytesIO(value)).convert("RGB"))
     return value

@@ -10,6 +10,8 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from traps import product, views
 from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import compressed, lines, packed, parquet
@@ -423,7 +425,6 @@ unicode(
 def _delta(directory: Path, name: str = "in", **options: Any) -> None:
     """Write a Delta table of three rows of which one is deleted."""
     import deltalake
-    import pyarrow as pa
 
     path = str(directory / name)
     deltalake.write_deltalake(
@@ -434,7 +435,6 @@ def _delta(directory: Path, name: str = "in", **options: Any) -> None:
 
 def _iceberg(directory: Path) -> None:
     """Write an Iceberg table of two rows, overwritten by one."""
-    import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
     catalog = SqlCatalog(

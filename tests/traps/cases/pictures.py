@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from functools import partial
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
+from support.inputs.media_files import exif
 from traps import views
-from traps.case import Cases, Content, Right, Row
+from traps.case import Cases, Content, Right, Row, bytes_of
 from traps.cases.recordings import ACCEPT, CUT, NO_VIDEO_READER, TRUNCATED, VIDEO
 from traps.inputs import parquet, tar
 from traps.pictures import (
@@ -17,7 +20,6 @@ from traps.pictures import (
     RED,
     big_endian,
     color_16,
-    exif,
     frames_of,
     gray_16_transparent,
     halves,
@@ -61,10 +63,6 @@ def member(row: Row) -> Row:
     """Return the picture of a sample of an archive."""
     value = next(row[name] for name in ("png", "jpg", "tif", ".png", ".jpg", "tif") if name in row)
     if isinstance(value, bytes):
-        import io
-
-        from PIL import Image
-
         value = Image.open(io.BytesIO(value))
     return views.corners(value.convert("RGB") if hasattr(value, "convert") else value)
 
@@ -80,15 +78,8 @@ def in_archive(name: str, content: Content) -> dict[str, Any]:
 
 def in_column(content: Content, **decode: Any) -> dict[str, Any]:
     """Return the fields of a case whose picture is in a column of a Parquet file."""
-
-    def table() -> Any:
-        import pyarrow as pa
-
-        data = content() if callable(content) else content
-        return {"image": pa.array([data], pa.binary())}
-
     return {
-        "files": {"a.parquet": parquet(table)},
+        "files": {"a.parquet": parquet(lambda: {"image": [bytes_of(content)]})},
         "read": {"format": "parquet", "options": {"includePaths": False}},
         "steps": [{"name": "decode", "decode": {"column": "image", "format": "image", **decode}}],
         "view": lambda row: views.corners(row["image"]),
@@ -182,9 +173,7 @@ clear(
     "a picture that is resized",
     Right([looks("a.png", WHITE, WHITE, (4, 4, 3))], warnings=composited),
     options={"size": [4, 4]},
-    files={
-        "a.png": hidden((9, 9, 9), size=(8, 8)) if False else picture((9, 9, 9, 0), mode="RGBA")
-    },
+    files={"a.png": picture((9, 9, 9, 0), mode="RGBA")},
     peers={"ray": {"size": (4, 4)}, "daft": "not compared", "datasets": "not compared"},
 )
 clear(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from traps import endpoint, product
 from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, tar
@@ -114,7 +116,6 @@ def iceberg_properties(directory: Path) -> dict[str, str]:
 
 
 def _new_iceberg(directory: Path) -> None:
-    import pyarrow as pa
     from pyiceberg.catalog import load_catalog
 
     catalog = load_catalog("default", **iceberg_properties(directory))
@@ -124,14 +125,12 @@ def _new_iceberg(directory: Path) -> None:
 
 def _new_delta(directory: Path) -> None:
     import deltalake
-    import pyarrow as pa
 
     deltalake.write_deltalake(str(directory / "out"), pa.table({"n": [5000]}))
 
 
 def _new_lance(directory: Path) -> None:
     import lance
-    import pyarrow as pa
 
     lance.write_dataset(pa.table({"n": [5000]}), str(directory / "out"))
 

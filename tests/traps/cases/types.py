@@ -9,6 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import csv
+
 from traps import views
 from traps.case import Cases, Refused, Right, Row
 from traps.inputs import lines, packed, parquet
@@ -130,8 +133,6 @@ ZIP_FILE = 'zip,ean,name\n00501,"0049301",a\n02134,"0012345",b\n'
 
 def _types(**columns: str) -> Any:
     """Return the options with which each tool reads columns as these types of Arrow."""
-    import pyarrow as pa
-
     return {name: getattr(pa, kind)() for name, kind in columns.items()}
 
 
@@ -139,8 +140,6 @@ def declared_texts(*names: str, also: Sequence[str] = ()) -> dict[str, Any]:
     """Return how users of the other tools read columns as texts. `also` are the other columns."""
 
     def ray(at: Path) -> list[Row]:
-        from pyarrow import csv
-
         from traps.peers import with_ray
 
         return with_ray.read_csv(
@@ -291,17 +290,18 @@ FAR = [naive("9999-12-31T23:59:59"), naive("1500-01-01"), DAY]
 INT96 = {"use_deprecated_int96_timestamps": True, "store_schema": False}
 
 
-def days(*values: Any, unit: str = "us", name: str = "t") -> Any:
-    import pyarrow as pa
+MOMENT = pa.timestamp("us")
 
-    return {name: pa.array(values, pa.timestamp(unit))}
+
+def days(*values: Any) -> Any:
+    return {"t": pa.array(values, MOMENT)}
 
 
 int96 = CASES.kind("R06", "dates of INT96", read={"format": "parquet"})
 int96(
     "the years 1500, 2024 and 9999",
     Right([{"t": day} for day in FAR]),
-    files={"a.parquet": parquet(lambda: days(*FAR), **INT96)},
+    files={"a.parquet": parquet(days(*FAR), **INT96)},
 )
 EDGES = [
     naive("0001-01-01"),
@@ -313,7 +313,7 @@ EDGES = [
 int96(
     "the same with the option for microseconds of the other tools",
     Right([{"t": day} for day in FAR]),
-    files={"a.parquet": parquet(lambda: days(*FAR), **INT96)},
+    files={"a.parquet": parquet(days(*FAR), **INT96)},
     peers={
         "ray": {"dataset_kwargs": {"coerce_int96_timestamp_unit": "us"}},
         "daft": {"coerce_int96_timestamp_unit": "us"},
@@ -326,33 +326,16 @@ int96(
 int96(
     "the edges of 64 bits, the year 1 and null",
     Right([{"t": day} for day in EDGES]),
-    files={"a.parquet": parquet(lambda: days(*EDGES), **INT96)},
+    files={"a.parquet": parquet(days(*EDGES), **INT96)},
 )
-
-
-def nested_days() -> Any:
-    import pyarrow as pa
-
-    return {
-        "s": pa.array(
-            [{"t": FAR[0], "l": [FAR[1], DAY]}],
-            pa.struct([("t", pa.timestamp("us")), ("l", pa.list_(pa.timestamp("us")))]),
-        )
-    }
-
-
+STRUCT = {"t": FAR[0], "l": [FAR[1], DAY]}
+STRUCTS = pa.array([STRUCT], pa.struct([("t", MOMENT), ("l", pa.list_(MOMENT))]))
 int96(
     "dates in a struct and a list",
-    Right([{"s": {"t": FAR[0], "l": [FAR[1], DAY]}}]),
-    files={"a.parquet": parquet(nested_days, **INT96)},
+    Right([{"s": STRUCT}]),
+    files={"a.parquet": parquet({"s": STRUCTS}, **INT96)},
 )
-NANOSECONDS = 1_700_000_000_123_456_789
-
-
-def nanoseconds() -> Any:
-    import pyarrow as pa
-
-    return {"t": pa.array([NANOSECONDS], pa.timestamp("ns"))}
+NANOSECONDS = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
 
 
 def microseconds(row: Row) -> Row:
@@ -369,34 +352,27 @@ int96(
     Right([{"t": SECOND}]),
     Right([], failed=1, says="nanosecond"),
     view=microseconds,
-    files={"a.parquet": parquet(nanoseconds, **INT96)},
+    files={"a.parquet": parquet({"t": NANOSECONDS}, **INT96)},
 )
 int96(
     "a file with INT96 beside one with timestamps of microseconds",
     Right([{"t": FAR[0]}, {"t": FAR[1]}]),
     files={
-        "a.parquet": parquet(lambda: days(FAR[0]), **INT96),
-        "b.parquet": parquet(lambda: days(FAR[1])),
+        "a.parquet": parquet(days(FAR[0]), **INT96),
+        "b.parquet": parquet(days(FAR[1])),
     },
 )
 int96(
     "several row groups, with null first",
     Right([{"t": None}, {"t": None}, {"t": FAR[0]}, {"t": DAY}]),
-    files={"a.parquet": parquet(lambda: days(None, None, FAR[0], DAY), row_group_size=2, **INT96)},
+    files={"a.parquet": parquet(days(None, None, FAR[0], DAY), row_group_size=2, **INT96)},
 )
-
-
-def far_milliseconds() -> Any:
-    import pyarrow as pa
-
-    return {"t": pa.array([253_402_300_800_000, 0], pa.int64()).cast(pa.timestamp("ms"))}
-
-
+YEAR_10000 = pa.array([253_402_300_800_000, 0]).cast(pa.timestamp("ms"))
 int96(
     "the year 10000 in milliseconds, which Python lacks",
     Right([{"t": naive("1970-01-01")}], failed=1, says="10000|9999|year|range|253402300800000"),
     Right(holds=lambda rows: sorted(str(row["t"])[:5] for row in rows) == ["10000", "1970-"]),
-    files={"a.parquet": parquet(far_milliseconds, store_schema=False)},
+    files={"a.parquet": parquet({"t": YEAR_10000}, store_schema=False)},
 )
 
 late = CASES.kind(
@@ -534,22 +510,20 @@ late(
 )
 
 
-def strings(kind: str) -> Any:
-    """Return a text in one of the types that Arrow has for texts."""
-    import pyarrow as pa
-
-    types = {"string": pa.string(), "large": pa.large_string(), "view": pa.string_view()}
-    if kind == "dictionary":
-        return {"v": pa.array([kind]).dictionary_encode()}
-    return {"v": pa.array([kind], types[kind])}
-
-
-KINDS = ("string", "large", "view", "dictionary")
+KINDS = {
+    "string": pa.string(),
+    "large": pa.large_string(),
+    "view": pa.string_view(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
+"""The types that Arrow has for texts."""
 late(
     "texts in four types of Arrow",
     Right([{"v": kind} for kind in KINDS]),
     read={"format": "parquet"},
-    files={f"{kind}.parquet": parquet(lambda kind=kind: strings(kind)) for kind in KINDS},
+    files={
+        f"{name}.parquet": parquet({"v": pa.array([name], kind)}) for name, kind in KINDS.items()
+    },
     peers={"daft": {"pattern": ""}},
 )
 
@@ -713,8 +687,6 @@ paths(
 
 def columns(*names: str) -> Any:
     """Return a table whose columns have these names and the values 1, 2, ..."""
-    import pyarrow as pa
-
     return pa.Table.from_arrays([pa.array([n + 1]) for n in range(len(names))], names=[*names])
 
 
@@ -723,7 +695,7 @@ BOTH = [
     Right(holds=lambda rows: len(rows) == 1 and sorted(rows[0].values()) == [1, 2]),
     Refused("v.*(twice|duplicate|several|same)|(twice|duplicate|several|same).*v"),
 ]
-twice("twice in Parquet", *BOTH, files={"a.parquet": parquet(lambda: columns("v", "v"))})
+twice("twice in Parquet", *BOTH, files={"a.parquet": parquet(columns("v", "v"))})
 twice(
     "twice in the header of a CSV file",
     *BOTH,
@@ -742,13 +714,13 @@ twice(
     "a name in small and in capital letters",
     Right([{"v": 1, "V": 2}]),
     Refused("V"),
-    files={"a.parquet": parquet(lambda: columns("v", "V"))},
+    files={"a.parquet": parquet(columns("v", "V"))},
 )
 twice(
     "three columns of which one has the name of the solution",
     Right(holds=lambda rows: len(rows) == 1 and sorted(rows[0].values()) == [1, 2, 3]),
     Refused("v"),
-    files={"a.parquet": parquet(lambda: columns("v", "v", "v_1"))},
+    files={"a.parquet": parquet(columns("v", "v", "v_1"))},
 )
 twice(
     "a name in two cases in CSV, beside an empty name",
@@ -764,26 +736,18 @@ twice(
     read={"format": "csv"},
     files={"a.csv": "v, v\n1,2\n"},
 )
+STRUCT_TWICE = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["v", "v"])
 twice(
     "twice in a struct",
     Right([], failed=1, says="v|same name|twice"),
     Refused("v|same name|twice"),
-    files={"a.parquet": parquet(lambda: {"s": _double_struct()})},
+    files={"a.parquet": parquet({"s": STRUCT_TWICE})},
 )
-
-
-def _double_struct() -> Any:
-    import pyarrow as pa
-
-    return pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["v", "v"])
-
 
 UTC = dt.UTC
 
 
 def zoned(zone: str | None, seconds: int = 0) -> Any:
-    import pyarrow as pa
-
     return {"t": pa.array([seconds * 1_000_000], pa.timestamp("us", zone))}
 
 
@@ -793,8 +757,8 @@ zones(
     "one file with a zone, one without",
     Refused("zone|UTC|assumeTimezone"),
     files={
-        "a.parquet": parquet(lambda: zoned(None)),
-        "b.parquet": parquet(lambda: zoned("UTC", 1)),
+        "a.parquet": parquet(zoned(None)),
+        "b.parquet": parquet(zoned("UTC", 1)),
     },
 )
 zones(
@@ -802,8 +766,8 @@ zones(
     Right([{"t": MIDNIGHT}, {"t": ONE}]),
     Refused("zone|Berlin"),
     files={
-        "a.parquet": parquet(lambda: zoned("Europe/Berlin")),
-        "b.parquet": parquet(lambda: zoned("UTC", 1)),
+        "a.parquet": parquet(zoned("Europe/Berlin")),
+        "b.parquet": parquet(zoned("UTC", 1)),
     },
 )
 zones(
@@ -832,8 +796,6 @@ LONG = "a" * (1 << 20)
 
 def chunked(kind: str) -> Any:
     """Return rows of several megabytes of nested texts, in two chunks of one row group."""
-    import pyarrow as pa
-
     rows = {
         "list": [[LONG] * 4] * 2,
         "map": [[(LONG, 1), ("b", 2)]] * 2,

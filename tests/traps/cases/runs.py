@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +166,7 @@ def beside(rows: Callable[[Path], list[Row]]) -> Runs:
         done = product.run_job(case, directory, run, write={"path": "out", **output})
         if done.error:
             return done
-        found = rows(directory)
-        return Outcome(found, failed=done.failed, warnings=done.warnings, problems=done.problems)
+        return replace(done, rows=rows(directory))
 
     return runs
 
@@ -284,13 +284,8 @@ def request(api: str = "chat", **fields: Any) -> list[Row]:
         {
             "name": "ask",
             "model": {
-                "runtime": "http",
-                "api": api,
-                "name": "m",
-                "inputs": {"t": "t"},
-                "output": "o",
-                "retries": 3,
-                **fields,
+                **{"runtime": "http", "api": api, "name": "m", "retries": 3},
+                **{"inputs": {"t": "t"}, "output": "o", **fields},
             },
         }
     ]

@@ -45,19 +45,10 @@ mixed(
     Right(OPENAI),
     files={"a.jsonl": lines(*OPENAI)},
 )
+POST = {"method": "POST", "url": "/v1/chat/completions"}
 BODIES = [
-    {
-        "custom_id": "1",
-        "method": "POST",
-        "url": "/v1/chat/completions",
-        "body": {"model": "m", **chat(TEXT)},
-    },
-    {
-        "custom_id": "2",
-        "method": "POST",
-        "url": "/v1/chat/completions",
-        "body": {"model": "m", **chat(PARTS)},
-    },
+    {"custom_id": name, **POST, "body": {"model": "m", **chat(content)}}
+    for name, content in (("1", TEXT), ("2", PARTS))
 ]
 mixed(
     "a batch file of OpenAI: one request with a text, the next with parts",
@@ -211,13 +202,9 @@ zeros(
 ACCOUNTS = [9_007_199_254_740_993, 9_007_199_254_740_995]
 zeros(
     "integers above 2^53 beside a missing value",
-    Right([{"id": ACCOUNTS[0], "v": "a"}, {"id": None, "v": "b"}, {"id": ACCOUNTS[1], "v": "c"}]),
-    Right(
-        [
-            {"id": str(ACCOUNTS[0]), "v": "a"},
-            {"id": None, "v": "b"},
-            {"id": str(ACCOUNTS[1]), "v": "c"},
-        ]
+    *(
+        Right([{"id": one, "v": "a"}, {"id": None, "v": "b"}, {"id": two, "v": "c"}])
+        for one, two in (ACCOUNTS, map(str, ACCOUNTS))
     ),
     files={"a.csv": f"id,v\n{ACCOUNTS[0]},a\n,b\n{ACCOUNTS[1]},c\n"},
 )
@@ -304,11 +291,8 @@ int96(
     files={"a.parquet": parquet(days(*FAR), **INT96)},
 )
 EDGES = [
-    naive("0001-01-01"),
-    naive("1677-09-21"),
-    naive("2262-04-12"),
+    *map(naive, ("0001-01-01", "1677-09-21", "2262-04-12", "0001-01-01T00:00:00.000001")),
     None,
-    naive("0001-01-01T00:00:00.000001"),
 ]
 int96(
     "the same with the option for microseconds of the other tools",
@@ -778,17 +762,13 @@ zones(
     read={"format": "csv"},
     files={"a.csv": "t\n2024-01-01 00:00:00\n2024-01-01 00:00:00Z\n"},
 )
+OFFSETS = ["2024-01-01T00:00:00+01:00", "2024-01-01T00:00:00-05:00"]
 zones(
     "CSV with offsets",
-    Right(
-        [
-            {"t": dt.datetime(2023, 12, 31, 23, tzinfo=UTC)},
-            {"t": dt.datetime(2024, 1, 1, 5, tzinfo=UTC)},
-        ]
-    ),
-    Right([{"t": "2024-01-01T00:00:00+01:00"}, {"t": "2024-01-01T00:00:00-05:00"}]),
+    Right([{"t": naive(text)} for text in OFFSETS]),
+    Right([{"t": text} for text in OFFSETS]),
     read={"format": "csv"},
-    files={"a.csv": "t\n2024-01-01T00:00:00+01:00\n2024-01-01T00:00:00-05:00\n"},
+    files={"a.csv": "t\n" + "\n".join(OFFSETS) + "\n"},
 )
 
 LONG = "a" * (1 << 20)

@@ -35,11 +35,6 @@ def test_first_line_names_the_delimiter(tmp_path: Path, content: str) -> None:
     assert read_csv(tmp_path, content, **SEPARATED[content]).good == AB
 
 
-def test_each_file_has_its_own_separator_line(tmp_path: Path) -> None:
-    contents = ["sep=;\nid;text\n1;a\n", "id,text\n2,b\n"]
-    assert read_csv(tmp_path, *contents).good == AB
-
-
 def test_separator_line_of_an_unsampled_file_must_agree_with_the_option(tmp_path: Path) -> None:
     contents = ["id,text\n1,a\n", "sep=;\nid;text\n1;a\n"]
     outcome = read_csv(tmp_path, *contents, sampled=1, delimiter=",")

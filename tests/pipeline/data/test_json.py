@@ -373,15 +373,6 @@ def test_values_of_a_file_that_is_an_array_are_not_changed(tmp_path: Path) -> No
     assert (twice.good, set(twice.bad)) == ([{"a": 1}], {(0, 1)})
 
 
-def test_types_are_inferred_from_the_beginning_of_many_files(tmp_path: Path) -> None:
-    for number in range(40):
-        value = '"A12"' if number == 33 else str(number)
-        write(tmp_path / f"{number:02}.jsonl", f'{{"id": {value}}}\n'.encode())
-    outcome = read_files("json", tmp_path)
-    assert [row["id"] for row in outcome.good[32:35]] == ["32", "A12", "34"]
-    assert not outcome.bad
-
-
 def test_fields_that_the_sample_lacks_are_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

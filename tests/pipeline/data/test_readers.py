@@ -18,7 +18,7 @@ import pytest
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.input.path_columns import PathColumns
-from batchinference.pipeline.input.readers import Chunk, Reader, records, size_of
+from batchinference.pipeline.input.readers import Chunk, Reader, records
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowRange, unpack_ids
@@ -26,7 +26,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS
 from plugins.messages import Messages
 from support.inputs.formats import tar_of
-from support.inputs.read_files import Input, open_input, read_files
+from support.inputs.read_files import Input, Outcome, open_input, read_files
 
 
 def counted(opened: Input) -> int | None:
@@ -153,16 +153,16 @@ def test_length_of_a_json_array_is_unknown(tmp_path: Path) -> None:
 
 
 class Resets(Reader):
-    """Raises an error after each chunk, once."""
+    """Raises errors after each chunk of five rows."""
 
-    def __init__(self, sizes: list[int]) -> None:
-        self._sizes, self._passed = sizes, 0
+    def __init__(self, chunks: int, errors: int) -> None:
+        self._errors = [errors] * chunks
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        for number, size in enumerate(self._sizes):
-            yield pa.table({"n": range(size)})
-            if number >= self._passed:
-                self._passed = number + 1
+        for number, errors in enumerate(self._errors):
+            yield pa.table({"n": range(5 * number, 5 * number + 5)})
+            if errors:
+                self._errors[number] -= 1
                 raise ConnectionResetError(errno.ECONNRESET, "connection reset")
 
 
@@ -187,9 +187,15 @@ def chunks(reader: Reader) -> list[Chunk]:
     return list(rows_of(reader).chunks(InputFile(0, "a", 1)))
 
 
-def test_errors_after_which_rows_were_read_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("errors", [1, ATTEMPTS - 1])
+def test_reading_resumes_behind_the_rows_that_were_read(
+    monkeypatch: pytest.MonkeyPatch, errors: int
+) -> None:
+    """Errors after which rows were read do not add up."""
     monkeypatch.setattr(scan.time, "sleep", lambda _: None)
-    assert sum(map(size_of, chunks(Resets([5] * 8)))) == 40
+    outcome = Outcome(list(rows_of(Resets(8, errors)).read([InputFile(0, "a", 1)])))
+    assert [row["n"] for row in outcome.good] == [row for _, row in outcome.places]
+    assert (len(outcome.places), outcome.ends) == (40, {0: 40})
 
 
 def test_each_chunk_is_read_in_the_context_of_a_note() -> None:
@@ -199,9 +205,9 @@ def test_each_chunk_is_read_in_the_context_of_a_note() -> None:
         noted.append(row)
         return nullcontext()
 
-    list(replace(rows_of(Resets([2])), note=note).chunks(InputFile(4, "a", 1)))
+    list(replace(rows_of(Resets(2, errors=0)), note=note).chunks(InputFile(4, "a", 1)))
     files, rows = unpack_ids(np.array(noted))
-    assert (set(files), list(rows)[:2]) == ({4}, [0, 2])
+    assert (set(files), list(rows)[:2]) == ({4}, [0, 5])
 
 
 def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,12 +240,6 @@ def test_labels_are_integers_if_all_are(
     assert [row["index"] for row in outcome.good] == [1] * len(labels)
 
 
-def test_labels_of_many_samples_are_inspected(tmp_path: Path) -> None:
-    labels = [*map(str, range(SAMPLE_ROWS + 1)), "cat"]
-    shard(tmp_path / "a.tar", {f"{n}.cls": text.encode() for n, text in enumerate(labels)})
-    assert [row["cls"] for row in read_files("webdataset", tmp_path).good] == labels
-
-
 def test_later_label_that_is_no_integer_is_a_failed_row(tmp_path: Path) -> None:
     for number, label in enumerate((b"1", b"cat", b"", b"08")):
         shard(tmp_path / f"{number}.tar", {"1.cls": label})

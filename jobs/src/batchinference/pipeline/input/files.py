@@ -183,13 +183,12 @@ def open_files(
     existing = [file for file in frozen.files() if file.number not in missing]
     counted = bool(frozen.stats) and not changes
     changed = [file for file in existing if file.number in changes.changed]
-    frozen, rows = prepared(read, frozen, existing, sampled, changed)
-    rows = replace(rows, failing=failing)
+    frozen, rows = prepared(read, frozen, existing, failing, sampled, changed)
     if len(frozen):
         names = rows.reader.columns() or []
         check_names(names, frozen.uris[0])
         rows.path_columns.check(names, frozen.uris[0])
-    if options.limit is not None and not resumes and len(frozen):
+    if not resumes:
         frozen = limited(frozen, rows, options.limit)
     return FileInput(frozen, rows, options, counted=counted, changes=changes)
 
@@ -202,9 +201,8 @@ def open_versioned(
     """Return the input of a job that reads a table. Raises as `list_table` does."""
     frozen = list_table(read, earlier)
     counted = bool(frozen.stats)
-    frozen, rows = prepared(read, frozen, frozen.files())
-    rows = replace(rows, failing=failing)
-    if read.options.limit is not None and not isinstance(earlier, ResumedInput) and len(frozen):
+    frozen, rows = prepared(read, frozen, frozen.files(), failing)
+    if not isinstance(earlier, ResumedInput):
         frozen = limited(frozen, rows, read.options.limit)
     return FileInput(frozen, rows, FileOptions(), counted=counted)
 
@@ -213,6 +211,7 @@ def prepared(
     read: ReadFiles | ReadVersioned,
     frozen: InputSnapshot,
     files: list[InputFile],
+    failing: Collection[str],
     sampled: int | None = None,
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
@@ -226,7 +225,7 @@ def prepared(
         reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
     most = sampled or reader.sampled_files
     frozen = prepare_reader(frozen, reader, sample(files, most), sample(list(changed), most))
-    return frozen, FileRows(frozen.root, reader, path_columns)
+    return frozen, FileRows(frozen.root, reader, path_columns, failing)
 
 
 def _without_types(read: ReadFiles, keys: Container[str]) -> ReadFiles:
@@ -448,10 +447,12 @@ def _clip_range(file: InputFile, first: int, after: int | None) -> RowRange | No
     return (first, after) if after is None or first < after else None
 
 
-def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
-    """Return the input snapshot limited to the first `most` rows.
+def limited(frozen: InputSnapshot, rows: FileRows, most: int | None) -> InputSnapshot:
+    """Return the input snapshot limited to the first `most` rows, if there is a limit.
 
     Files are read to count their rows, unless the reader counts rows exactly without that."""
+    if most is None or not len(frozen):
+        return frozen
     frozen = _with_first_rows(frozen, rows.reader, most)
     known, left, counts, size = frozen.stats, most, [], 0
     for file in frozen.files():

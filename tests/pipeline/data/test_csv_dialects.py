@@ -20,10 +20,7 @@ from support.tiers import examples
 
 AB = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 SEPARATED = {
-    "sep=;\nid;text\n1;a\n2;b\n": {},
-    "SEP=|\r\nid|text\r\n1|a\r\n2|b": {},
-    '"sep=\t"\nid\ttext\n1\ta\n2\tb\n': {},
-    "\ufeffsep=,\nid,text\n1,a\n2,b\n": {},
+    '\ufeff"SEP=\t"\r\nid\ttext\r\n1\ta\r\n2\tb': {},
     "sep=;\rid;text\r1;a\r2;b\r": {"delimiter": ";"},
     "sep=;\n1;a\n2;b\n": {"columnNames": ["id", "text"]},
     "sep=;\nmade today\nid;text\n1;a\n2;b\n": {"skipLines": 2},

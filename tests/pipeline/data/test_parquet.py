@@ -46,13 +46,6 @@ def test_rows_and_types_equal_pyarrow(digits: Path) -> None:
     assert outcome.ends == {0: len(expected)}
 
 
-def test_only_selected_columns_are_read(digits: Path) -> None:
-    outcome = read_files("parquet", digits, columns=["word", "label"])
-    assert outcome.good == pq.read_table(digits, columns=["word", "label"]).to_pylist()
-    with pytest.raises(BadInput, match=r"columns: .*'labels', only pixels, label, word"):
-        open_input("parquet", digits, columns=["labels"])
-
-
 def test_every_type_is_preserved(tmp_path: Path) -> None:
     table = pa.table(
         {

@@ -434,34 +434,35 @@ late(
 
 
 MORE = "in the 34th of 40 files"
+WIDER: list[Row] = [{"a": n, **({"b": 7} if n == 33 else {})} for n in range(40)]
+WITH_NULLS = (
+    Right([{"b": None, **row} for row in WIDER]),
+    Right([row for row in WIDER if "b" not in row], failed=1, says="b"),
+    Refused("b"),
+)
 late(
     f"another column {MORE} of CSV",
-    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
-    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
-    Refused("b"),
+    *WITH_NULLS,
     files={f"{n:02}.csv": f"a,b\n{n},7\n" if n == 33 else f"a\n{n}\n" for n in range(40)},
 )
 late(
     f"another column {MORE} of JSON",
-    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
-    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
-    Refused("b"),
+    *WITH_NULLS,
     read={"format": "json"},
-    files={f"{n:02}.jsonl": lines({"a": n, **({"b": 7} if n == 33 else {})}) for n in range(40)},
+    files={f"{n:02}.jsonl": lines(row) for n, row in enumerate(WIDER)},
     peers={"daft": {"pattern": ""}, "ray": {"lines": True}},
 )
 late(
     f"another column {MORE} of Parquet",
-    Right([{"a": n, "b": 7 if n == 33 else None} for n in range(40)]),
-    Right([{"a": n} for n in range(40) if n != 33], failed=1, says="b"),
-    Refused("b"),
+    *WITH_NULLS,
     read={"format": "parquet"},
     files={
-        f"{n:02}.parquet": parquet({"a": [n], **({"b": [7]} if n == 33 else {})}) for n in range(40)
+        f"{n:02}.parquet": parquet({name: [value] for name, value in row.items()})
+        for n, row in enumerate(WIDER)
     },
     peers={"daft": {"pattern": ""}},
 )
-FIELDS = [{"s": {"a": n, **({"b": 7} if n == 33 else {})}} for n in range(40)]
+FIELDS = [{"s": row} for row in WIDER]
 late(
     f"another field of an object {MORE} of JSON",
     Right(FIELDS),

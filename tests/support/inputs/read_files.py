@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 
 from batchinference.pipeline.arrow import concat, to_batch
 from batchinference.pipeline.input import files
-from batchinference.pipeline.input.files import FileInput, open_files, parts_of
-from batchinference.pipeline.input.planning import with_row_counts
+from batchinference.pipeline.input.files import FileInput, open_files
+from batchinference.pipeline.input.planning import parts_of, with_row_counts
 from batchinference.pipeline.input.readers import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot, ProcessedFiles

@@ -20,6 +20,7 @@ from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from plugins.messages import Messages
 from support.servers.clouds import ACCOUNT_KEY, Cloud, served
+from support.servers.s3 import S3Server
 
 SIGNATURE = "signature-of-the-tests"
 
@@ -96,12 +97,19 @@ def test_files_are_listed_and_deleted(place: Location) -> None:
         assert listed(place, recursive=True) == ["a"]
 
 
-def test_moved_file_is_in_its_new_place_only(place: Location) -> None:
-    source, target = place / "x", place / "y"
-    source.write(b"new")
-    target.write(b"old")
-    source.move(target)
-    assert (target.read(), source.exists()) == (b"new", False)
+def test_moved_file_is_in_its_new_place_only(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulated servers copy no objects."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.client().create_bucket(Bucket="moves")
+    disk, bucket = Location(str(tmp_path)), Location("s3://moves")
+    for source, target in ((disk / "x", disk / "y"), (bucket / "x", bucket / "y")):
+        source.write(b"new")
+        target.write(b"old")
+        source.move(target)
+        assert (target.read(), source.exists()) == (b"new", False)
 
 
 def test_input_is_found_by_directory_and_glob(place: Location) -> None:

@@ -211,7 +211,7 @@ def prepared(
     read: ReadFiles | ReadVersioned,
     frozen: InputSnapshot,
     files: list[InputFile],
-    failing: Collection[str],
+    failing: Collection[str] = (),
     sampled: int | None = None,
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
@@ -219,7 +219,7 @@ def prepared(
     the rows. At most `sampled` files are inspected, by default as many as the reader needs, and as
     many of the files that have `changed`."""
     if isinstance(read, ReadVersioned):
-        path_columns, reader = PathColumns(), reader_of(read, frozen.version)
+        path_columns, reader = PathColumns(), cast(Reader, reader_of(read, frozen.version))
     else:
         path_columns = PathColumns.of(read.options, frozen.uris)
         reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]

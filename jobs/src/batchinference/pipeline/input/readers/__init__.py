@@ -85,6 +85,12 @@ class FileStats:
     schema: pa.Schema | None = None
 
 
+class Recognize(Protocol):
+    """Returns whether a file with these first bytes is of a format."""
+
+    def __call__(self, head: bytes) -> bool: ...
+
+
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
@@ -97,7 +103,7 @@ class Reader(Protocol):
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
     sampled_files: ClassVar[int] = 8
     """Maximum number of files to inspect for properties of all files."""
-    recognizes: ClassVar[Callable[[bytes], bool] | None] = None
+    recognizes: ClassVar[Recognize | None] = None
     """Returns whether a file with these first bytes is of the format; None if that is unknown, as
     for files of lines."""
 
@@ -267,8 +273,7 @@ def grouped(
     items, or items of `max_size`, or before an item with another key."""
     group, size = list[Item](), 0
     for item in items:
-        bad = isinstance(item, BadRow)
-        if group and (bad or key(item) != key(group[0])):
+        if group and (isinstance(item, BadRow) or key(item) != key(group[0])):
             yield group
             group, size = [], 0
         if isinstance(item, BadRow):

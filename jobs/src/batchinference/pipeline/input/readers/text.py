@@ -56,8 +56,10 @@ class TextReader(Reader):
         """Yield the rows of a chunk in which at least one line cannot be decoded."""
         lines = chunk.removesuffix(b"\n").split(b"\n")
         for group in grouped(or_bad(partial(line.decode, self._encoding)) for line in lines):
-            is_bad = isinstance(group, BadRow)
-            yield group if is_bad else self._table(self._lines("\n".join([*group, ""])))
+            if isinstance(group, BadRow):
+                yield group
+            else:
+                yield self._table(self._lines("\n".join([*group, ""])))
 
     def _lines(self, text: str) -> list[str]:
         if not text:

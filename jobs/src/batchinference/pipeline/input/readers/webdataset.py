@@ -165,8 +165,9 @@ class WebdatasetReader(Reader):
 
     def _row_or_bad(self, sample: Sample | Exception) -> Row | BadRow:
         row = or_bad(partial(self._row, sample))
-        is_bad = isinstance(row, BadRow)
-        return replace(row, warnings=_about_members(sample)) if is_bad else row
+        if isinstance(row, BadRow):
+            return replace(row, warnings=_about_members(sample))
+        return row
 
     def _row(self, sample: Sample | Exception) -> Row:
         if isinstance(sample, Exception):

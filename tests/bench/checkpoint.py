@@ -128,7 +128,7 @@ class Bench:
         return document(
             "rows",
             read={"format": "parquet", "paths": ["s3://source/rows/"], "storage": storage},
-            steps=[{"name": "score", "python": {"callable": "checkpoint_step:score"}}],
+            steps=[{"name": "score", "python": {"callable": "bench_steps:score"}}],
             write={"format": "parquet", "path": f"s3://output/{output}"},
         )
 

@@ -91,7 +91,7 @@ def job(output: str) -> Document:
     return document(
         "many-files",
         read={"format": "parquet", "paths": ["s3://source/many/"]},
-        steps=[{"name": "distance", "python": {"callable": "many_files_step:distance"}}],
+        steps=[{"name": "distance", "python": {"callable": "bench_steps:distance"}}],
         write={"format": "parquet", "path": f"s3://output/{output}"},
     )
 

@@ -27,9 +27,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import throughput
 import yaml
-from PIL import Image
-from skimage import data as photos
 from stop_signals import exit_on_signals
 
 from batchinference.pipeline.commit.attempt import Attempt
@@ -45,7 +44,6 @@ HERE = Path(__file__).parent
 DONE = 0.9
 MOST_BYTES, MOST_TIME = 0.12, 0.15
 """Maximum shares of the bytes and of the time of the whole job that the resumed run may take."""
-SHAPE = (300, 400)
 ROWS, FILES = 200_000, 100
 IMAGES = 8000
 MOST_SECONDS, MOST_MEMORY = 10.0, 1024
@@ -67,18 +65,9 @@ def parquet() -> dict[str, bytes]:
 
 def images() -> dict[str, bytes]:
     """Return JPEG files that are crops of real photographs."""
-    generator = np.random.default_rng(0)
-    sources = [photos.astronaut(), photos.coffee(), photos.chelsea(), photos.rocket()]
-    return {f"{n:05d}.jpg": _jpeg(sources[n % len(sources)], generator) for n in range(IMAGES)}
-
-
-def _jpeg(source: np.ndarray, generator: np.random.Generator) -> bytes:
-    height, width = SHAPE
-    top = generator.integers(0, source.shape[0] - height + 1)
-    left = generator.integers(0, source.shape[1] - width + 1)
-    buffer = io.BytesIO()
-    Image.fromarray(source[top : top + height, left : left + width]).save(buffer, "JPEG")
-    return buffer.getvalue()
+    with tempfile.TemporaryDirectory() as directory:
+        throughput.images(Path(directory), IMAGES)
+        return {file.name: file.read_bytes() for file in Path(directory).iterdir()}
 
 
 @dataclass(frozen=True)
@@ -113,7 +102,7 @@ class Bench:
     directory: Path
 
     def job(self, output: str, source: str = "in") -> Document:
-        wait = {"callable": "wait_step:wait", "callArgs": {"seconds": self.case.wait}}
+        wait = {"callable": "bench_steps:wait", "callArgs": {"seconds": self.case.wait}}
         storage = {"endpoint": self.relay.endpoint, "region": "us-east-1"}
         return document(
             "resume",

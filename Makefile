@@ -348,7 +348,7 @@ many-files: $(VENV)/.test ## Measure the time to the first row of 5,000 files ag
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/many_files.py
 
 .PHONY: checkpoint
-checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints, also under four faults
+checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/checkpoint.py
 
 .PHONY: command-line

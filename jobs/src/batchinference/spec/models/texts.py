@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.spec.models.base import RuntimeModel
 
 TooLong = Literal["fail", "truncate", "truncateLeft", "windows"]
@@ -24,9 +24,9 @@ class TextModel(RuntimeModel):
     models that generate text, the row fails. Rows with a cut text are counted as TextCut."""
 
     def check_no_windows(self) -> None:
-        """Raise PydanticCustomError if texts are to be divided into windows."""
+        """Raise a refusal if texts are to be divided into windows."""
         if self.too_long == "windows":
-            raise PydanticCustomError("text_limit", _NO_WINDOWS, {})
+            raise refusal(_NO_WINDOWS)
 
 
 class WindowedModel(TextModel):
@@ -37,6 +37,6 @@ class WindowedModel(TextModel):
     eighth of a window."""
 
     def check_overlap(self) -> None:
-        """Raise PydanticCustomError if there is an overlap without windows."""
+        """Raise a refusal if there is an overlap without windows."""
         if self.window_overlap is not None and self.too_long != "windows":
-            raise PydanticCustomError("window_overlap", _NO_OVERLAP, {})
+            raise refusal(_NO_OVERLAP)

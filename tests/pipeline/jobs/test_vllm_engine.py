@@ -5,8 +5,6 @@ docs/contributing/testing.md describes this environment.
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import os
 import re
@@ -28,6 +26,7 @@ from PIL import Image
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
+from support.inputs.media_files import data_uri
 from support.jobs.command import Command, wait_until
 from support.jobs.held import committed_rows
 from support.jobs.on_ray import job_document, write_lines
@@ -106,9 +105,7 @@ def check_with_openai(responses: dict[str, Any]) -> None:
 
 
 def square(color: str) -> str:
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 40), color).save(buffer, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return data_uri(Image.new("RGB", (40, 40), color))
 
 
 def answers(rows: list[Any]) -> list[Any]:

@@ -9,9 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
 from batchinference.spec.report import JobState
-from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm_step
 from support.jobs.examples import job_of, prepared, run_example_on_ray

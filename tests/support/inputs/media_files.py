@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import zlib
@@ -21,6 +22,11 @@ def saved(image: Image.Image, file_format: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, file_format, **options)
     return buffer.getvalue()
+
+
+def data_uri(image: Image.Image, file_format: str = "PNG") -> str:
+    """Return an image as an address with its content."""
+    return f"data:image/png;base64,{base64.b64encode(saved(image, file_format)).decode()}"
 
 
 def exif(orientation: int) -> bytes:

@@ -12,8 +12,6 @@ from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.texts import TextModel
 
-_NO_TEXT = "details is for models that generate text. Remove it"
-_SAME_COLUMN = "details: this column is the output. Name another one"
 _NO_SCHEMA = "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
 _WITH_PROMPT = "schema: with returnFullText, an answer begins with its prompt. Remove one"
 _OTHER_CONSTRAINTS = ("structured_outputs", "response_format", "guided_json", "guided_grammar")
@@ -101,6 +99,6 @@ class GeneratingModel(TextModel):
         if self.details is None:
             return
         if not self.generates:
-            raise refusal(_NO_TEXT)
+            raise refusal("details is for models that generate text. Remove it")
         if self.details == getattr(self, "output", None):
-            raise refusal(_SAME_COLUMN)
+            raise refusal("details: this column is the output. Name another one")

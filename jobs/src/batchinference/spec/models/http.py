@@ -54,13 +54,10 @@ _NO_KEY = (
     "a key does not belong in the file. Store it in a Secret, pass it in cluster.env and name the "
     "variable in apiKeyEnv or headersFrom"
 )
-_NO_BASE = "'url' is the base of the API. Leave out what comes behind /v1"
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
 _CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
-_NULL_IS_JSON = "nullInput compute is for api json only"
 MAX_TIMEOUT_SECONDS = 3600
 _HEADER = "^[-A-Za-z0-9_]+$"
-_HEADER_EXPECTED = "the name of a header has letters, digits, '-' and '_'"
 _NO_USER = without_credentials("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
@@ -84,7 +81,7 @@ def _check_timeout(duration: str) -> str:
 
 def _check_header_name(name: str) -> str:
     if not re.fullmatch(_HEADER, name):
-        raise refusal(_HEADER_EXPECTED)
+        raise refusal("the name of a header has letters, digits, '-' and '_'")
     return name
 
 
@@ -248,7 +245,7 @@ class HttpModel(RequestModel):
         if self.too_long not in (None, "truncate", "fail"):
             raise refusal(_CUT_BY_ENDPOINT)
         if self.null_input == "compute" and self.api != "json":
-            raise refusal(_NULL_IS_JSON)
+            raise refusal("nullInput compute is for api json only")
 
     def _check_body(self) -> None:
         if not self.body:
@@ -260,7 +257,7 @@ class HttpModel(RequestModel):
         if self.name is None and self.request is None:
             raise refusal(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
-            raise refusal(_NO_BASE)
+            raise refusal("'url' is the base of the API. Leave out what comes behind /v1")
         if self.request is not None or self.request_url is not None:
             self.check_request()
             return

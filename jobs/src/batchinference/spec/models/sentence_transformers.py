@@ -21,9 +21,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _ONE_INPUT = (
     "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COLUMN}"
 )
-_ONE_PROMPT = "give 'prompt' or 'promptName', not both"
-_NO_PROMPT = "a prompt is for texts, not for images"
-_NO_TEXT = "tooLong is for texts, not for images"
 
 
 class SentenceTransformersModel(WindowedModel):
@@ -74,10 +71,10 @@ class SentenceTransformersModel(WindowedModel):
             raise refusal(_ONE_INPUT)
         check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:
-            raise refusal(_ONE_PROMPT)
+            raise refusal("give 'prompt' or 'promptName', not both")
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):
-            raise refusal(_NO_PROMPT)
+            raise refusal("a prompt is for texts, not for images")
         if "image" in self.inputs and self.too_long is not None:
-            raise refusal(_NO_TEXT)
+            raise refusal("tooLong is for texts, not for images")
         self.check_overlap()
         return self

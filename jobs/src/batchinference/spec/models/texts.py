@@ -11,7 +11,6 @@ from batchinference.spec.models.base import RuntimeModel
 
 TooLong = Literal["fail", "truncate", "truncateLeft", "windows"]
 _NO_WINDOWS = "tooLong windows is for the runtimes transformers and sentenceTransformers"
-_NO_OVERLAP = "windowOverlap is for tooLong windows only"
 
 
 class TextModel(RuntimeModel):
@@ -39,4 +38,4 @@ class WindowedModel(TextModel):
     def check_overlap(self) -> None:
         """Raise a refusal if there is an overlap without windows."""
         if self.window_overlap is not None and self.too_long != "windows":
-            raise refusal(_NO_OVERLAP)
+            raise refusal("windowOverlap is for tooLong windows only")

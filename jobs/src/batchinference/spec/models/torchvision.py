@@ -16,9 +16,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 Weights = Annotated[str, Field(pattern=WEIGHTS, max_length=64)]
 
-_ONE_INPUT = "torchvision takes exactly one input: inputs: {image: COLUMN}"
-_NO_SOURCE = "'labels' needs a 'source': the weights have their own"
-
 
 class TorchvisionModel(LabelModel):
     """A classification model of torchvision, with the transforms and labels of its weights."""
@@ -69,11 +66,11 @@ class TorchvisionModel(LabelModel):
     @model_validator(mode="after")
     def _check(self) -> TorchvisionModel:
         if set(self.inputs) != {"image"}:
-            raise refusal(_ONE_INPUT)
+            raise refusal("torchvision takes exactly one input: inputs: {image: COLUMN}")
         for alias, given in (("topK", self.top_k), ("labels", self.labels)):
             if self.features and given:
                 raise refusal(f"'{alias}' is for classes, not for 'features'")
         self.check_score()
         if self.labels and self.source is None:
-            raise refusal(_NO_SOURCE)
+            raise refusal("'labels' needs a 'source': the weights have their own")
         return self

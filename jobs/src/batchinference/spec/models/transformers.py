@@ -51,7 +51,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
 )
-_NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
 class TransformersModel(RequestModel, WindowedModel, LabelModel):
@@ -215,7 +214,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         self.check_answers(self.sampling)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
-            raise refusal(_NO_WINDOWS)
+            raise refusal(f"tooLong windows is for task {', '.join(WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
             raise refusal(_NO_FLASH)

@@ -59,11 +59,6 @@ class Parallelism(SpecModel):
 
 
 _PAIR = ("query", "document")
-_PAIR_INPUTS = "task score takes inputs: {query: COLUMN, document: COLUMN}"
-_NO_PROMPT = "task score takes a query and a document. Remove 'prompt' and 'chat'"
-_PAIR_FIXED = "tooLong: the pairs of task score are not cut. Use fail"
-_TOP_K = "topK is for task classify only"
-_IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 
 
 class VllmModel(RequestModel, LabelModel):
@@ -253,7 +248,7 @@ class VllmModel(RequestModel, LabelModel):
             self._check_request()
             return self
         if self.images and self.too_long not in (None, "fail"):
-            raise refusal(_IMAGES_FIXED)
+            raise refusal("tooLong: prompts with images are not cut. Use fail, or remove 'images'")
         if not self.is_chat:
             self._check_no_chat()
         if self.allow and not self.images:
@@ -272,7 +267,7 @@ class VllmModel(RequestModel, LabelModel):
 
     def _check_results(self) -> None:
         if self.top_k is not None and self.task != "classify":
-            raise refusal(_TOP_K)
+            raise refusal("topK is for task classify only")
         self.check_details()
         self.check_score()
         self.check_answers(self.sampling)
@@ -284,11 +279,11 @@ class VllmModel(RequestModel, LabelModel):
 
     def _check_pair(self) -> None:
         if set(self.inputs) != set(_PAIR):
-            raise refusal(_PAIR_INPUTS)
+            raise refusal("task score takes inputs: {query: COLUMN, document: COLUMN}")
         if self.prompt is not None or self.is_chat:
-            raise refusal(_NO_PROMPT)
+            raise refusal("task score takes a query and a document. Remove 'prompt' and 'chat'")
         if self.too_long not in (None, "fail"):
-            raise refusal(_PAIR_FIXED)
+            raise refusal("tooLong: the pairs of task score are not cut. Use fail")
 
     def _check_adapters(self) -> None:
         given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}

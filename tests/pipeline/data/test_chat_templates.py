@@ -57,7 +57,7 @@ def source(tiny: Tiny, tmp_path: Path) -> Callable[[str | None], str]:
     return written
 
 
-@pytest.mark.parametrize(("template", "fields", "problem"), CASES, ids=lambda case: str(case)[-30:])
+@pytest.mark.parametrize(("template", "fields", "problem"), CASES)
 def test_template_is_checked_before_the_job_and_when_a_replica_starts(
     source: Any, template: str | None, fields: dict[str, Any], problem: str | None
 ) -> None:

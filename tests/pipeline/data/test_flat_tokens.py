@@ -97,7 +97,7 @@ def arrays_of(tokenizer: Any, tokens: FlatTokens, flat: FlatTokenizer) -> dict[s
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("options", [{}, {"add_special_tokens": False}], ids=["special", "plain"])
+@pytest.mark.parametrize("options", [{}, {"add_special_tokens": False}])
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_tokens_equal_those_of_the_library(name: str, options: dict[str, Any], side: str) -> None:
     tokenizer = TOKENIZERS[name](padding_side=side, truncation_side=side)
@@ -142,7 +142,6 @@ def test_cut_is_left_to_the_library_without_letters_of_the_sample() -> None:
         (lambda kind: kind, {"stride": 2}),
         (lambda kind: type("Own", (kind,), {"__call__": lambda *_, **__: {}}), {}),
     ],
-    ids=["option", "own call"],
 )
 def test_other_tokenizers_are_left_to_the_library(
     change: Callable[[type], type], options: dict[str, Any]
@@ -270,11 +269,7 @@ def test_options_of_the_library_for_its_tokenizer_are_respected(
     assert np.abs(found - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"source": "/nowhere"}, {"options": {"stride": 1}}],
-    ids=["no files", "option"],
-)
+@pytest.mark.parametrize("fields", [{"source": "/nowhere"}, {"options": {"stride": 1}}])
 def test_replica_tokenizes_if_tasks_cannot(bert: str, fields: Document) -> None:
     settings = {"task": "feature-extraction", "source": bert, **fields}
     assert not list(preparations(model_of("transformers", ("text",), **settings)))
@@ -292,7 +287,6 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [({"split_special_tokens": True}, TokenizerFile), ({"do_lower_case": False}, hf.BertTokenizer)],
-    ids=["unchanged", "changed"],
 )
 def test_tasks_use_the_library_if_it_changes_the_tokenizer_of_the_file(
     change: Document, expected: type, bert: str, tmp_path: Path, flags: set[str]

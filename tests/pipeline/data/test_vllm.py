@@ -33,7 +33,7 @@ from batchinference.pipeline.errors import (
     describe,
 )
 from batchinference.pipeline.execution import step_runner
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
@@ -45,7 +45,6 @@ from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
@@ -57,11 +56,11 @@ from support.models import tiny_transformers
 from support.models.hub_cache import add_to_hub_cache
 from support.outputs.batches import good
 from support.outputs.row_warnings import plain, tokens_in
+from support.outputs.stages import TOLERANT
 from support.servers.openai import save_language_model
 from support.servers.scripted_http import serving
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
-NOWHERE = Location("/nowhere/input.parquet")
 TEMPLATE = (
     "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{{ messages[0].content }}"
@@ -344,7 +343,7 @@ def test_cause_of_a_dead_engine_is_in_its_output(
     gpu = Device("cuda") if at_start else Device()
 
     def run() -> None:
-        stage = StageRunner(Stage("ask", (step,)), ErrorHandling(tolerant=True, input=NOWHERE))
+        stage = StageRunner(Stage("ask", (step,)), TOLERANT)
         list(stage(good(0, 0, pa.table({"text": ["is lost"]}))))
 
     with (
@@ -611,7 +610,6 @@ class TestImages:
             ({"image_url": {"url": "data:image/png,AAAA"}}, "is in base64"),
             ({"type": "image_embeds", "image_embeds": "AAAA"}, "image_url, not 'image_emb"),
         ],
-        ids=["scheme", "format", "encoding", "tensor"],
     )
     def test_engine_gets_texts_and_common_image_formats_only(
         self, part: dict[str, Any], reason: str

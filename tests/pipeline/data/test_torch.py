@@ -99,12 +99,6 @@ def test_factory_gets_its_arguments() -> None:
     assert np.abs(loaded({"x": batch(4, 5)}) - direct(module, batch(4, 5))).max() < 1e-6
 
 
-def test_inputs_are_passed_by_name() -> None:
-    left, right = np.arange(6).reshape(2, 3), np.arange(6, 12).reshape(2, 3)
-    found = runtime("left", "right", factory="user_code:Two")({"right": right, "left": left})
-    assert found.tolist() == (left @ right.T).tolist()
-
-
 def linear() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(3, 1))
 

@@ -10,7 +10,6 @@ from batchinference.spec.base import refusal
 from batchinference.spec.models.base import RuntimeModel
 
 TooLong = Literal["fail", "truncate", "truncateLeft", "windows"]
-_NO_WINDOWS = "tooLong windows is for the runtimes transformers and sentenceTransformers"
 
 
 class TextModel(RuntimeModel):
@@ -21,11 +20,6 @@ class TextModel(RuntimeModel):
     `truncateLeft`: its beginning is cut. `windows`: it is divided into overlapping windows, and
     their results are combined. `fail`: the row is a failed row. By default, the end is cut, and for
     models that generate text, the row fails. Rows with a cut text are counted as TextCut."""
-
-    def check_no_windows(self) -> None:
-        """Raise a refusal if texts are to be divided into windows."""
-        if self.too_long == "windows":
-            raise refusal(_NO_WINDOWS)
 
 
 class WindowedModel(TextModel):

@@ -59,6 +59,7 @@ class Parallelism(SpecModel):
 
 
 _PAIR = ("query", "document")
+_NO_WINDOWS = "tooLong windows is for the runtimes transformers and sentenceTransformers"
 
 
 class VllmModel(RequestModel, LabelModel):
@@ -241,7 +242,8 @@ class VllmModel(RequestModel, LabelModel):
         check_vllm(self.task, self.sampling)
         self._check_results()
         check_revision(self.source, self.revision)
-        self.check_no_windows()
+        if self.too_long == "windows":
+            raise refusal(_NO_WINDOWS)
         if self.tool_call_parser is not None and self.request is None:
             raise refusal("'toolCallParser' needs 'request'")
         if self.request is not None or self.request_url is not None:

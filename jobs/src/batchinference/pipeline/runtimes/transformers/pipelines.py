@@ -19,8 +19,7 @@ from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.text_limits import limit_of, max_tokens
-from batchinference.pipeline.runtimes.text_windows import Windows
+from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
     crop_alike,

@@ -27,12 +27,12 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     tokens_in,
 )
 from batchinference.pipeline.runtimes.text_limits import (
+    Windows,
     check_length,
     limit_of,
     max_tokens,
     set_padding_token,
 )
-from batchinference.pipeline.runtimes.text_windows import Windows
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,

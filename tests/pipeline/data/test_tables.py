@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
-from contextlib import nullcontext
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +18,6 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.commit.table_commit import (
     Fence,
     TableFiles,
-    table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.contents import first_rows
@@ -129,20 +127,6 @@ def test_complete_job_is_committed_once(target: Target) -> None:
     assert set(first_rows(write, 1)[0]) == {"id", "text"}
 
 
-def test_rows_are_visible_only_after_the_commit(target: Target) -> None:
-    job = target.open(0, 1)
-    checked = job.check()
-    assert target.rows() == []
-    job.commit(checked)
-    assert target.rows() == expected(0, 1)
-
-
-def test_rows_of_a_failed_attempt_are_never_visible(target: Target) -> None:
-    target.open(7, 8)
-    assert target.run(numbered(0, 1))
-    assert target.rows() == expected(0, 1)
-
-
 def test_retried_task_adds_no_duplicates(target: Target) -> None:
     job = target.open()
     job.begin(numbered(0))
@@ -212,26 +196,6 @@ def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: 
         table.register(files, Fence("second", "series", pass_check))
     assert (target.rows(), table.commits("second")) == (rows, 0)
     assert (table.commits("first"), table.commits("series")) == (1, 1)
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool, mode: str) -> None:
-    # Lance appends to any later version, so both succeed. `verify` finds this by the commits.
-    twice = target.format == "lance" and filled and mode == "append"
-    files = ready_to_commit(target, mode, filled=filled)
-
-    def commit_first() -> None:
-        if not table_of(target.write(mode=mode)).commits("first"):
-            table_of(target.write(mode=mode)).register(files, Fence("first", "series", pass_check))
-
-    refused = nullcontext() if twice else pytest.raises((BadOutput, OSError))
-    with refused, table_errors_as_bad_output():
-        table_of(target.write(mode=mode)).register(files, Fence("second", "series", commit_first))
-    before = [9] if filled and mode == "append" else []
-    assert target.rows() == expected(*sorted([0, 1] * (1 + twice)), *before)
-    table = table_of(target.write(mode=mode))
-    assert (table.commits("second"), table.commits("series")) == (twice, 1 + twice)
 
 
 def test_job_with_removed_state_is_a_new_run(target: Target) -> None:

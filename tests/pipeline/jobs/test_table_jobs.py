@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 
 import deltalake
@@ -15,12 +14,10 @@ from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.jobs.table_writes import run_job
 from support.jobs.text_table import COMPUTED, TextTable
-from support.jobs.without_ray import InProcessExecution
 from support.outputs.tables import write_fields
 
 FORMATS = ["delta", "iceberg", "lance", "sql"]
 ALL = ["a1", "a3", "b1"]
-EACH = ["a1", "a3", "b1", "x a2"]
 
 
 @pytest.fixture
@@ -49,22 +46,6 @@ def test_staged_files_that_cannot_be_deleted_are_deleted_by_the_next_run(
     assert staged.exists()
     assert table.run("error").state == JobState.SUCCEEDED
     assert (staged.exists(), table.texts(), table.proven()) == (False, ALL, True)
-
-
-@pytest.mark.parametrize("table", FORMATS, indirect=True)
-def test_second_pass_computes_rows_that_the_first_lost(
-    table: TextTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, passes = InProcessExecution.run, count(1)
-
-    def run(self: InProcessExecution) -> None:
-        self._only = 0 if next(passes) == 1 else None
-        real(self)
-
-    monkeypatch.setattr(InProcessExecution, "run", run)
-    report = table.run()
-    assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2)
-    assert (sorted(COMPUTED), table.texts(), table.proven()) == (EACH, ALL, True)
 
 
 @pytest.mark.parametrize("table", ["delta"], indirect=True)

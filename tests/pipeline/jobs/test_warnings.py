@@ -87,28 +87,12 @@ def test_chosen_warning_makes_its_rows_failed_rows(source: Path) -> None:
     assert sorted(row["n"] for row in rows_of(source.parent / "out")) == [1, 3, 5]
 
 
-def test_chosen_warning_of_another_kind_changes_nothing(source: Path) -> None:
-    report = run_without_ray(job(source, warnings=[{"name": "NonFinite", "action": "fail"}]))
-    assert report.counts is not None
-    assert report.counts.failed == 1
-
-
-@pytest.mark.parametrize("limit", [{"maxRows": 3}, {"maxPercent": 40}])
-def test_more_warnings_than_allowed_fail_the_job(source: Path, limit: dict[str, Any]) -> None:
-    report = run_without_ray(job(source, warnings=[{"name": "TextCut", **limit}]))
-    (field,) = limit
-    assert report.reason == "TooManyErrors"
-    assert f"errors.warnings[0].{field}" in str(report.message)
-    assert "TextCut" in str(report.message)
-
-
-@pytest.mark.parametrize("limit", [{"maxRows": 4}, {"maxPercent": 50}])
-def test_as_many_warnings_as_allowed_are_accepted(source: Path, limit: dict[str, Any]) -> None:
-    assert run_without_ray(job(source, warnings=[{"name": "TextCut", **limit}])).reason is None
-
-
-def test_verify_names_the_warnings_next_to_its_result(source: Path) -> None:
+def test_commands_name_the_warnings(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(json.dumps(job(source)))
+    assert "TextCut" in invoke_without_ray("preview", str(tmp_path / "job.yaml")).stdout
     run_without_ray(job(source))
+    status = invoke_without_ray("status", str(source.parent / "out"))
+    assert "TextCut (cut) 4 rows" in status.stdout
     shown = invoke_without_ray("verify", str(source.parent / "out"))
     (result,) = [line for line in shown.stdout.splitlines() if line.startswith("result")]
     assert "proven" in result
@@ -142,19 +126,6 @@ def test_output_without_a_report_keeps_its_warnings(source: Path) -> None:
     (state / "input.parquet").unlink()
     (after,) = run_without_ray(job(source)).warnings
     assert (after.name, after.count) == ("TextCut", 4)
-
-
-def test_status_shows_the_warnings_of_an_output(source: Path) -> None:
-    run_without_ray(job(source))
-    shown = invoke_without_ray("status", str(source.parent / "out"))
-    assert "TextCut (cut) 4 rows" in shown.stdout
-
-
-def test_preview_shows_the_warnings_of_a_step(source: Path, tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(json.dumps(job(source)))
-    shown = invoke_without_ray("preview", str(path))
-    assert "TextCut" in shown.stdout
 
 
 def test_each_warning_says_what_happened_and_what_to_do() -> None:

@@ -16,7 +16,6 @@ import yaml
 from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.listing import list_input
@@ -243,32 +242,18 @@ class TestOutputStates:
     def job(self, bucket: str, **fields: Any) -> Document:
         return job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", **fields)
 
-    def a_run(self, job: Document) -> AttemptRun:
-        """Write what a job with one good row leaves if it dies before its end."""
+    def a_whole_run(self, job: Document) -> None:
+        """Write the output of a job with one good row and one failed row."""
         prepared = begin_job(job)
         ends = [end(number, 1 - number // 2) for number in range(3)]
         batch = merged([good(0, 0, pa.table({"text": ["one"]})), failed(1, 0), *ends])
         committing(prepared.attempt, JsonWriter("none")).put(batch, task=0)
-        return prepared
-
-    def a_whole_run(self, job: Document) -> None:
-        prepared = self.a_run(job)
         left = prepared.close()
         assert left.missing == {}
-        end = left.snapshot
-        prepared.attempt.remove_orphans(end.entries)
-        prepared.attempt.complete(end, succeeded_report(prepared.attempt.layout.output.uri))
-
-    def test_commit_is_counted_and_resumed(
-        self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
-    ) -> None:
-        self.a_run(self.job(bucket))
-        s3.put(bucket, {orphan_file_name(s3, bucket): b"half a task", "out/notes": b"theirs"})
-        again = begin_job(self.job(bucket))
-        assert (again.attempt.number, again.missing, again.start.counts.read) == (2, {}, 2)
-        found = s3.objects(bucket, "out/")
-        assert json_rows(found, "out/part-") == [{"text": "one"}]
-        assert found["out/notes"] == b"theirs"
+        prepared.attempt.remove_orphans(left.snapshot.entries)
+        prepared.attempt.complete(
+            left.snapshot, succeeded_report(prepared.attempt.layout.output.uri)
+        )
 
     def test_other_work_is_refused_without_overwrite(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
@@ -277,7 +262,7 @@ class TestOutputStates:
         before = s3.objects(bucket)
         other = self.job(bucket, steps=[{"name": "f", "filter": "text == 'one'"}])
         with pytest.raises(BadOutput, match="output of another job"):
-            self.a_run(other)
+            self.a_whole_run(other)
         assert s3.objects(bucket) == before
 
         other["spec"]["write"]["mode"] = "overwrite"
@@ -300,17 +285,11 @@ class TestOutputStates:
         s3.put(bucket, {"out/deep/table": b"theirs", "out-2/part": b"a neighbour"})
         for mode in ("error", "overwrite"):
             with messages.raises(BadOutput):
-                self.a_run(self.job(bucket, write={"mode": mode}))
+                self.a_whole_run(self.job(bucket, write={"mode": mode}))
         assert s3.objects(bucket, "out") == {
             "out/deep/table": b"theirs",
             "out-2/part": b"a neighbour",
         }
-
-
-def orphan_file_name(s3: S3Server, bucket: str) -> str:
-    """Return a file name that a task of the same work could use, and that no manifest names."""
-    part = next(key for key in s3.objects(bucket, "out/part-"))
-    return part.replace("-00000000-", "-00000009-")
 
 
 class TestErrors:

@@ -14,7 +14,7 @@ table takes one commit per series, so a delayed driver cannot commit the same ro
 from __future__ import annotations
 
 import importlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -31,11 +31,11 @@ from batchinference.pipeline.errors import (
     DATABASES_EXTRA,
     FORMATS_EXTRA,
     BadOutput,
-    UnwritableValue,
     require_package,
 )
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
+from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import (
     TypeMismatch,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-class Table(CommittedTable, ABC):
+class Table(Writer, CommittedTable):
     """A table as the output of a job, and the writer of the files that tasks commit."""
 
     parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
@@ -110,10 +110,6 @@ class Table(CommittedTable, ABC):
     def columns(self, rows: TableFiles) -> pa.Schema:
         """Return the columns of a new table with these rows."""
         return self.convert(rows.schema.empty_table()).schema
-
-    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        """Return the error of each row that the table cannot hold, by row index."""
-        return {}
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():

@@ -22,6 +22,7 @@ from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.writers import FileWriter
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
@@ -52,7 +53,7 @@ _ENCODERS: dict[str, Encode] = {
 }
 
 
-class WebdatasetWriter:
+class WebdatasetWriter(FileWriter):
     def __init__(self, key_column: str | None) -> None:
         self._key_column = key_column
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
@@ -36,7 +37,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.writers import Writer
-from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.schema import (
     TypeMismatch,
     cast_to,
@@ -288,6 +289,21 @@ def common_types(table: pa.Table) -> pa.Table:
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))
+
+
+def lake_types(
+    table: pa.Table,
+    existing: pa.Schema | None,
+    made: Callable[[pa.Schema], object],
+    name: str,
+) -> pa.Table:
+    """Return rows with types that the format `name` of a table of files has (see `check_types`).
+
+    Raises BadOutput if it cannot hold them next to the columns of an existing table."""
+    check_case(table.column_names, existing.names if existing is not None else ())
+    table = common_types(storable(tensors_to_lists(table)))
+    check_types(table.schema, made, name)
+    return table
 
 
 def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

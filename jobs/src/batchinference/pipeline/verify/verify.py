@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnings_of
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -18,6 +20,7 @@ from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.tables.keys import Keys, MergingTable
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
@@ -31,7 +34,6 @@ from batchinference.pipeline.verify.findings import (
     VerificationReport,
 )
 from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
-from batchinference.pipeline.verify.key_check import key_defects
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -132,6 +134,23 @@ def of_report(place: Location, made: Counts, rows: int | None) -> Iterator[Defec
         if actual is not None and reported != actual:
             detail = f"it says {reported} {name}, and it is {actual}"
             yield Kind.REPORT, Spot(place.uri, detail=detail), 1
+
+
+def key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
+    """Yield the keys of a job with this number of rows that a table does not have, or has more than
+    once. Raises BadOutput if the stored keys are damaged."""
+    existing = table.existing()
+    if not isinstance(table, MergingTable) or existing is None:
+        return
+    keys = Keys.stored(stored)
+    if (number := keys.table.num_rows) != rows:
+        detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
+        yield Kind.STATE, Spot(stored.uri, detail=detail), 1
+        return
+    counts = np.bincount(keys.numbers(table.keys_of(existing, keys.table)), minlength=number)
+    for kind, chosen in ((Kind.MISSING_KEYS, counts == 0), (Kind.REPEATED_KEYS, counts > 1)):
+        if count := int(chosen.sum()):
+            yield kind, Spot(stored.uri, detail=keys.examples(chosen)), count
 
 
 @dataclass(frozen=True)

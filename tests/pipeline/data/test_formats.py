@@ -18,16 +18,6 @@ Place = Callable[[Path], str]
 """Makes a directory available on the disk or in the bucket, and returns its address."""
 
 
-@pytest.fixture
-def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Create a bucket, set the environment variables for access to it, and return its name."""
-    name = tmp_path.name.replace("_", "-").lower().strip("-")
-    s3.client().create_bucket(Bucket=name)
-    for variable, value in s3.environment.items():
-        monkeypatch.setenv(variable, value)
-    return name
-
-
 @pytest.fixture(params=["disk", "s3"])
 def place(request: pytest.FixtureRequest) -> Place:
     if request.param == "disk":

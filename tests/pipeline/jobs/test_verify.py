@@ -236,20 +236,10 @@ def test_printed_text_says_what_is_proven(texts: Path, tmp_path: Path) -> None:
     assert shown[3][1] == "200 rows in 4 files, 4 counted again"
 
 
-@pytest.fixture
-def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Create a bucket with texts below in/, and let this process use the server."""
-    name = tmp_path.name.replace("_", "-").lower().strip("-")
-    s3.client().create_bucket(Bucket=name)
-    s3.put(name, {f"in/{n}.txt": b"text\n" * 50 for n in range(4)})
-    for variable, value in s3.environment.items():
-        monkeypatch.setenv(variable, value)
-    return name
-
-
 def test_endpoint_of_an_output_is_not_reached_unless_trusted(
     s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    s3.put(bucket, {"in/a.txt": b"text\n" * 50})
     storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
     source, output = f"s3://{bucket}/in", tmp_path / "out"
     make_output(job_document("down", source, output, read={"storage": storage}))
@@ -267,6 +257,7 @@ def test_endpoint_of_an_output_is_not_reached_unless_trusted(
 
 
 def test_no_secret_is_printed(s3: S3Server, bucket: str) -> None:
+    s3.put(bucket, {f"in/{n}.txt": b"text\n" * 50 for n in range(4)})
     given = job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", errors=TOLERANT)
     make_output(given, every_tenth, complete=False)
     for output in (f"s3://{bucket}/out", f"s3://{bucket}/nowhere", "s3://no-such-bucket/out"):

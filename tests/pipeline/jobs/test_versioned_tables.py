@@ -288,24 +288,19 @@ def test_nights_without_new_rows_pass_versions_whose_log_is_removed_later(tmp_pa
     assert verified(tmp_path / "out").exit_code == 0
 
 
-def test_table_on_s3_is_read_with_its_storage(
-    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    s3.client().create_bucket(Bucket="delta")
+def test_table_on_s3_is_read_with_its_storage(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     table = NightlyDelta(tmp_path, partition_by=["day"])
     table.append(1, 2, day="fri day")
     enable_vectors(table.path)
     (path,) = live_adds(table.path)
     delete_positions(table.path, path, [0])
     job = table.job(tmp_path / "out", changes="include")
-    job["spec"]["read"]["path"] = "s3://delta/table"
-    copy_to(s3, table.path)
+    job["spec"]["read"]["path"] = f"s3://{bucket}/table"
+    copy_to(s3, bucket, table.path)
     ended(run_in_process(job))
     delete_positions(table.path, path, [0, 1])
     table.append(3, day="sat/day")
-    copy_to(s3, table.path)
+    copy_to(s3, bucket, table.path)
     ended(run_in_process(job))
     found = [(row["id"], row["day"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
     assert sorted(found) == [
@@ -314,10 +309,10 @@ def test_table_on_s3_is_read_with_its_storage(
     assert verified(tmp_path / "out").found == {}
 
 
-def copy_to(s3: S3Server, table: Path) -> None:
-    """Copy a table to s3://delta/table."""
+def copy_to(s3: S3Server, bucket: str, table: Path) -> None:
+    """Copy a table to the directory `table` of a bucket."""
     files = (file for file in table.rglob("*") if file.is_file())
-    s3.put("delta", {f"table/{file.relative_to(table)}": file.read_bytes() for file in files})
+    s3.put(bucket, {f"table/{file.relative_to(table)}": file.read_bytes() for file in files})
 
 
 def test_table_that_was_created_again_is_not_read_as_changes(

@@ -139,20 +139,8 @@ def test_statistics_of_a_file_take_one_request(
 
 KEYS = (
     *("a b", "h#x", "p%20q", "plus+x", "w?x", "br[1]", "st*ar", "café", "cafe\u0301", "co:lon"),
-    *(
-        "back\\slash",
-        "cu{r}ly",
-        "ti~de",
-        "%3A",
-        "a&b",
-        "q'q",
-        'd"q',
-        "com,ma",
-        "se;mi",
-        "<x>",
-        "@at",
-    ),
-    *("$d", "=eq", r"caf\xe9", "line\nbreak"),
+    *("back\\slash", "cu{r}ly", "ti~de", "%3A", "a&b", "q'q", 'd"q', "com,ma", "se;mi", "<x>"),
+    *("@at", "$d", "=eq", r"caf\xe9", "line\nbreak"),
 )
 """Names that a store decodes, that a pattern matches, or that must not be in a URL."""
 

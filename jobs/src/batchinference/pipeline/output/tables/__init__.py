@@ -174,9 +174,9 @@ class Table(Writer, CommittedTable):
     def existing(self) -> Any:
         """Return the table as its library opens it; None if it does not exist."""
 
-    @abstractmethod
     def commits_in(self, existing: Any, mark: str) -> int:
-        """Return the number of commits with this mark in an opened table."""
+        """Return the number of commits with this mark in an opened table that has versions."""
+        raise NotImplementedError
 
     @abstractmethod
     def head(self, existing: Any, count: int) -> list[Row]:

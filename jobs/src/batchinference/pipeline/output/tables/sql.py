@@ -121,10 +121,6 @@ class SqlTable(MergingTable):
     def commits(self, mark: str) -> int:
         """Return 1 if there is a commit with this mark, even if the table has been dropped
         since."""
-        return self.commits_in(None, mark)
-
-    def commits_in(self, existing: sa.Table | None, mark: str) -> int:
-        """Return what `commits` does. All commits are in MARKS, so `existing` is not used."""
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):

@@ -193,7 +193,7 @@ def test_job_without_rows_changes_nothing(target: TableTarget) -> None:
     assert target.rows() == [{"id": 1, "text": "a"}]
 
 
-@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
+@pytest.mark.parametrize("filled", [False, True])
 def test_table_takes_one_merge_of_a_series(target: TableTarget, filled: bool) -> None:
     if filled:
         target.run(rows_with(9, text=["z"]), name="first")

@@ -306,7 +306,6 @@ class TestLance:
             pa.array([86_400_000, None], pa.date64()),
             *(pa.array(values).dictionary_encode() for values in (["a", None], [5, None])),
         ],
-        ids=lambda column: str(column.type),
     )
     def test_types_that_parquet_changes_are_appended(
         self, target: TableTarget, column: pa.Array
@@ -317,7 +316,7 @@ class TestLance:
         found = lance.dataset(target.place / "out").to_table()
         assert (found.schema, found.to_pylist()) == (table.schema, table.to_pylist() * 2)
 
-    @pytest.mark.parametrize("filled", [False, True], ids=["new", "with rows before"])
+    @pytest.mark.parametrize("filled", [False, True])
     def test_append_to_a_dataset_with_changed_columns_fits_them(
         self, target: TableTarget, filled: bool
     ) -> None:

@@ -155,7 +155,7 @@ def pass_check() -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
+@pytest.mark.parametrize("filled", [False, True])
 def test_table_takes_one_commit_of_a_series(target: TableTarget, filled: bool, mode: str) -> None:
     files = ready_to_commit(target, mode, filled=filled)
     table = target.table(mode=mode)

@@ -265,7 +265,6 @@ def test_archive_without_rows_is_empty(source: Path) -> None:
 @pytest.mark.parametrize(
     "write",
     [{"format": name} for name in ("parquet", "csv", "json", "webdataset", "delta")],
-    ids=lambda write: write["format"],
 )
 def test_api_returns_the_columns_and_types(source: Path, write: Document) -> None:
     steps = [{"name": "s", "selectColumns": ["id", "kind", "tags"]}, NONE]
@@ -349,7 +348,6 @@ def test_append_adds_no_second_file_and_keeps_the_types(source: Path) -> None:
         ([NONE], {"partitionBy": ["kind"]}, []),
         ([NONE], {}, ["theirs.parquet"]),
     ],
-    ids=["unknown type", "unknown columns", "partitions", "files of others"],
 )
 def test_append_writes_no_file_that_could_contradict_later_rows(
     source: Path, steps: list[Document], write: Document, others: list[str]

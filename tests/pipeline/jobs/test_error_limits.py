@@ -72,7 +72,6 @@ def judge(
         ({"maxRows": 3, "maxPercent": 50.0}, 3, 100),
         ({"maxRows": 0, "maxPercent": 50.0}, 0, 100),
     ],
-    ids=str,
 )
 def test_job_within_its_limit_continues(
     example: Example, policy: dict[str, Any], failed: int, total: int | None

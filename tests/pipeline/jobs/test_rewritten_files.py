@@ -225,7 +225,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(("tables", "expected"), COLUMNS.values(), ids=COLUMNS)
-@pytest.mark.parametrize("merges", [False, True], ids=["each file", "merged"])
+@pytest.mark.parametrize("merges", [False, True])
 def test_all_files_have_the_same_columns(
     tmp_path: Path, tables: list[pa.Table], expected: pa.DataType, merges: bool
 ) -> None:
@@ -257,7 +257,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("merges", [False, True], ids=["each file", "merged"])
+@pytest.mark.parametrize("merges", [False, True])
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("name", TEXTS)
 def test_all_text_files_have_the_same_columns_in_one_order(
@@ -288,7 +288,7 @@ def finish(attempt: Attempt, end: Snapshot) -> None:
     attempt.put_unified(end)
 
 
-@pytest.mark.parametrize("happens", [take_over, finish], ids=["a takeover", "its twin's end"])
+@pytest.mark.parametrize("happens", [take_over, finish])
 @pytest.mark.parametrize("moment", ["before the write", "after it"])
 def test_late_rewrite_leaves_no_file(
     attempt: Attempt,

@@ -67,7 +67,7 @@ def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Do
         assert (made["written"], made["failed"], made["filtered"]) == (160, 20, 20)
 
 
-@pytest.mark.parametrize("chunk", [1 << 20, 7], ids=["at once", "in small chunks"])
+@pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_values_of_several_lines_are_one_row_of_csv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
@@ -92,8 +92,8 @@ def test_rows_of_each_input_format_are_counted(case: Any, tmp_path: Path) -> Non
     assert done.job["inputFilesCounted"] == done.job["inputFiles"]
 
 
-@pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
-@pytest.mark.parametrize("kept", [0.9, 0.5, 0.001], ids=["most of it", "half of it", "no header"])
+@pytest.mark.parametrize("options", [[], ["--quick"]])
+@pytest.mark.parametrize("kept", [0.9, 0.5, 0.001])
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
 def test_damaged_input_has_the_rows_that_the_job_reads(
     tmp_path: Path, name: str, kept: float, options: list[str]
@@ -306,7 +306,6 @@ def peak_memory(directory: Path, rows: int, write: Document) -> int:
 @pytest.mark.parametrize(
     "write",
     [{"format": "json"}, {"format": "csv", "compression": "gzip"}],
-    ids=["json", "csv, packed"],
 )
 def test_memory_does_not_grow_with_rows(tmp_path: Path, write: Document) -> None:
     few, many = (peak_memory(tmp_path, rows, write) for rows in (FEW, MANY))

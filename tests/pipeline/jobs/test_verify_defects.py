@@ -75,7 +75,7 @@ def assert_found(kind: str, file: Path, output: Path | str, *options: str) -> No
     assert done.where(kind) == [{"file": str(file)}]
 
 
-@pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
+@pytest.mark.parametrize("options", [[], ["--quick"]])
 @pytest.mark.parametrize(("place", "part"), [("output", 0), ("output", 2), ("errors", 0)])
 def test_missing_and_truncated_files_are_found(
     layout: Layout, place: str, part: int, options: list[str]
@@ -140,7 +140,7 @@ def test_foreign_file_is_found(out: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["copy.parquet", "copy", "sub/copy.parquet"])
-@pytest.mark.parametrize("errors", [None, "err", "."], ids=["inside", "outside", "around"])
+@pytest.mark.parametrize("errors", [None, "err", "."])
 @pytest.mark.parametrize("format_", ["json", "delta"])
 def test_foreign_file_among_the_errors_is_found(
     tmp_path: Path, format_: str, errors: str | None, name: str

@@ -47,7 +47,7 @@ def quantities(warnings: list[WarningCount]) -> list[tuple[str, str | None, int,
     return [(each.name, each.step, each.count, each.amount) for each in warnings]
 
 
-@pytest.mark.parametrize("step", [CUT, POOL], ids=["one segment", "several"])
+@pytest.mark.parametrize("step", [CUT, POOL])
 def test_report_counts_rows_and_amounts_and_names_one_row(
     source: Path, step: dict[str, Any]
 ) -> None:

@@ -318,6 +318,7 @@ def test_existing_table_keeps_its_columns(source: Path, kind: str) -> None:
         document["metadata"]["name"] = mode
         succeed(document)
         assert columns_of_table(source.parent, write) == ["id", "kind"]
+        assert verdict(output) is Verdict.PROVEN
 
 
 def test_table_is_not_created_with_a_column_of_unknown_type(source: Path) -> None:

@@ -23,7 +23,7 @@ from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.inputs.formats import CASES
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.builders import FILTERED, all_good, every_tenth, make_output
+from support.outputs.builders import every_tenth, make_output
 from support.outputs.tables import write_fields
 from support.outputs.verify_command import invoke, verified
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -122,18 +122,6 @@ def test_limited_input_counts_up_to_its_limit(format_: str, tmp_path: Path) -> N
     make_output(job_document("limit", tmp_path / "in", tmp_path / "out", read=read))
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows) - 1)
-
-
-@pytest.mark.parametrize("format_", TABLES)
-def test_empty_table_is_proven(texts: Path, tmp_path: Path, format_: str) -> None:
-    def none(numbers: np.ndarray) -> np.ndarray:
-        return np.full(len(numbers), FILTERED)
-
-    write = write_fields(format_, tmp_path)
-    for mode, row_outcomes in (("error", none), ("overwrite", all_good), ("overwrite", none)):
-        make_output(job(texts, tmp_path / "out", write={**write, "mode": mode}), row_outcomes)
-        done = verified(tmp_path / "out", "--trust-output")
-        assert (done.exit_code, done.result, done.found) == (0, "proven", {})
 
 
 @pytest.mark.parametrize("format_", TABLES)

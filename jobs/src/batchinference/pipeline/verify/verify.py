@@ -27,11 +27,11 @@ from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFil
 from batchinference.pipeline.verify.findings import (
     Committed,
     Defect,
-    Findings,
     JobReport,
     Kind,
     Spot,
     VerificationReport,
+    findings_of,
 )
 from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
 from batchinference.pipeline.verify.row_check import (
@@ -60,10 +60,8 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
     places = stored_layouts(output)
     reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
-    findings = Findings()
-    findings.add(_read_twice(places, reports))
-    findings.add(_unknown_files(places, reports))
-    return VerificationReport(output.uri, reports, findings.listed())
+    defects = itertools.chain(_read_twice(places, reports), _unknown_files(places, reports))
+    return VerificationReport(output.uri, reports, findings_of(defects))
 
 
 def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
@@ -76,9 +74,8 @@ def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
         rows = input_rows(work, end, quick=quick)
         return JobCheck(work, end, rows, quick).report()
     except BadOutput as failure:
-        findings = Findings()
-        findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
-        return JobReport(place.state.uri, place.success.exists(), findings=findings.listed())
+        findings = findings_of([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
+        return JobReport(place.state.uri, place.success.exists(), findings=findings)
 
 
 def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
@@ -251,16 +248,7 @@ class JobCheck:
 
     def report(self) -> JobReport:
         """Read the output and return the report on the job."""
-        findings, finished = Findings(), self.work.finished
-        findings.add(self.input.found)
-        findings.add(self._rows())
-        if finished:
-            findings.add((Kind.MISSING, spot, count) for spot, count in self._gaps())
-            findings.add(self._end())
-        commits = Commits.of(self.work, quick=self.quick)
-        findings.add(commits.check(self.end.entries))
-        if finished:
-            findings.add(commits.orphans(self.end.entries))
+        finished = self.work.finished
         return JobReport(
             state=self.work.layout.state.uri,
             finished=finished,
@@ -270,7 +258,7 @@ class JobCheck:
             input_files_counted=self.input.counted,
             committed=self._committed,
             missing=[] if finished else [spot for spot, _ in self._gaps()],
-            findings=findings.listed(),
+            findings=findings_of(self._defects()),
             unproven=list(self._unproven()),
             layout=self.work.layout,
             names=self.input.names
@@ -281,6 +269,16 @@ class JobCheck:
                 *with_paths(warnings_of(self.end.entries), self.input.name),
             ],
         )
+
+    def _defects(self) -> Iterator[Defect]:
+        yield from self.input.found
+        yield from self._rows()
+        commits, entries = Commits.of(self.work, quick=self.quick), self.end.entries
+        if self.work.finished:
+            yield from ((Kind.MISSING, spot, count) for spot, count in self._gaps())
+            yield from self._end()
+            yield from commits.orphans(entries)
+        yield from commits.check(entries)
 
     @cached_property
     def _holdings(self) -> AccountedRows:

@@ -84,7 +84,7 @@ def test_job_killed_at_any_step_reads_the_same_rows_although_the_table_changes(
     begun = next(n for n, step in enumerate(steps) if step.startswith("write part-"))
     written = (n for n, step in enumerate(steps) if step.startswith("write"))
     (success,) = (n for n in written if steps[n].endswith("0001/_SUCCESS"))
-    table.delete(4)
+    table.delete(4, 5)  # a whole file: with deletion vectors, the library writes no feed
     table.append(8)
     table.compact()
     now = sorted([*before, 8])

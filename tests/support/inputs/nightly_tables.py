@@ -84,8 +84,8 @@ class NightlyDelta(_Nightly):
     def update(self, rows: str = "id IN (2, 100)", day: str = "sunday") -> None:
         self.table.update(predicate=rows, new_values={"day": day})
 
-    def delete(self, row: int = 3) -> None:
-        self.table.delete(f"id = {row}")
+    def delete(self, *ids: int) -> None:
+        self.table.delete(f"id IN ({', '.join(map(str, ids or [3]))})")
 
     def delete_day(self) -> None:
         self.table.delete("day = 'tuesday'")
@@ -162,8 +162,8 @@ class NightlyIceberg(_Nightly):
         """Copies the other rows of files: 1 and 3 are in the old and in the new file."""
         self.table.overwrite(iceberg.rows_of([2, 200], "new "), "id == 2")
 
-    def delete(self, row: int = 3) -> None:
-        self.table.delete(f"id == {row}")
+    def delete(self, *ids: int) -> None:
+        self.table.delete(f"id IN ({', '.join(map(str, ids or [3]))})")
 
     def delete_files(self) -> None:
         self.table.delete("id >= 100")

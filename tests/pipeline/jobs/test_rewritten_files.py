@@ -95,7 +95,7 @@ def rewritten(
     mergeable = {file.name for entry in small for file in entry.data}
     tasks, others = rewrites(attempt, end.entries, writer, mergeable)
     entries = [*others, *(entry for task in tasks for entry in task())]
-    assert rewrites(attempt, entries, writer) == ([], entries), "nothing is left to do"
+    assert rewrites(attempt, entries, writer) == ([], entries)
     return entries
 
 

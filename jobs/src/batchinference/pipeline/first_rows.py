@@ -21,8 +21,8 @@ from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import MIN_BLOCK_ROWS, MIN_BLOCKS, MIN_FILES, Sizing
-from batchinference.pipeline.output.stored_rows import Row, rows_of_file
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan
 from batchinference.spec.cascade import Cascade

@@ -19,9 +19,8 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.media.images import is_pixels, open_image
 from batchinference.pipeline.media.pixels import in_mode
-from batchinference.pipeline.output.stored_rows import rows_of_file
 from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12

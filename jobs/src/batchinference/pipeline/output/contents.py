@@ -16,9 +16,9 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.stored_rows import Row, rows_of_file
+from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.pipeline.output.writers.csv import CsvWriter
 from batchinference.pipeline.storage.arrow_files import checked, schema_in
 from batchinference.pipeline.storage.location import Location, base_name

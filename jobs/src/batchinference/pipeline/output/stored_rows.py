@@ -6,7 +6,7 @@ import gzip
 import tarfile
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,6 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
-
-if TYPE_CHECKING:
-    from batchinference.pipeline.output.writers import FileWriter
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 16
@@ -40,15 +37,6 @@ def unreadable(part: Location, problem: object) -> BadOutput:
     return BadOutput(
         f"write.path: '{part.uri}' cannot be read ({problem}). Read the file with another library"
     )
-
-
-def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:
-    """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
-    BadOutput if it is damaged."""
-    try:
-        yield from writer.rows(part)
-    except DAMAGE as error:
-        raise unreadable(part, error) from None
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:

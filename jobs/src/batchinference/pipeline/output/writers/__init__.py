@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_snake
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -89,3 +89,12 @@ def rewriting_writer_for(write: Write) -> RewritingWriter | None:
     """Return the writer of an output; None if its files are not rewritten."""
     writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
+
+
+def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:
+    """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
+    BadOutput if it is damaged."""
+    try:
+        yield from writer.rows(part)
+    except DAMAGE as error:
+        raise unreadable(part, error) from None

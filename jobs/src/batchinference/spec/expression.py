@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.spec.expression_fixes import translated
 
 FUNCTIONS = {
@@ -425,11 +425,11 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def check_text(text: str, parse: Callable[[str], object]) -> str:
-    """Return a text that `parse` accepts. Raises PydanticCustomError with its ValueError."""
+    """Return a text that `parse` accepts. Raises a refusal with its ValueError."""
     try:
         parse(text)
     except ValueError as error:
-        raise PydanticCustomError("expression", "{reason}", {"reason": str(error)}) from None
+        raise refusal(str(error)) from None
     return text
 
 

@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import SpecModel, refusal
 from batchinference.spec.expression import (
     check_text,
     columns_of,
@@ -111,6 +110,5 @@ class Gate(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.rows is None) == (self.percent is None):
-            message = "a gate has rows or percent. Set one of them"
-            raise PydanticCustomError("gate_rows", "{message}", {"message": message})
+            raise refusal("a gate has rows or percent. Set one of them")
         return self

@@ -6,9 +6,8 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, keyed
+from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, keyed, refusal
 from batchinference.spec.cron import Cron
 from batchinference.spec.durations import Duration
 from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME
@@ -81,7 +80,7 @@ class ScheduleSpec(SpecModel):
         try:
             Cron(self.schedule, self.time_zone)
         except ValueError as error:
-            raise PydanticCustomError("cron", "{why}", {"why": str(error)}) from None
+            raise refusal(str(error)) from None
         return self
 
     @property

@@ -7,10 +7,9 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
-from batchinference.spec.base import without_credentials
+from batchinference.spec.base import refusal, without_credentials
 
 _INCOMPLETE_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
 HIDDEN = "uri_hidden"
@@ -42,36 +41,23 @@ def _check_uri(uri: str) -> str:
     if match := _INCOMPLETE_SCHEME.match(uri):
         slashes = "" if match[1].lower() == "file" else "/"
         fixed = f"{match[1]}://{uri[match.end() :].lstrip(slashes)}"
-        message = "an address begins with '{scheme}://'. Write {fixed}"
-        raise PydanticCustomError("uri_scheme", message, {"scheme": match[1], "fixed": fixed})
+        raise refusal(f"an address begins with '{match[1]}://'. Write {fixed}")
     scheme = scheme_of(uri)
     bucket = (rest := local_path(uri)).split("/")[0]
     if fix := _other_store(scheme, rest):
-        message = "the scheme '{scheme}://' is not supported. {fix}"
-        raise PydanticCustomError("uri_scheme", message, {"scheme": scheme, "fix": fix})
+        raise refusal(f"the scheme '{scheme}://' is not supported. {fix}")
     if scheme != "file" and "@" in bucket:
-        raise PydanticCustomError(
-            HIDDEN, "must not contain credentials. Set them in the environment", {}
-        )
+        raise refusal("must not contain credentials. Set them in the environment", HIDDEN)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise PydanticCustomError(
-            "uri_scheme",
-            "the scheme '{scheme}://' is not supported. Use a path or one of {known}{list}",
-            {"scheme": scheme, "known": known, "list": _LIST if scheme[:4] == "http" else ""},
-        )
+        fix = f"Use a path or one of {known}{_LIST if scheme[:4] == 'http' else ''}"
+        raise refusal(f"the scheme '{scheme}://' is not supported. {fix}")
     if scheme != "file" and not bucket:
-        raise PydanticCustomError(
-            "uri_bucket",
-            "an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH",
-            {"scheme": scheme},
-        )
+        raise refusal(f"an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH")
     if not rest:
-        raise PydanticCustomError("uri_path", "a file:// address needs a path", {})
+        raise refusal("a file:// address needs a path")
     if _CONTROL.search(uri):
-        raise PydanticCustomError(
-            "uri_control", "an address must not contain control characters", {}
-        )
+        raise refusal("an address must not contain control characters")
     return uri
 
 
@@ -87,11 +73,11 @@ Uri = Annotated[
 
 
 def _check_port(prefix: str) -> str:
-    """Return the prefix. Raises PydanticCustomError if its port is invalid."""
+    """Return the prefix. Raises a refusal if its port is invalid."""
     try:
         urlsplit(prefix).port  # noqa: B018 - this parses the port
     except ValueError:
-        raise PydanticCustomError("prefix", "not a valid prefix: its port is invalid", {}) from None
+        raise refusal("not a valid prefix: its port is invalid") from None
     return prefix
 
 

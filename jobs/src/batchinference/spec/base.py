@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, LiteralString
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -57,6 +58,19 @@ START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
 def refusal(message: str, kind: LiteralString = "refused") -> PydanticCustomError:
     """Return the error of a validator, with a message for the author of the document."""
     return PydanticCustomError(kind, "{message}", {"message": message})
+
+
+def accepted_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Return the validator of a text that `parse` accepts, and refuses with a ValueError."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise refusal(str(error)) from None
+        return text
+
+    return AfterValidator(check)
 
 
 def without_credentials(pattern: str) -> dict[str, Any]:

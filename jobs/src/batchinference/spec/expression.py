@@ -13,14 +13,14 @@ import keyword
 import re
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import accepted_by
 from batchinference.spec.expression_fixes import translated
 
 FUNCTIONS = {
@@ -424,16 +424,7 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def check_text(text: str, parse: Callable[[str], object]) -> str:
-    """Return a text that `parse` accepts. Raises a refusal with its ValueError."""
-    try:
-        parse(text)
-    except ValueError as error:
-        raise refusal(str(error)) from None
-    return text
-
-
 _Text = Annotated[str, Field(min_length=1, max_length=2048)]
-Expression = Annotated[_Text, AfterValidator(partial(check_text, parse=columns_read_by))]
-Condition = Annotated[_Text, AfterValidator(partial(check_text, parse=_check_reads_column))]
+Expression = Annotated[_Text, accepted_by(columns_read_by)]
+Condition = Annotated[_Text, accepted_by(_check_reads_column)]
 """An expression that reads a column."""

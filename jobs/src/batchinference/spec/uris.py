@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -25,6 +26,11 @@ _OTHER_SCHEMES = {
 }
 """Schemes of other tools, and what to write instead."""
 _LIST = ", or read a list of addresses with the format manifest"
+_FORM = Field(
+    min_length=1,
+    max_length=1024,
+    json_schema_extra=without_credentials(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
+)
 
 
 def _other_store(scheme: str, rest: str) -> str:
@@ -37,7 +43,8 @@ def _other_store(scheme: str, rest: str) -> str:
     return f"Write {other}://{rest}" if other and "@" not in rest else ""
 
 
-def _check_uri(uri: str) -> str:
+def _check_uri(uri: str, of_web: str = "") -> str:
+    """Return the address. `of_web` is what else to do about one of HTTP."""
     if match := _INCOMPLETE_SCHEME.match(uri):
         slashes = "" if match[1].lower() == "file" else "/"
         fixed = f"{match[1]}://{uri[match.end() :].lstrip(slashes)}"
@@ -50,7 +57,7 @@ def _check_uri(uri: str) -> str:
         raise refusal("must not contain credentials. Set them in the environment", HIDDEN)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        fix = f"Use a path or one of {known}{_LIST if scheme[:4] == 'http' else ''}"
+        fix = f"Use a path or one of {known}{of_web if scheme[:4] == 'http' else ''}"
         raise refusal(f"the scheme '{scheme}://' is not supported. {fix}")
     if scheme != "file" and not bucket:
         raise refusal(f"an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH")
@@ -61,15 +68,8 @@ def _check_uri(uri: str) -> str:
     return uri
 
 
-Uri = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=1024,
-        json_schema_extra=without_credentials(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
-    ),
-    AfterValidator(_check_uri),
-]
+Uri = Annotated[str, _FORM, AfterValidator(_check_uri)]
+InputUri = Annotated[str, _FORM, AfterValidator(partial(_check_uri, of_web=_LIST))]
 
 
 def _check_port(prefix: str) -> str:

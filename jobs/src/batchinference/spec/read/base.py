@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import Uri
+from batchinference.spec.uris import InputUri
 
-Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
+Paths = Annotated[list[InputUri], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]

@@ -89,11 +89,6 @@ def test_value_that_is_no_text_and_no_number_has_no_unit(place: str, value: Any)
     assert ": expected a text, got " in refused_at(place, value)
 
 
-def test_field_of_another_runtime_is_named(messages: Messages) -> None:
-    model = {**model_step()["model"], "factory": "steps:make"}
-    messages.check(refused(document(steps=[model_step(model=model)])))
-
-
 @pytest.mark.parametrize(
     ("callable_", "written"),
     [

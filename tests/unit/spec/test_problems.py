@@ -14,8 +14,8 @@ from batchinference.spec.cluster import Cluster
 from batchinference.spec.problems import problems_of
 from batchinference.spec.read import ReadImages
 from plugins.messages import Messages
-from support.documents.minimal import Document, document, model_step, python_step
-from support.documents.refusals import reading, refused, refused_at, short, writing
+from support.documents.minimal import document, model_step, python_step
+from support.documents.refusals import refused, refused_at, short
 from support.documents.v1alpha1 import as_v1alpha1, converted
 
 QUOTES = "Put it in quotes"
@@ -59,18 +59,6 @@ def test_path_of_a_problem_is_the_path_in_the_document(path: str) -> None:
 def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
     found = refused_at("spec.cluster.nodeSelector", {"a.b/c": None})
     assert found.split(": ")[0] == "spec.cluster.nodeSelector.a.b/c"
-
-
-@pytest.mark.parametrize("format_", ["images", "json"])
-def test_path_of_a_problem_omits_the_variant_of_a_union(format_: str) -> None:
-    found = refused(reading(format_, includePaths="yes"))
-    assert found.startswith("spec.read.options.includePaths: expected true or false, got 'yes'")
-
-
-def test_path_of_a_problem_keeps_a_field_named_like_a_variant() -> None:
-    found = refused(writing("json", json="a"))
-    assert found.startswith("spec.write.json: unknown field. Use one of")
-    assert refused(reading("text", text="a")).startswith("spec.read.options.text: unknown option ")
 
 
 @pytest.mark.parametrize(
@@ -138,18 +126,6 @@ def test_unknown_field_suggests_a_known_one(place: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("spec.write.overwrite", "did you mean 'mode: overwrite'?"),
-        ("spec.write.append", "did you mean 'mode: append'?"),
-        ("spec.write.modes", "did you mean 'mode'?"),
-    ],
-)
-def test_value_in_place_of_its_field_is_recognized(place: str, message: str) -> None:
-    assert refused_at(place, True) == f"{place}: unknown field; {message}"
-
-
-@pytest.mark.parametrize(
     ("key", "shown"),
     [
         ("with space", "with space"),
@@ -201,22 +177,6 @@ def test_problems_of_a_nested_model(model: type[BaseModel], value: Any, problem:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(value)
     assert list(problems_of(caught.value, model)) == [problem]
-
-
-def test_problems_of_several_steps_are_reported_together() -> None:
-    steps: list[Document] = [
-        model_step("first", batchSize=0),
-        python_step("second", "nonsense"),
-        {"name": "third"},
-        {"name": "Fourth", "filter": "a >"},
-    ]
-    assert [line.split(": ")[0] for line in refused(document(steps=steps)).splitlines()] == [
-        "spec.steps[0].batchSize",
-        "spec.steps[1].python.callable",
-        "spec.steps[2]",
-        "spec.steps[3].name",
-        "spec.steps[3].filter",
-    ]
 
 
 def test_recursive_document_is_refused() -> None:
@@ -309,7 +269,3 @@ def test_messages_about_old_fields_convert_a_document() -> None:
     spec["retry"] = {"onCause": {"NodeLost": "fail"}}
     spec["cluster"] |= {"queue": spec["cluster"].pop("queueName"), "limits": {"gpu": 1}}
     assert converted(old) == new
-
-
-def test_old_version_is_refused_with_the_way_to_convert_it(messages: Messages) -> None:
-    messages.check(refused_at("apiVersion", "batchinference.dev/v1alpha1"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from typing import Any
 
 import pytest
@@ -33,27 +32,6 @@ def test_problems_are_reported_one_a_line(messages: Messages) -> None:
     messages.check([str(problem) for problem in caught.value.problems])
     paths = [problem.path for problem in caught.value.problems]
     assert paths == ["spec.read.paths", "spec.write.path", "spec.error"]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "kid",
-        "spec.raed",
-        "spec.read.options.size[1]",
-        "spec.read.paths[1]",
-        "spec.steps[1].model.inputs.image",
-        "spec.steps[2].model.factoryArgs",
-        "spec.steps[1].replicas.max",
-        "spec.steps[10].selectColumns[2]",
-        "spec.cluster.env[1].valueFrom.secretKeyRef.key",
-        "spec.cluster.volumes[0].persistentVolumeClaim.claimName",
-        "spec.cluster.nodeSelector.pool",
-    ],
-)
-def test_path_of_a_problem_is_the_path_in_the_document(path: str) -> None:
-    place = path.replace("[", ".").replace("]", "")
-    assert refused_at(place, 0).split(": ")[0] == path
 
 
 def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
@@ -100,29 +78,6 @@ def test_value_of_exponential_size_is_not_expanded(messages: Messages) -> None:
     messages.check(refused_at("spec.read", level))
     for field in ("suspend", "errors.maxRows", "cluster.queueName", "ttl", "write.path"):
         assert len(refused_at(f"spec.{field}", level)) < 1000
-
-
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("spec.steps.1.batchsize", "did you mean 'batchSize'?"),
-        ("spec.steps.1.BATCHSIZE", "did you mean 'batchSize'?"),
-        ("spec.steps.1.batch_size", "did you mean 'batchSize'?"),
-        ("spec.steps.1.filtr", "did you mean 'filter'?"),
-        ("spec.read.option", "did you mean 'options'?"),
-        ("spec.steps.1.model.normalise", "did you mean 'normalize'?"),
-        (
-            "spec.steps.2.model.device",
-            "Use one of runtime, factory, factoryArgs, source, trustSource",
-        ),
-        ("spec.cluster.workers.replicas", "Use one of cpu, memory, min, max"),
-        ("spec.cluster.head.gpu", "Use one of cpu, memory"),
-        ("apiversion", "did you mean 'apiVersion'?"),
-        ("zzz", "Use one of apiVersion, kind, metadata, spec, status"),
-    ],
-)
-def test_unknown_field_suggests_a_known_one(place: str, message: str) -> None:
-    assert re.search(rf": unknown field[.;] {re.escape(message)}", refused_at(place, "x"))
 
 
 @pytest.mark.parametrize(
@@ -208,46 +163,6 @@ def test_credentials_in_a_value_of_any_field_are_masked(address: str) -> None:
         with pytest.raises(SpecError) as caught:
             parse({**given, "spec": {**given["spec"], "unknown": 1}})
         assert "canary" not in str(caught.value), given
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("spec.read.options.include_paths", True),
-        ("spec.cluster.queue", "gpu"),
-        ("spec.cluster.queuePriorityClass", "urgent"),
-        ("spec.cluster.limits.gpu", 1),
-        ("spec.cluster.limits.gpuHours", 1),
-        ("spec.cluster.limits.priority", 1),
-        ("spec.errors.retry", True),
-        ("spec.steps.1.model.timeoutSeconds", 300),
-        ("spec.steps.1.model.timeoutSeconds", 90.5),
-        ("spec.steps.1.model.timeoutSeconds", "a"),
-    ],
-)
-def test_old_name_of_a_field_is_refused_with_the_new_name(
-    place: str, value: Any, messages: Messages
-) -> None:
-    messages.check(refused_at(place, value).splitlines()[-1])
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("spec.cluster.patches", []),
-        ("spec.cluster.volumes", [{"name": "a", "mountPath": "/a"}]),
-        ("spec.steps.0.repartition", {}),
-        ("spec.steps.1.model.task", "decision"),
-        ("spec.steps.1.model.runtime", "keras"),
-        ("spec.read.format", "tfrecords"),
-        ("spec.write.format", "images"),
-    ],
-    ids=short,
-)
-def test_removed_field_or_value_is_refused_with_its_substitute(
-    place: str, value: Any, messages: Messages
-) -> None:
-    messages.check(refused_at(place, value))
 
 
 def test_messages_about_old_fields_convert_a_document() -> None:

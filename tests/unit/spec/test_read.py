@@ -16,10 +16,8 @@ from support.documents.refusals import (
     accepted_at,
     reading,
     refused,
-    refused_at,
     short,
 )
-from support.documents.variations import REMOVED
 
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
 FRAME_DEFAULTS = {"truncated": "fail", "size": None, "maxPixels": 64_000_000,
@@ -88,24 +86,6 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
 @pytest.mark.parametrize("delimiter", ["\t", ";", "|", " ", "~"])
 def test_csv_delimiter_is_accepted(delimiter: str) -> None:
     assert parse(reading("csv", delimiter=delimiter))
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("paths", REMOVED),
-        ("paths", "s3://in/"),
-        ("paths", []),
-        ("paths", ["in"] * 257),
-        ("path", "s3://in/"),
-        ("options", None),
-    ],
-    ids=short,
-)
-def test_paths_or_options_of_wrong_type_are_refused(
-    place: str, value: Any, messages: Messages
-) -> None:
-    messages.check(refused_at(f"spec.read.{place}", value))
 
 
 def test_paths_up_to_256_are_accepted() -> None:

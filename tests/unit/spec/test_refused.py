@@ -2,7 +2,8 @@
 what is wrong with them, and `messages.yaml` the messages about them.
 
 `job` is the name of a valid job. Either `values` replace what is `at` a place of it, or `fields`
-are set in the mapping there. REMOVED removes a field.
+are set in the mapping there, or each of the `changes` is a place with its value. REMOVED removes a
+field.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ CASES = {
 
 def variations(case: dict[str, Any]) -> Iterator[Document]:
     """Yield the jobs of a case."""
-    job, place = JOBS[case.get("job", "smallest")], place_of(case["at"])
+    job = JOBS[case.get("job", "smallest")]
+    for change in case.get("changes", ()):
+        ((name, value),) = change.items()
+        yield changed(job, place_of(name), REMOVED if value == "REMOVED" else value)
+    place = place_of(case["at"]) if "at" in case else ()
     for depth in range(1, len(place)):
         parent = at(job, place[: depth - 1])
         if isinstance(parent, dict) and place[depth - 1] not in parent:

@@ -71,7 +71,3 @@ def test_vllm_without_gpus_is_for_its_build_for_cpus(messages: Messages) -> None
     assert parse(document(steps=[vllm_step(gpu=0)]))
     messages.check(refusal_of({**vllm_step(), "resources": {"cpu": 2}}))
     assert refusal_of(vllm_step(gpu=0, parallelism={"pipeline": 2})).endswith("to 2, not 0")
-
-
-def test_vllm_token_in_engine_arguments_is_not_shown() -> None:
-    assert "hf_secret1" not in refusal_of(vllm_step(engine={"hf_token": {"hf_secret1"}}))

@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -32,14 +33,13 @@ from batchinference.spec.fixes import (
     example_fix,
     flag_fix,
     in_units,
-    label_fix,
     length_fix,
     list_fix,
     mapping_fix,
     memory_fix,
     module_fix,
+    name_fix,
     number_fix,
-    parameter_fix,
     percent_fix,
     text_fix,
 )
@@ -109,8 +109,8 @@ _PATTERN_FIXES = {
     base.MEMORY: memory_fix,
     DURATION: duration_fix,
     base.MODULE_PATH: module_fix,
-    base.DNS_LABEL: label_fix,
-    base.PARAMETER_NAME: parameter_fix,
+    base.DNS_LABEL: partial(name_fix, sign="-"),
+    base.PARAMETER_NAME: partial(name_fix, sign="_"),
 }
 _TYPE_NAMES = {
     dict: "a mapping",

@@ -38,13 +38,13 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
         for message in _own_problems(step, columns, made):
             yield Problem(path, message)
-        for column in sorted(set(step.facts.reads) - set(columns)) if columns is not None else ():
+        for column in sorted({*step.facts.reads} - {*columns}) if columns is not None else ():
             near = None if column in selection else closest(column, selection)
             if near is not None:
                 what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
                 yield Problem(selection[near], f"{what}; did you mean '{column}'?")
             else:
-                yield Problem(path, _missing_column(step, column, columns, fields))
+                yield Problem(path, _missing_column(step, column, columns or [], fields))
         if columns is None:
             selection = dict.fromkeys(step.facts.selects or (), path)
         columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result as Invoked
 
 from batchinference.cli import doctor, doctor_cluster
 from batchinference.cli.doctor_versions import (
@@ -30,9 +28,8 @@ from generators.crds import custom_resource_definition
 from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.pages import ROOT
+from support.program import Invoke, WriteJob
 
-Invoke = Callable[..., Invoked]
-WriteJob = Callable[..., str]
 SCHEMA = {
     "properties": {
         "spec": {

@@ -63,7 +63,7 @@ def test_quicker_group_runs_first_among_groups_of_the_same_age() -> None:
     assert names(choose([due("a", 3, minutes=4), due("b", 3, minutes=2)], minutes=4)) == ["b"]
 
 
-@pytest.mark.parametrize("days", [[], DAYS], ids=["one day", "a day for each landing"])
+@pytest.mark.parametrize("days", [[], DAYS])
 @pytest.mark.parametrize("changed", [[], ["crash-points", "clouds"], ["worker-node", "head-node"]])
 def test_no_group_of_the_repository_becomes_overdue(changed: list[str], days: list[str]) -> None:
     """Even if the paths of some groups change before each landing."""

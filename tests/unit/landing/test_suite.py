@@ -85,7 +85,6 @@ def test_aborted_suite_is_not_run_again() -> None:
 @pytest.mark.parametrize(
     "outcomes",
     [None, {"passed": 0, "failed": [], "complete": True}, {**PASSED, "complete": False}],
-    ids=["no-outcomes", "no-tests", "incomplete"],
 )
 def test_suite_that_does_not_report_its_tests_fails(outcomes: dict[str, Any] | None) -> None:
     """For example, a test has called `os._exit(0)`."""

@@ -185,7 +185,6 @@ async def test_invalid_forms_leave_no_file(
         ("multipart/form-data; boundary=x", "--x\r\nno header\r\n\r\na\r\n--x--\r\n"),
         ("text/plain", "garbage"),
     ],
-    ids=["no boundary", "long boundary", "no part", "no header", "no form"],
 )
 async def test_a_malformed_form_is_an_error_of_the_client(
     service: Running, kind: str, body: str
@@ -257,7 +256,6 @@ def test_a_long_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("value", "is_valid"),
     [('"\\ud83d"', True), ('["\\ud83d", NaN]', False), ('"\\ud83d' + "[" * 100_000, False)],
-    ids=["half of a pair", "and NaN", "and deep"],
 )
 def test_every_text_of_json_is_accepted(value: str, is_valid: bool) -> None:
     line = request_line(0, body={"model": "small", "prompt": 1}).replace("1}", f"{value}}}")

@@ -83,6 +83,15 @@ def test_legacy_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert rows[0]["confidence"] == pytest.approx(float(probabilities.max()), abs=1e-4)
 
 
+def test_image_embeddings(tmp_path: Path) -> None:
+    copy = prepared("image-embeddings", tmp_path)
+    rows = rows_made_by(copy)
+    assert len(rows) == len(list((copy / "data").glob("*/*")))
+    folders = [row["folder"] for row in rows]
+    assert folders.count("circle") == 8
+    assert len(set(folders)) >= 3
+
+
 def test_cpu_preprocessing(tmp_path: Path) -> None:
     copy = prepared("cpu-preprocessing", tmp_path)
     rows = rows_made_by(copy)

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
@@ -58,6 +58,12 @@ DEFAULTS = {
     "python": Defaults("./rows.csv"),
 }
 """Default answers for each kind of job."""
+QUESTIONS = {
+    "read": "Where is the input?",
+    "model": "Which model?",
+    "column": "Which column does it read?",
+    "labels": "Which labels does it choose from?",
+}
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
 """The name of a job file that says nothing about its job."""
@@ -130,17 +136,12 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
     chosen = ""
     while chosen not in DEFAULTS:
         chosen = typer.prompt(f"What do you process ({', '.join(DEFAULTS)})?", default="labels")
-    default = DEFAULTS[chosen]
-    read = answers.read or typer.prompt("Where is the input?", default=default.read)
-    model, column = answers.model, answers.column
-    if default.model:
-        model = model or typer.prompt("Which model?", default=_on_this_machine(default.model))
-    if default.column:
-        column = column or typer.prompt("Which column does it read?", default=default.column)
-    labels = answers.labels
-    if default.labels:
-        labels = labels or typer.prompt("Which labels does it choose from?", default=default.labels)
-    return chosen, replace(answers, read=read, model=model, column=column, labels=labels)
+    given = asdict(answers)
+    for field, question in QUESTIONS.items():
+        default = _on_this_machine(getattr(DEFAULTS[chosen], field))
+        if default and not given[field]:
+            given[field] = typer.prompt(question, default=default)
+    return chosen, Answers(**given)
 
 
 def _name_of(file: Path) -> str:

@@ -124,33 +124,26 @@ def test_limit_of_failed_rows_fits_the_input(
     assert (errors.max_percent, errors.max_rows) == expected
 
 
-def test_files_are_not_replaced(invoke: Invoke, directory: Path, messages: Messages) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["python"],
+        ["text", "--file", "missing/job.yaml"],
+        ["text", "--name", "My Job"],
+        [],
+        ["images", "--column", "review"],
+        ["text", "--labels", "good"],
+    ],
+    ids=["existing file", "missing directory", "name", "no kind", "no column", "no labels"],
+)
+def test_wrong_options_are_refused(
+    invoke: Invoke, directory: Path, options: list[str], messages: Messages
+) -> None:
     (directory / "steps.py").write_text("mine")
-    done = invoke("init", "python")
+    done = invoke("init", *options)
     assert done.exit_code == 2
     messages.check(done.stderr)
-    assert [path.name for path in directory.iterdir()] == ["steps.py"]
-
-
-def test_file_that_cannot_be_written_is_refused(invoke: Invoke, directory: Path) -> None:
-    done = invoke("init", "text", "--file", "missing/job.yaml")
-    problem = "missing/job.yaml cannot be written (No such file or directory)"
-    assert (done.exit_code, done.stderr) == (
-        2,
-        f"init: --file: {problem}. Choose another file\n",
-    )
-    assert list(directory.iterdir()) == []
-
-
-def test_wrong_answers_are_refused(invoke: Invoke, directory: Path, messages: Messages) -> None:
-    done = invoke("init", "text", "--name", "My Job")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("init: metadata.name: ")
-    for wrong in ([], ["images", "--column", "review"], ["text", "--labels", "good"]):
-        done = invoke("init", *wrong)
-        assert done.exit_code == 2
-        messages.check(done.stderr)
-    assert list(directory.iterdir()) == []
+    assert [(path.name, path.read_text()) for path in directory.iterdir()] == [("steps.py", "mine")]
 
 
 def test_questions_are_asked_on_a_terminal(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from typing import Any
 
 import pytest
 
-from batchinference.plan import plan_for_cluster
 from batchinference.spec import SpecError
 from plugins.messages import Messages
 from support.documents.minimal import Document, model_step
@@ -29,20 +27,6 @@ def pod_of(resources: Document, **cluster: Any) -> Object:
 def limits_of(pod: Object) -> Object:
     limits: Object = pod["containers"][0]["resources"]["limits"]
     return {name: count for name, count in limits.items() if "/" in name}
-
-
-def test_autoscaler_reads_the_resources_of_each_group(rendered: Rendered) -> None:
-    """Otherwise the autoscaler would never start a node of the group."""
-    from ray.autoscaler._private.kuberay.autoscaling_config import _node_type_from_group_spec
-
-    for group in plan_for_cluster(rendered.job.spec).groups:
-        read = _node_type_from_group_spec(rendered.workers[group.name], is_head=False)
-        read["resources"].pop("memory")
-        asked = {"CPU": math.ceil(group.cpus), **dict(group.custom)}
-        asked |= {"GPU": group.gpus} if group.gpus else {}
-        asked |= {f"accelerator_type:{group.accelerator}": 1} if group.accelerator else {}
-        assert read["resources"] == asked
-        assert read["labels"] == {"batchinference.dev/group": group.name}
 
 
 def test_custom_resources_are_readable_for_kuberay_and_a_shell() -> None:

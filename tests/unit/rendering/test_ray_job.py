@@ -23,7 +23,7 @@ from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
 from support.documents.minimal import python_step
 from support.documents.parsed import job
-from support.operator.rendered import RAY_JOB_UID, TOKEN, UID, Object, Rendered, render
+from support.operator.rendered import TOKEN, UID, Rendered, render
 
 MAX_RAY_JOB_NAME = 47
 """KubeRay refuses a RayJob with a longer name."""
@@ -87,24 +87,6 @@ def test_entrypoint_does_not_depend_on_the_job() -> None:
     assert render(job(steps=[odd])).ray_job["spec"]["entrypoint"] == entrypoint()
 
 
-def controlled_by(api_version: str, kind: str, name: str, uid: str) -> Object:
-    """Return the metadata of an object that Kubernetes deletes together with its owner."""
-    reference = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
-    return {"ownerReferences": [{**reference, "controller": True}]}
-
-
-def test_owner_references(rendered: Rendered) -> None:
-    """The RayJob owns the Secret. The BatchInference owns the other objects."""
-    name, ray_job = rendered.job.metadata.name, rendered.ray_job["metadata"]["name"]
-    by_job = controlled_by("batchinference.dev/v1beta1", "BatchInference", name, UID)
-    assert by_job.items() <= rendered.config_map["metadata"].items()
-    assert by_job.items() <= rendered.ray_job["metadata"].items()
-    by_ray_job = controlled_by("ray.io/v1", "RayJob", ray_job, RAY_JOB_UID)
-    assert by_ray_job.items() <= rendered.secret["metadata"].items()
-    for one in render(rendered.job, owned=False).objects:
-        assert "ownerReferences" not in one["metadata"]
-
-
 def test_object_names_of_the_longest_job_name_are_valid() -> None:
     assert len(LONGEST) == 40
     made = render(job(LONGEST), attempt=999_999)
@@ -114,18 +96,14 @@ def test_object_names_of_the_longest_job_name_are_valid() -> None:
     assert all(len(value) <= 63 for value in made.ray_job["metadata"]["labels"].values())
 
 
-def test_attempts_have_their_own_ray_job_and_token() -> None:
-    first, second = render(job("j"), attempt=1), render(job("j"), attempt=2)
-    assert [one.ray_job["metadata"]["name"] for one in (first, second)] == ["j-1", "j-2"]
-    assert first.secret["metadata"]["name"] != second.secret["metadata"]["name"]
-    assert second.pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
-
-
-def test_each_attempt_has_its_own_immutable_config_map() -> None:
+def test_each_attempt_has_its_own_objects_and_an_immutable_config_map() -> None:
     """The spec may change after the ConfigMap was created and before the RayJob is."""
     jobs = (job("j"), 1), (job("j"), 2), (job("j", errors={"maxRows": 3}), 2)
     attempts = [render(one, attempt=number) for one, number in jobs]
     names = [one.config_map["metadata"]["name"] for one in attempts]
+    assert [one.ray_job["metadata"]["name"] for one in attempts] == ["j-1", "j-2", "j-2"]
+    assert attempts[0].secret["metadata"]["name"] != attempts[1].secret["metadata"]["name"]
+    assert attempts[1].pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
     assert [name.rpartition("-")[0] for name in names] == [f"j-{UID[:8]}-{n}" for n in (1, 2, 2)]
     assert len(set(names)) == 3
     for name, one in zip(names, attempts, strict=True):

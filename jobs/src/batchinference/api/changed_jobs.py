@@ -30,7 +30,7 @@ def retried(job: BatchInference) -> BatchInference:
         fix = f" as it is now ({changes}). Restore it, or run it" if changes else ". Run it"
         raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} first")
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": True})
-    return changed(job, errors=errors, resume=True)
+    return job.with_spec(errors=errors, resume=True)
 
 
 def restarted(job: BatchInference) -> BatchInference:
@@ -49,8 +49,8 @@ def restarted(job: BatchInference) -> BatchInference:
             "overwrite to replace all of them, or resume to false to repeat an unfinished run"
         )
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
-    return changed(
-        job, resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
+    return job.with_spec(
+        resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
     )
 
 
@@ -64,11 +64,6 @@ def job_of_run(
     return (retried(job) if retry_errors else job), False
 
 
-def changed(job: BatchInference, **fields: object) -> BatchInference:
-    """Return the job with other fields of its spec."""
-    return job.model_copy(update={"spec": job.spec.model_copy(update=fields)})
-
-
 def trial(job: BatchInference, rows: int) -> BatchInference:
     """Return the job over its first `rows` rows, with its own output next to the output of the job.
 
@@ -78,8 +73,7 @@ def trial(job: BatchInference, rows: int) -> BatchInference:
     spec = job.spec
     raise_for_problems(_without_trial(spec))
     path = beside(spec.write.path, f"limit-{rows}")
-    return changed(
-        job,
+    return job.with_spec(
         read=spec.read.limited(rows),
         write=spec.write.model_copy(update={"path": path, "mode": "overwrite"}),
         errors=spec.errors.model_copy(update={"path": None, "retry_failed_rows": False}),

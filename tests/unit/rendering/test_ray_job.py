@@ -96,7 +96,7 @@ def test_object_names_of_the_longest_job_name_are_valid() -> None:
     assert all(len(value) <= 63 for value in made.ray_job["metadata"]["labels"].values())
 
 
-def test_each_attempt_has_its_own_objects_and_an_immutable_config_map() -> None:
+def test_each_attempt_has_its_own_immutable_config_map() -> None:
     """The spec may change after the ConfigMap was created and before the RayJob is."""
     jobs = (job("j"), 1), (job("j"), 2), (job("j", errors={"maxRows": 3}), 2)
     attempts = [render(one, attempt=number) for one, number in jobs]

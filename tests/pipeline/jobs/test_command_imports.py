@@ -24,7 +24,7 @@ STATE = {"numpy", "pyarrow"}
 ALLOWED = {
     "--help": set(),
     "errors": {*STATE, "pyarrow.parquet"},
-    "verify": {*STATE, "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet", "rich"},
+    "verify": {*STATE, "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"},
     "ui": {*STATE, "jinja2", "pyarrow.parquet"},
 }
 """The heavy modules that commands need. Others need those that read the state of an output."""

@@ -18,7 +18,8 @@ from batchinference.api.files import (
 )
 from batchinference.api.runner import Runner
 from batchinference.cli import exits
-from batchinference.cli.check import pipeline_is_installed, print_problems
+from batchinference.cli.check import print_problems
+from batchinference.cli.packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.plan import (
     Plan,

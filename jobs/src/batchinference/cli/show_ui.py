@@ -13,7 +13,7 @@ from pathlib import Path
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
-from batchinference.cli.check import outputs_are_readable
+from batchinference.cli.packages import outputs_are_readable
 from batchinference.cli.printing import echo
 
 DEFAULT_PORTS = range(8484, 8494)

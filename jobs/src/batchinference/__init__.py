@@ -10,8 +10,9 @@ from batchinference.version import __version__
 
 if TYPE_CHECKING:
     from batchinference.api.job import Job
-    from batchinference.api.jobs_on_cluster import JobHandle, JobStatus, submit
+    from batchinference.api.jobs_on_cluster import JobHandle, JobStatus
     from batchinference.api.run import JobFailed, Result, run
+    from batchinference.api.submit import submit
 
 __all__ = [
     "Job",
@@ -30,7 +31,7 @@ _MODULES = {
     "JobStatus": "jobs_on_cluster",
     "Result": "run",
     "run": "run",
-    "submit": "jobs_on_cluster",
+    "submit": "submit",
 }
 
 

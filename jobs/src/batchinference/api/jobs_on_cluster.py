@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.spec import SpecError, parse
@@ -14,9 +14,6 @@ from batchinference.spec.phases import ENDED_PHASES
 from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.status import Cost
 from batchinference.spec.warnings import WarningCount
-
-if TYPE_CHECKING:
-    from batchinference.api.job import Job
 
 
 @dataclass(frozen=True)
@@ -138,15 +135,3 @@ def checked_for_cluster(document: dict[str, Any], values: Values) -> dict[str, A
     if problems := check_paths(job.spec):
         raise SpecError(problems)
     return document
-
-
-def submit(job: Job, *, namespace: str | None = None, context: str | None = None) -> JobHandle:
-    """Create or change a job on the cluster of the kubeconfig, and return its handle.
-
-    `namespace` and `context` default to the values of the kubeconfig. Raises SpecError if a cluster
-    would refuse the job, and ClusterError if the request fails.
-    """
-    document = checked_for_cluster(job.to_dict(), Values())
-    cluster = Kubernetes(namespace or job.resource.metadata.namespace, context)
-    cluster.apply(document)
-    return JobHandle(job.name, cluster)

@@ -9,12 +9,16 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.packages import outputs_are_readable
 from batchinference.cli.printing import echo
+
+if TYPE_CHECKING:
+    from batchinference.ui.site import Site
 
 DEFAULT_PORTS = range(8484, 8494)
 
@@ -32,7 +36,6 @@ def show_ui(
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.jobs import GivenJobs, JobsOfNamespace
-    from batchinference.ui.server import address_of, serving
     from batchinference.ui.site import Site
 
     try:
@@ -45,8 +48,13 @@ def show_ui(
     except ClusterError as error:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
         return exits.BAD_INPUT
-    ports = DEFAULT_PORTS if port is None else [port]
-    site = Site(jobs)
+    return _serve(Site(jobs), DEFAULT_PORTS if port is None else [port], browser=browser)
+
+
+def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
+    """Serve the page at the first of these ports that is free, and return the exit code."""
+    from batchinference.ui.server import address_of, serving
+
     try:
         with (
             serving(ports, secrets.token_urlsafe(16), site) as server,

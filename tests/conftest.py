@@ -9,7 +9,6 @@ pytest_plugins = [
     "plugins.skips",
     "plugins.outcomes",
     "plugins.interrupts",
-    "plugins.timing",
     "plugins.messages",
     "plugins.postgres",
     "plugins.s3",

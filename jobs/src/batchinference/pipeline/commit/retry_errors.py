@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, rows_in
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -55,6 +54,8 @@ class Failed:
 
 def ids_of(records: pa.Table) -> np.ndarray:
     """Return the row ids of error records, int64. Raises ArrowInvalid if a text is not an id."""
+    import pyarrow.compute as pc  # commands that only read need it rarely
+
     pairs = pc.split_pattern(records.column("id"), ":")
     files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
     ids: np.ndarray = files << ROW_BITS | numbers

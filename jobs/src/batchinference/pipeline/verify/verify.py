@@ -10,17 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnings_of
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import Table, table_for
-from batchinference.pipeline.output.tables.keys import Keys, MergingTable
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
@@ -131,23 +126,6 @@ def of_report(place: Location, made: Counts, rows: int | None) -> Iterator[Defec
         if actual is not None and reported != actual:
             detail = f"it says {reported} {name}, and it is {actual}"
             yield Kind.REPORT, Spot(place.uri, detail=detail), 1
-
-
-def key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
-    """Yield the keys of a job with this number of rows that a table does not have, or has more than
-    once. Raises BadOutput if the stored keys are damaged."""
-    existing = table.existing()
-    if not isinstance(table, MergingTable) or existing is None:
-        return
-    keys = Keys.stored(stored)
-    if (number := keys.table.num_rows) != rows:
-        detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
-        yield Kind.STATE, Spot(stored.uri, detail=detail), 1
-        return
-    counts = np.bincount(keys.numbers(table.keys_of(existing, keys.table)), minlength=number)
-    for kind, chosen in ((Kind.MISSING_KEYS, counts == 0), (Kind.REPEATED_KEYS, counts > 1)):
-        if count := int(chosen.sum()):
-            yield kind, Spot(stored.uri, detail=keys.examples(chosen)), count
 
 
 @dataclass(frozen=True)
@@ -314,36 +292,18 @@ class JobCheck:
         yield from of_report(
             self.work.layout.report, self._committed.counts, self.input.sizes.total
         )
-        output, write = self.work.layout.output, self.work.spec.write
+        write = self.work.spec.write
         # if nothing was written, there may be no table that holds the commit
         if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
-            table_spec = write.model_copy(update={"path": output.uri, "storage": output.storage})
-            try:
-                with table_errors_as_bad_output():
-                    yield from self._of_commits(table_for(table_spec))
-            except BadOutput as failure:
-                yield Kind.NO_COMMIT, Spot(output.uri, detail=failure.message), 1
+            from batchinference.pipeline.verify.table_check import commit_defects
+
+            yield from commit_defects(self.work, write, self._committed.counts.written)
 
     @property
     def _foreign_catalog(self) -> bool:
         """Whether only an untrusted output names the catalog or database of the table. A connection
         to it can run code and send credentials there."""
         return bool(self.work.spec.write.connection) and not self.work.trusted
-
-    def _of_commits(self, table: Table) -> Iterator[Defect]:
-        lease, place = self.work.lease, self.work.layout.output.uri
-        if not table.commits(lease.commit_id):
-            yield Kind.NO_COMMIT, Spot(place), 1
-        elif (made := table.commits(lease.series_id)) > 1:
-            detail = f"delayed attempts made them, {made} commits in all"
-            rows = (made - 1) * self._committed.counts.written
-            yield Kind.DUPLICATED, Spot(place, detail=detail), rows
-        elif self._merges:
-            yield from key_defects(table, self.work.layout.keys, self._committed.counts.written)
-
-    @property
-    def _merges(self) -> bool:
-        return bool(self.work.spec.write.column_fields.get("key"))
 
     def _unproven(self) -> Iterator[str]:
         """Yield what could not be verified, as text."""
@@ -359,7 +319,7 @@ class JobCheck:
                 "the commit in the table, whose catalog or database only the output names: "
                 "--trust-output checks it"
             )
-        elif self._merges:
+        elif self.work.merges:
             yield "the values of the rows in the table, because only their keys were checked"
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"

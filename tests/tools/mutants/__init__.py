@@ -1,1 +1,0 @@
-"""Measures how many small defects the tests find. See __main__.py."""

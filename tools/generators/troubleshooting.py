@@ -63,8 +63,13 @@ WAITING = {
 """Reasons of the condition Ready while a job waits, except phases and causes of failure."""
 _NOTES = {
     Cause.OUT_OF_MEMORY: " See [Out of memory](steps.md#out-of-memory).",
+    Cause.OUT_OF_DISK: " On your machine, set `TMPDIR` to a directory on a larger disk.",
     Cause.WORKER_CRASHED: " See [Out of memory](steps.md#out-of-memory).",
-    Cause.APPLICATION: " See [Out of memory](steps.md#out-of-memory), if it ran out.",
+    Cause.APPLICATION: " See [Out of memory](steps.md#out-of-memory), if it ran out. Without "
+    "`errors`, a [row](errors.md#failed-rows) for which a step raises an error fails the job with "
+    "this cause, too.",
+    Cause.REFUSED: " If the API server refuses the RayJob itself, the job does not fail: it waits, "
+    "and the operator [tries again](sharing.md#a-resourcequota-of-the-namespace).",
     Cause.CRASH_LOOP: " It takes 5 exits of head pods, or without any 20 of worker pods, or three "
     "times their number.",
     Cause.STALLED: " The [condition](cluster.md#watching) `Stalled` is something else.",
@@ -100,6 +105,9 @@ On a cluster, the operator starts the next attempt if the cause is retried (`ret
 [that](lifecycle.md#causes)). Otherwise, and on your machine, correct the cause and [run the job
 again](errors.md#run-the-job-again): committed rows are kept.
 
+No deadline is set by default. Without `deadlines.pending`, a job that waits for a node, an image or
+a quota does not fail: it waits for ever.
+
 | cause | what happened | retried | what to do |
 | --- | --- | --- | --- |
 """
@@ -118,7 +126,8 @@ def troubleshooting_page() -> str:
     return (
         f"{_INTRODUCTION}{causes}\n"
         "## Reasons for waiting\n\n"
-        "`REASON` of `kubectl get bi` is the phase, one of the causes above, or one of these:\n\n"
+        "`REASON` of `kubectl get bi` is the phase, one of the causes above (such as "
+        "`Unschedulable`, `ImagePull` or `Refused`), or one of these:\n\n"
         f"| reason | why | what to do |\n| --- | --- | --- |\n{waiting}"
     )
 

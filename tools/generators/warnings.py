@@ -27,6 +27,23 @@ errors:
 The limits of failed rows apply to rows with `action: fail`. A limit that is exceeded fails the job
 as `TooManyErrors`. Warnings about files refuse the job before it starts.
 
+## Find the rows of a warning
+
+A warning has a count and one example, not a list of rows. To find **answers that end in the
+middle** (`AnswerCut`), set `details: about` in the model step before the run. Then rows with
+`about.finish_reason == 'length'` are cut
+([Answers](answers.md#several-answers-tokens-and-probabilities)). An **empty answer** is no warning:
+look for `answer == ''`.
+
+To compute only these rows again, write a second job. It reads the output, keeps the rows with a
+[`filter`](steps.md#expressions), and has another `write.path` and the better prompt or limit:
+
+```yaml
+read: {format: parquet, paths: [./out]}
+steps:
+- {name: bad, filter: about.finish_reason == 'length' or answer == ''}
+```
+
 ## All warnings
 
 | name | counts | adds up | what has happened | what to do |

@@ -53,14 +53,6 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "attention": "sdpa",
         "deviceMap": "balanced",
     },
-    "transformers requests": {
-        "runtime": "transformers",
-        "task": "text-generation",
-        "source": "org/model",
-        "inputs": {"body": "text", "url": "url"},
-        "request": "body",
-        "requestUrl": "url",
-    },
     "transformers labels": {
         "runtime": "transformers",
         "task": "zero-shot-image-classification",

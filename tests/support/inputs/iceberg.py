@@ -41,10 +41,6 @@ def read_fields(place: Path, **options: Any) -> dict[str, Any]:
     return {"format": "iceberg", "table": NAME, "catalog": catalog, "options": options}
 
 
-def table_at(place: Path) -> Table:
-    return catalog_of(place).load_table(NAME)
-
-
 def new_table(place: Path, schema: Any = IDS, **fields: Any) -> Table:
     """Return an empty table."""
     place.mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,6 @@ def of_vllm(**fields: Any) -> Document:
     return document(steps=[vllm_step(**{"sampling": {}, **REQUESTS, **fields})])
 
 
-def of_transformers(**fields: Any) -> Document:
-    model = {"runtime": "transformers", "task": "text-generation", "source": "org/model"}
-    return running({**model, "output": "answer", **REQUESTS, **fields})
-
-
 def of_http(**fields: Any) -> Document:
     return running(chat(**{**REQUESTS, **fields}))
 
@@ -39,12 +34,6 @@ def of_http(**fields: Any) -> Document:
         of_http(),
         of_http(name=None),
         of_http(api="embeddings", **URLS),
-        of_transformers(),
-        of_transformers(task="feature-extraction", normalize=True, pooling="cls", **URLS),
-    ],
-    ids=[
-        *("vllm", "vllm embed", "vllm pictures", "http", "http without a name", "http embeddings"),
-        *("transformers", "transformers embeddings"),
     ],
 )
 def test_output_of_requests_is_text(job: Document) -> None:
@@ -72,10 +61,6 @@ REFUSED: dict[str, Document] = {
     "cut texts": of_http(api="embeddings", maxInputTokens=10),
     "api json": running(json_endpoint(**REQUESTS, body={"a": "{body}"})),
     "unknown URL": of_http(requestUrl="url"),
-    "task of transformers": of_transformers(task="image-text-to-text"),
-    "sampling of transformers": of_transformers(sampling={"max_new_tokens": 3}),
-    "full text of transformers": of_transformers(returnFullText=True),
-    "URL of transformers": of_transformers(request=None, requestUrl="body"),
 }
 
 

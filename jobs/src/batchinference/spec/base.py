@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, LiteralString
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel, to_snake
@@ -52,6 +52,11 @@ ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = f"^[a-z0-9][-.a-z0-9]*/{_NAME_PART}$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
 START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
+
+
+def refusal(message: str, kind: LiteralString = "refused") -> PydanticCustomError:
+    """Return the error of a validator, with a message for the author of the document."""
+    return PydanticCustomError(kind, "{message}", {"message": message})
 
 
 def without_credentials(pattern: str) -> dict[str, Any]:

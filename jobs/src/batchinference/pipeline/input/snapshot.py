@@ -23,9 +23,12 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import RESTART, BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
+from batchinference.pipeline.input.ignored_files import (
+    NONE_IGNORED,
+    IgnoredFiles,
+    similar_names,
+)
 from batchinference.pipeline.input.readers import FileStats
-from batchinference.pipeline.input.similar_names import similar_names
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import open_parquet, read_table, schema_of
@@ -440,8 +443,12 @@ def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str)
         return ""
     try:
         if (table := _version_of(source.serialized())) is not None:
-            read_versions = [version.version for version in map(_version_of, contents) if version]
-            return "" if table.version in read_versions else _describe_new_version(table)
+            if table.version in [read.version for read in map(_version_of, contents) if read]:
+                return ""
+            return (
+                f"{table.name} has version {table.version} now, whose changes are not in the "
+                "output. Set write.mode to append to add its new rows"
+            )
         before = np.unique(np.concatenate([_hashes_of_parts(content) for content in contents]))
     except pa.ArrowInvalid:
         return "its input.parquet is damaged, so it is unknown whether the input has changed"
@@ -478,13 +485,6 @@ def _describe_part(
 def _version_of(content: bytes) -> TableVersion | None:
     metadata = open_parquet(pa.BufferReader(content)).schema_arrow.metadata or {}
     return TableVersion.parse(metadata[_VERSION]) if _VERSION in metadata else None
-
-
-def _describe_new_version(table: TableVersion) -> str:
-    return (
-        f"{table.name} has version {table.version} now, whose changes are not in the output. Set "
-        "write.mode to append to add its new rows"
-    )
 
 
 def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:

@@ -181,7 +181,8 @@ def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick:
     if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
     if isinstance(read, ReadVersioned):
-        reader, found, names = reader_of(read, frozen), dict[int, Defect](), frozen.labels
+        found, names = dict[int, Defect](), frozen.labels
+        reader: Reader = reader_of(read, frozen.version)
         # a table removes old files, whose rows are not counted again
         missing = set(gone_files(frozen, range(len(frozen))))
     else:

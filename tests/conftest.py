@@ -12,4 +12,5 @@ pytest_plugins = [
     "plugins.timing",
     "plugins.messages",
     "plugins.postgres",
+    "plugins.s3",
 ]

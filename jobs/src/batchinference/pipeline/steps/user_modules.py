@@ -16,6 +16,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from batchinference.pipeline.errors import ModelLoad, is_user_file
+from batchinference.pipeline.steps.returns import own_nodes
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
@@ -141,7 +142,8 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
         public_names = [known for known in names if not known.startswith("_")]
         only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
-        where = " at its top level" if top in {*_nested_names(tree)} else ""
+        is_nested = any(getattr(node, "name", "") == top for node in ast.walk(tree))
+        where = " at its top level" if is_nested else ""
         raise ModelLoad(f"step '{step}': '{path}': {file.name} has no '{top}'{where}{only}{fix}")
 
 
@@ -218,33 +220,14 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
             yield node.lineno, node.module.partition(".")[0], [n for n in names if n != "*"]
 
 
-def _inner_nodes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes within functions and classes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from (inner for part in node.body for inner in ast.walk(part))
-
-
-def _nested_names(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of functions and classes within others."""
-    for node in _inner_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-
-
 def _names(tree: ast.Module) -> dict[str, None] | None:
     """Return the names that a module defines, in order; None if they are unknown."""
     names: dict[str, None] = {}
-    inner = {id(node): node for node in _inner_nodes(tree)}
     if any(map(_may_set_names, ast.walk(tree))):
         return None
-    for node in (node for node in ast.walk(tree) if id(node) not in inner):
+    for node in own_nodes(tree):
         match node:
-            case (
-                ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-            ):
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 names[name] = None
             case ast.ImportFrom(names=[ast.alias(name="*")]) | ast.Match():
                 return None

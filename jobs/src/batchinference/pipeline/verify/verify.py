@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnings_of
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -18,20 +20,20 @@ from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.tables.keys import Keys, MergingTable
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
     Committed,
     Defect,
-    Findings,
     JobReport,
     Kind,
     Spot,
     VerificationReport,
+    findings_of,
 )
 from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
-from batchinference.pipeline.verify.key_check import key_defects
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -58,10 +60,8 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
     places = stored_layouts(output)
     reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
-    findings = Findings()
-    findings.add(_read_twice(places, reports))
-    findings.add(_unknown_files(places, reports))
-    return VerificationReport(output.uri, reports, findings.listed())
+    defects = itertools.chain(_read_twice(places, reports), _unknown_files(places, reports))
+    return VerificationReport(output.uri, reports, findings_of(defects))
 
 
 def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
@@ -74,9 +74,8 @@ def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
         rows = input_rows(work, end, quick=quick)
         return JobCheck(work, end, rows, quick).report()
     except BadOutput as failure:
-        findings = Findings()
-        findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
-        return JobReport(place.state.uri, place.success.exists(), findings=findings.listed())
+        findings = findings_of([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
+        return JobReport(place.state.uri, place.success.exists(), findings=findings)
 
 
 def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
@@ -132,6 +131,23 @@ def of_report(place: Location, made: Counts, rows: int | None) -> Iterator[Defec
         if actual is not None and reported != actual:
             detail = f"it says {reported} {name}, and it is {actual}"
             yield Kind.REPORT, Spot(place.uri, detail=detail), 1
+
+
+def key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
+    """Yield the keys of a job with this number of rows that a table does not have, or has more than
+    once. Raises BadOutput if the stored keys are damaged."""
+    existing = table.existing()
+    if not isinstance(table, MergingTable) or existing is None:
+        return
+    keys = Keys.stored(stored)
+    if (number := keys.table.num_rows) != rows:
+        detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
+        yield Kind.STATE, Spot(stored.uri, detail=detail), 1
+        return
+    counts = np.bincount(keys.numbers(table.keys_of(existing, keys.table)), minlength=number)
+    for kind, chosen in ((Kind.MISSING_KEYS, counts == 0), (Kind.REPEATED_KEYS, counts > 1)):
+        if count := int(chosen.sum()):
+            yield kind, Spot(stored.uri, detail=keys.examples(chosen)), count
 
 
 @dataclass(frozen=True)
@@ -232,16 +248,7 @@ class JobCheck:
 
     def report(self) -> JobReport:
         """Read the output and return the report on the job."""
-        findings, finished = Findings(), self.work.finished
-        findings.add(self.input.found)
-        findings.add(self._rows())
-        if finished:
-            findings.add((Kind.MISSING, spot, count) for spot, count in self._gaps())
-            findings.add(self._end())
-        commits = Commits.of(self.work, quick=self.quick)
-        findings.add(commits.check(self.end.entries))
-        if finished:
-            findings.add(commits.orphans(self.end.entries))
+        finished = self.work.finished
         return JobReport(
             state=self.work.layout.state.uri,
             finished=finished,
@@ -251,7 +258,7 @@ class JobCheck:
             input_files_counted=self.input.counted,
             committed=self._committed,
             missing=[] if finished else [spot for spot, _ in self._gaps()],
-            findings=findings.listed(),
+            findings=findings_of(self._defects()),
             unproven=list(self._unproven()),
             layout=self.work.layout,
             names=self.input.names
@@ -262,6 +269,16 @@ class JobCheck:
                 *with_paths(warnings_of(self.end.entries), self.input.name),
             ],
         )
+
+    def _defects(self) -> Iterator[Defect]:
+        yield from self.input.found
+        yield from self._rows()
+        commits, entries = Commits.of(self.work, quick=self.quick), self.end.entries
+        if self.work.finished:
+            yield from ((Kind.MISSING, spot, count) for spot, count in self._gaps())
+            yield from self._end()
+            yield from commits.orphans(entries)
+        yield from commits.check(entries)
 
     @cached_property
     def _holdings(self) -> AccountedRows:

@@ -49,7 +49,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         Phase.SUSPENDED: "`suspend` is set and nothing was created",
     },
     Phase.PLANNING: {
-        Phase.PENDING: "a pod cannot start, or the API server rejects an object",
+        Phase.PENDING: "the API server rejects an object",
         Phase.STARTING: "the RayJob exists",
         Phase.RUNNING: "the driver processes rows",
         **_WORK,
@@ -60,14 +60,14 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         **_WORK,
     },
     Phase.RUNNING: {
-        Phase.PENDING: "no row is finished yet, and a pod cannot start",
+        Phase.PENDING: "a pod cannot start",
         Phase.STARTING: "KubeRay submitted the job to a new head",
         **_WORK,
     },
     Phase.FINALIZING: {
         Phase.STARTING: "KubeRay submitted the job to a new head",
         Phase.RUNNING: "KubeRay submitted the job to a new head",
-        Phase.PENDING: "Kueue evicted the job, or a new head cannot start",
+        Phase.PENDING: "Kueue evicted the job",
         Phase.SUCCEEDED: "the driver reported success",
         **_END,
         **_SUSPEND,

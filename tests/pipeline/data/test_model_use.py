@@ -113,9 +113,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Run]:
     return run_with
 
 
-def test_next_batch_is_prepared_while_the_model_computes(
-    run_with: Callable[[Any], Run],
-) -> None:
+def test_next_batch_is_prepared_while_the_model_computes(run_with: Callable[[Any], Run]) -> None:
     model = Model(BATCHES)
     blocks = [encode(good(0, 2 * n, pa.table({"n": [2 * n, 2 * n + 1]}))) for n in range(BATCHES)]
     results = [decode(block) for block in run_with(model)(blocks)]

@@ -363,10 +363,7 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         notes = found.take_notes()
         assert all(step == "timed" for step, _ in notes)
         taken.append([json.loads(note) for _, note in notes])
-    assert taken == [
-        [{"rows": 10, "seconds": 20.0}],
-        *([], [], [{"rows": 30, "seconds": 2.2}], []),
-    ]
+    assert taken == [[{"rows": 10, "seconds": 20.0}], *([], [], [{"rows": 30, "seconds": 2.2}], [])]
     ((step, rest),) = found.take_rest()
     assert step == "timed"
     assert json.loads(rest) == {"rows": 10, "seconds": 0.5}

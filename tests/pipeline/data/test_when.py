@@ -64,8 +64,7 @@ def test_skipped_rows_pass_with_null_in_added_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("integer", pa.int64()), ("text", pa.string()), ("numbers", pa.null())],
+    ("kind", "expected"), [("integer", pa.int64()), ("text", pa.string()), ("numbers", pa.null())]
 )
 def test_column_of_a_step_that_runs_for_no_row_has_its_declared_type(
     kind: str, expected: pa.DataType

@@ -443,9 +443,7 @@ def test_each_row_is_committed_once_for_any_chunks(
         with (
             patch.object(segment, "BATCH_BYTES", data.draw(st.integers(1, 20 * FOUR))),
             patch.multiple(
-                chunk_commits,
-                FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)),
-                COMMIT_SECONDS=0.0,
+                chunk_commits, FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)), COMMIT_SECONDS=0.0
             ),
             patch.object(batch_size, "FIRST_ROWS", data.draw(st.integers(1, 9))),
             nullcontext() if stopped else pytest.raises(ValueError, match="died"),

@@ -151,13 +151,7 @@ def test_row_that_cannot_be_written_fails_alone(attempt: Attempt, layout: Layout
         committing(attempt, writer, tolerant=False).put(batch, 0)
     committing(attempt, writer).put(batch, 0)
     (entry,) = manifest_of(attempt)["entries"]
-    assert entry["counts"] == {
-        "read": 3,
-        "written": 2,
-        "failed": 1,
-        "filtered": 0,
-        "warned": 0,
-    }
+    assert entry["counts"] == {"read": 3, "written": 2, "failed": 1, "filtered": 0, "warned": 0}
     assert [(error["step"], error["row"]) for error in errors_of(layout)] == [("write", 6)]
 
 
@@ -394,10 +388,7 @@ class TestDividedRows:
             ),
             task=0,
         )
-        expected = [
-            ([(0, 0, 2)], [], 1),
-            ([], [(0, 2, self.HALF), (0, 3, self.HALF)], 1),
-        ]
+        expected = [([(0, 0, 2)], [], 1), ([], [(0, 2, self.HALF), (0, 3, self.HALF)], 1)]
         assert self.split(commit.attempt) == expected
 
     def test_partly_failed_row_has_separate_files(self, commit: Committer) -> None:

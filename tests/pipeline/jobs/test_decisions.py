@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.decision import (
-    Action,
-    OutputState,
-    Request,
-    TableState,
-    decide,
-)
+from batchinference.pipeline.commit.decision import Action, OutputState, Request, TableState, decide
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.errors import BadOutput
@@ -52,10 +46,7 @@ CASES = {
     ),
     "foreign": (FOREIGN, ["no output of", Action.START, "no output of"]),
     "other": (OTHER, ["of another job"] * 2 + [Action.START]),
-    "other complete": (
-        replace(OTHER, complete=True),
-        ["of another job"] * 2 + [Action.REPLACE],
-    ),
+    "other complete": (replace(OTHER, complete=True), ["of another job"] * 2 + [Action.REPLACE]),
     "replaced by this job": (
         OutputState(LAYOUT, replaced_by=lease()),
         [Action.FINISH_REPLACEMENT] * 3,
@@ -313,10 +304,7 @@ RESTARTED = {
     "unfinished": (replace(UNFINISHED, lease=OTHER_NAME), CONTINUE),
     "complete": (replace(COMPLETE, lease=OTHER_NAME), Action.REPLACE),
     "complete, added to by another": (replace(COMPLETE, added_by="other"), "has appended"),
-    "replaced by another job": (
-        OutputState(LAYOUT, replaced_by=OTHER.lease),
-        "was interrupted",
-    ),
+    "replaced by another job": (OutputState(LAYOUT, replaced_by=OTHER.lease), "was interrupted"),
     "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Action.START),
     "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),
     "table with rows, of another spec": (

@@ -242,11 +242,7 @@ def test_input_without_files_gives_the_columns_of_its_format(tmp_path: Path, nam
 
 
 def test_layout_of_the_columns_is_that_of_rows(source: Path) -> None:
-    write = {
-        "columns": ["score", "id"],
-        "partitionBy": ["kind"],
-        "rowNumber": "row",
-    }
+    write = {"columns": ["score", "id"], "partitionBy": ["kind"], "rowNumber": "row"}
     output = run(source, [NONE], write=write)
     assert schema_of(output).names == ["row", "score", "id", "kind"]
     assert list(pd.read_parquet(output).columns) == ["row", "score", "id", "kind"]
@@ -362,10 +358,7 @@ def test_append_adds_no_second_file_and_keeps_the_types(source: Path) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "write"),
-    [
-        (WITH_UNKNOWN, {}),
-        ([NONE], {"partitionBy": ["kind"]}),
-    ],
+    [(WITH_UNKNOWN, {}), ([NONE], {"partitionBy": ["kind"]})],
     ids=["unknown type", "partitions"],
 )
 def test_append_writes_no_file_that_could_contradict_later_rows(

@@ -76,10 +76,7 @@ LARGE = Sizing(64, 64, 1)
 
 
 def run_executor(
-    spec: BatchInferenceSpec,
-    rows: JobInput,
-    count: RowCount | None,
-    sizing: Sizing = LARGE,
+    spec: BatchInferenceSpec, rows: JobInput, count: RowCount | None, sizing: Sizing = LARGE
 ) -> None:
     """Run a job with this input and the stages of this machine, without an output."""
     prepared: Any = SimpleNamespace(
@@ -230,11 +227,7 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     rows = WriteRows(MagicMock(), 1, CommitRules(1))
     DatasetExecution(plan, [lambda: iter(())], 1, True, errors, rows, ExecutionControl()).run()
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
-    assert places == {
-        "ReadRows": on_cpus,
-        "MapBatches(see)": on_device,
-        "Write": on_cpus,
-    }
+    assert places == {"ReadRows": on_cpus, "MapBatches(see)": on_device, "Write": on_cpus}
     assert DataContext.get_current().execution_options.label_selector == on_cpus
 
 

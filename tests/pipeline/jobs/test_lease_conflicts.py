@@ -10,9 +10,7 @@ import pytest
 
 from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import (
-    read_lease,
-)
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from plugins.messages import Messages

@@ -110,10 +110,7 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
         {"steps": [python("nowhere:length")]},
         "spec.steps[0].python: step 'own': there is no module 'nowhere'",
     ),
-    "a module's file": (
-        {"steps": [python("MODULE.py:length")]},
-        "; did you mean 'MODULE:length'?",
-    ),
+    "a module's file": ({"steps": [python("MODULE.py:length")]}, "; did you mean 'MODULE:length'?"),
     "a function": (
         {"steps": [python("MODULE:lenght")]},
         "MODULE.py has no 'lenght', only math, json, length, stars, Model; did you mean 'length'?",

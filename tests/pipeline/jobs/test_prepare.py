@@ -15,12 +15,7 @@ import pytest
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import plan_outputs
-from batchinference.pipeline.errors import (
-    BadInput,
-    BadOutput,
-    JobFailure,
-    ModelLoad,
-)
+from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.snapshot import _hashes_of_parts

@@ -198,10 +198,7 @@ def test_parquet_is_cut_within_files(files: int, size: int, rows: int, tasks: in
     ("read", "expected"),
     [
         (ReadVideo(format="video", paths=["in"]), 720 * 1280 * 3),
-        (
-            ReadVideo(format="video", paths=["in"], options=VideoOptions(size=[8, 9])),
-            8 * 9 * 3,
-        ),
+        (ReadVideo(format="video", paths=["in"], options=VideoOptions(size=[8, 9])), 8 * 9 * 3),
         (
             ReadManifest(
                 format="manifest",

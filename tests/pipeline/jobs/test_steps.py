@@ -12,13 +12,7 @@ from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.steps import Replicas
 from support.documents.minimal import Document
-from support.jobs.on_ray import (
-    Run,
-    job_document,
-    run_job,
-    without_order,
-    write_lines,
-)
+from support.jobs.on_ray import Run, job_document, run_job, without_order, write_lines
 from support.outputs.rows import Row, rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")

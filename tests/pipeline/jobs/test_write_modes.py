@@ -82,9 +82,7 @@ def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
 
 
 def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
-    steps = [
-        {"name": "kind", "python": {"callable": "own_code:length"}},
-    ]
+    steps = [{"name": "kind", "python": {"callable": "own_code:length"}}]
     source = write_lines(tmp_path / "in", {"a.txt": ["a", "bb", "cc", "d"]})
     write = {"format": "parquet", "mode": "overwrite", "partitionBy": ["length"]}
     document = job_document("parts", source, tmp_path / "out", steps=steps, write=write)

@@ -41,9 +41,7 @@ from ray.data._internal.execution.operators.actor_pool_map_operator import (
     _ACTOR_STATE_DEAD as _DEAD,
 )
 from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
-from ray.data._internal.execution.operators.base_physical_operator import (
-    InternalQueueOperatorMixin,
-)
+from ray.data._internal.execution.operators.base_physical_operator import InternalQueueOperatorMixin
 from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data._internal.output_buffer import OutputBlockSizeOption

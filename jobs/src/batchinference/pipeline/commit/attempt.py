@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.lease import Lease, read_lease
-from batchinference.pipeline.commit.manifest import (
-    Manifest,
-    ManifestEntry,
-    parse_manifest_name,
-)
-from batchinference.pipeline.commit.snapshot import (
-    Snapshot,
-    StoredFiles,
-    without_missing_files,
-)
+from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, parse_manifest_name
+from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
@@ -30,12 +22,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import (
-    Location,
-    base_name,
-    delete_all,
-    remnant_of,
-)
+from batchinference.pipeline.storage.location import Location, base_name, delete_all, remnant_of
 from batchinference.spec.progress import Counts
 
 if TYPE_CHECKING:

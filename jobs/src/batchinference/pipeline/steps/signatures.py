@@ -12,12 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from batchinference.pipeline.steps.returns import (
-    Function,
-    columns_read,
-    kind_of,
-    return_problem,
-)
+from batchinference.pipeline.steps.returns import Function, columns_read, kind_of, return_problem
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.python_step import PythonStep
 

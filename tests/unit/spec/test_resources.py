@@ -72,10 +72,6 @@ def test_other_numbers_of_gpus_are_refused(gpu: Any, messages: Messages) -> None
     [
         {"replicasPerPod": 2, "replicas": {"max": 2}},
         {"replicasPerPod": 3, "replicas": {"max": 2}, "resources": {"gpu": 1}},
-        {"replicasPerDevice": "auto", "replicas": {"max": 2}},
-        {"replicasPerDevice": "auto", "replicas": {"max": 2}, "resources": {"gpu": 0.5}},
-        {"replicasPerDevice": "auto", "resources": {"gpu": 1}},
-        {"replicasPerDevice": 2, "replicas": {"max": 2}, "resources": {"gpu": 1}},
     ],
     ids=short,
 )

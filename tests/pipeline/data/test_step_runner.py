@@ -416,15 +416,6 @@ def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     assert (steps["embed"].compute_seconds, steps["embed"].blocked_seconds) == (0.5, None)
 
 
-def test_filtered_rows_keep_their_ids() -> None:
-    cases = {"text != 'b'": "ac", "text == 'none'": "", "text is not None": "abc"}
-    for expression, kept in cases.items():
-        result = runner({"name": "f", "filter": expression})(batch("a", "b", "c"))
-        expected = ["good" if text in kept else "filtered" for text in "abc"]
-        assert outcomes(result) == dict(enumerate(expected))
-        assert texts_of(result) == list(kept)
-
-
 def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     import user_code
 

@@ -107,12 +107,6 @@ def manifest_of(attempt: Attempt) -> dict[str, Any]:
     return content
 
 
-def test_data_file_has_the_users_columns_only(commit: Committer) -> None:
-    commit.put(MIXED, task=3)
-    (file,) = data_files(Path(commit.attempt.layout.output.path))
-    assert pq.read_table(file).to_pydict() == {"n": [10, 11, 17]}
-
-
 def test_failed_row_becomes_an_error_record(
     commit: Committer, layout: Layout, tmp_path: Path
 ) -> None:
@@ -480,11 +474,6 @@ class TestSink:
         done = close_and_clean(commit.attempt)
         assert (missing(done), done.counts) == ({}, Counts(read=3, written=4))
         assert len(rows_of(Path(layout.output.path))) == 4
-
-    def test_types_of_blocks_are_widened(self, commit: Committer, layout: Layout) -> None:
-        blocks = [encode(good(0, 0, [1])), encode(good(0, 1, [0.5]))]
-        sink_of(commit).write(blocks, self.context)
-        assert [row["n"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
 
 
 def test_planted_link_of_a_partition_is_not_followed(

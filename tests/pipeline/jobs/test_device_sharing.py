@@ -43,14 +43,6 @@ def run_on_one_gpu(job: BatchInference, directory: Path, number: int) -> tuple[R
     return run, [file.read_text() for file in (directory / "replicas").iterdir()]
 
 
-def test_four_replicas_run_on_a_quarter_of_a_device_each(tmp_path: Path) -> None:
-    lines = [f"text {n}" for n in range(40)]
-    job = sharing_job(tmp_path, lines, resources={"gpu": 0.25}, replicas={"max": 4})
-    run, replicas = run_on_one_gpu(job, tmp_path, 4)
-    assert replicas == ["0.25 of 0"] * 4
-    assert run.counts == (40, 40, 0, 0)
-
-
 def test_only_the_replica_that_crashes_is_started_again(tmp_path: Path) -> None:
     lines = ["crash once", *(f"text {n}" for n in range(39))]
     job = sharing_job(tmp_path, lines, resources={"gpu": 0.25}, replicas={"max": 4}, batchSize=1)

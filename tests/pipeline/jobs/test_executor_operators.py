@@ -17,7 +17,6 @@ from batchinference.pipeline.execution.control import ExecutionControl
 from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
 from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.task_sizing import MIN_LARGE_TASKS
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input import files as input_files
 from batchinference.pipeline.input.files import open_input
@@ -146,15 +145,6 @@ def test_files_of_a_table_are_put_there_by_tasks(
     assert len(table_rows(format_, tmp_path)) == 60
 
 
-def test_number_of_unmerged_files_is_limited(tmp_path: Path) -> None:
-    """With as many tasks as for merged files, the output of 401 rows would have 24 files."""
-    source = write_lines(tmp_path / "in", {"a.txt": [f"text {n}" for n in range(401)]})
-    write = {"format": "webdataset"}
-    run = run_job(job_document("job", source, tmp_path / "out", write=write))
-    assert run.counts == (401, 401, 0, 0)
-    assert len(list((tmp_path / "out").glob("*.tar"))) == MIN_LARGE_TASKS * 3  # Ray has 3 CPUs
-
-
 @pytest.mark.parametrize(
     ("parts", "divisible", "tasks"),
     [(20_000, True, 384), (20_000, False, 384), (100, False, 100), (40, False, 40)],
@@ -279,18 +269,6 @@ def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(
     operators = planned(monkeypatch, spec)
     assert list(operators) == ["ReadRows", "MapBatches(filter)", "MapBatches(class)"]
     assert isinstance(operators["MapBatches(class)"].compute, ActorPoolStrategy)
-
-
-def test_each_process_constructs_a_class_once(tmp_path: Path) -> None:
-    (tmp_path / "made").mkdir()
-    arguments = {"directory": str(tmp_path / "made")}
-    step = {
-        "name": "made",
-        "python": {"callable": "own_code:Recorded", "constructorArgs": arguments},
-    }
-    assert run_job(_job(tmp_path, 20, [step], {})).counts == (60, 60, 0, 0)
-    processes = [path.name.split("-")[0] for path in (tmp_path / "made").iterdir()]
-    assert len(processes) == len(set(processes))
 
 
 def _job(directory: Path, files: int, steps: list[Document], write: Document) -> Document:

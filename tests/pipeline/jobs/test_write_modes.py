@@ -65,14 +65,6 @@ def test_a_job_whose_rows_all_fail_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_append_keeps_files_of_others(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert succeeded(run_in_process(job(tmp_path, "only", "append")))
-    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-    assert len([file for file in data_files(tmp_path / "out") if file.suffix == ".parquet"]) == 1
-
-
 def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
     for name, mode in (("first", "error"), ("second", "append"), ("last", "overwrite")):
         assert succeeded(run_in_process(job(tmp_path, name, mode)))

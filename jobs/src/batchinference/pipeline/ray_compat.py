@@ -5,7 +5,6 @@ A test checks that no other module imports them from Ray.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 import warnings
@@ -56,8 +55,7 @@ from ray.experimental.internal_kv import (
 )
 
 if TYPE_CHECKING:
-    from ray.data import DataContext
-    from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
+    from ray.data import DataContext, Datasource
     from ray.data._internal.execution.interfaces import PhysicalOperator, RefBundle
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpState
@@ -70,15 +68,13 @@ GATHER_SECONDS = 0.02
 """How long Ray Data waits for the results of further tasks, after those of the first one."""
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
-_SLOW = {"HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource"}
-"""Modules that are slow to import and that few jobs need."""
 
 
-def __getattr__(name: str) -> Any:
-    """Return a class from a module of Ray that is imported on first use."""
-    if name not in _SLOW:
-        raise AttributeError(name)
-    return getattr(importlib.import_module(_SLOW[name]), name)
+def huggingface_datasource(dataset: Any) -> Datasource:
+    """Return a datasource of Ray for a dataset. Its module is slow to import."""
+    from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
+
+    return HuggingFaceDatasource(dataset)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.control import ExecutionControl
-from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
+from batchinference.pipeline.execution.dataset import DatasetExecution
 from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import JobInput, RowCount
@@ -214,8 +214,8 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     read = {"format": "parquet", "paths": ["s3://in/"]}
     plan = plan_for_cluster(spec_of(read=read, steps=[decode, step, AFTER]))
     errors = ErrorHandling(tolerant=False, input=Location("/in"))
-    rows = WriteRows(MagicMock(), 1, CommitRules(1))
-    DatasetExecution(plan, [lambda: iter(())], 1, True, errors, rows, ExecutionControl()).run()
+    commits = MagicMock(), CommitRules(1)
+    DatasetExecution(plan, [lambda: iter(())], 1, True, errors, *commits, ExecutionControl()).run()
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
     assert places == {"ReadRows": on_cpus, "MapBatches(see)": on_device, "Write": on_cpus}
     assert DataContext.get_current().execution_options.label_selector == on_cpus

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
-from batchinference.pipeline.commit.retry_errors import Failed, without_failed
+from batchinference.pipeline.commit.retry_errors import failed_ids, without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import ROW_BITS, merged, pack_id
@@ -32,20 +32,20 @@ def stored(directory: Path, **columns: list[str | None]) -> Location:
 def test_each_failed_row_is_listed_once(tmp_path: Path) -> None:
     """The file has several error records for a row of which several parts have failed."""
     ids: list[str | None] = ["3:8", "0:1", "3:8", "2:0"]
-    failed = Failed.read(stored(tmp_path, id=ids, step=["own", "read", "own", "own"]))
-    assert failed.ids.tolist() == [pack_id(0, 1), pack_id(2, 0), pack_id(3, 8)]
-    assert failed.unread.tolist() == [pack_id(0, 1)]
+    failed, unread = failed_ids(stored(tmp_path, id=ids, step=["own", "read", "own", "own"]))
+    assert failed.tolist() == [pack_id(0, 1), pack_id(2, 0), pack_id(3, 8)]
+    assert unread.tolist() == [pack_id(0, 1)]
 
 
 @pytest.mark.parametrize("id_", ["1", "one:1", ":", "", None])
 def test_invalid_row_id_is_damage(tmp_path: Path, id_: str | None) -> None:
     with pytest.raises(BadOutput, match=r"part\.parquet' is missing, damaged"):
-        Failed.read(stored(tmp_path, id=["1:1", id_], step=["read", "read"]))
+        failed_ids(stored(tmp_path, id=["1:1", id_], step=["read", "read"]))
 
 
 def test_missing_column_is_damage(tmp_path: Path) -> None:
     with pytest.raises(BadOutput, match=r"part\.parquet' is missing, damaged"):
-        Failed.read(stored(tmp_path, id=["1:1"]))
+        failed_ids(stored(tmp_path, id=["1:1"]))
 
 
 def test_failed_rows_are_cut_out_of_ranges_of_any_length(tmp_path: Path) -> None:

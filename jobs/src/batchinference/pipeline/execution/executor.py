@@ -25,7 +25,7 @@ from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
-from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
+from batchinference.pipeline.execution.dataset import DatasetExecution
 from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
 from batchinference.pipeline.execution.resources import (
     all_cpus,
@@ -170,14 +170,10 @@ class Executor:
         return self._prepared.attempt.lease.run
 
     @property
-    def _rows_per_write(self) -> int:
-        """The number of rows that are enough for a file."""
-        return max(self._prepared.sizing.rows_per_file, self._layout.rows_per_file or 0)
-
-    @property
     def _rules(self) -> CommitRules:
-        seconds = small_commit_seconds(merged=self._merges)
-        return CommitRules(self._rows_per_write, seconds, self._layout.rows_per_file or 0)
+        wanted = self._layout.rows_per_file or 0
+        enough = max(self._prepared.sizing.rows_per_file, wanted)
+        return CommitRules(enough, small_commit_seconds(merged=self._merges), wanted)
 
     @property
     def _committer(self) -> Committer:
@@ -204,14 +200,14 @@ class Executor:
         reads_run_steps: bool,
     ) -> DatasetExecution:
         prepared = self._prepared
-        rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)
         return DatasetExecution(
             self._plan,
             tasks,
             blocks,
             prepared.input.repeatable,
             self._errors,
-            rows_written,
+            self._committer,
+            self._rules,
             self.control,
             windows,
             reads_run_steps=reads_run_steps,

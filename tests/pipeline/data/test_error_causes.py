@@ -21,18 +21,6 @@ from batchinference.pipeline.output.error_groups import cause_of
         ("RuntimeError: \n\nCUDA out of memory\nTry 1", "RuntimeError: CUDA out of memory"),
         ("", ""),
     ],
-    ids=[
-        "quoted",
-        "quote-in-quotes",
-        "numbers",
-        "names-with-digits",
-        "numbers-in-names",
-        "addresses",
-        "types",
-        "lines",
-        "line-after-a-colon",
-        "empty",
-    ],
 )
 def test_cause_has_no_values_of_the_row(error: str, cause: str) -> None:
     assert cause_of(error) == cause

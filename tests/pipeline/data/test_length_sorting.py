@@ -121,7 +121,6 @@ def test_large_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         (model_step(model=model_step()["model"] | {"task": "text-generation"}), False),
         ({"name": "own", "python": {"callable": "user_code:Scaler"}}, False),
     ],
-    ids=["embeddings", "generation", "class"],
 )
 def test_actor_of_a_text_model_gets_the_longest_texts_first(
     monkeypatch: pytest.MonkeyPatch, step: Document, sorted_: bool
@@ -153,7 +152,6 @@ def test_actor_of_a_text_model_gets_the_longest_texts_first(
         (10**9, 100, 5000, 1, 5000),
         (0, 64, 32, 1, 32),
     ],
-    ids=["small", "replicas", "large", "larger batches", "long texts", "large batches", "empty"],
 )
 def test_windows_are_limited_by_rows_bytes_batches_and_replicas(
     rows: int, row_bytes: int, batch_size: int, replicas: int, expected: int
@@ -175,7 +173,6 @@ RENAMED = [
         ([filter_step(), model_step()], ("text",)),
         ([*RENAMED, model_step()], ("text",)),
     ],
-    ids=["none", "no model", "model", "renamed"],
 )  # fmt: skip
 def test_columns_of_the_first_model(steps: list[Document], columns: tuple[str, ...]) -> None:
     assert columns_of_first_model(steps_of(*steps)) == columns

@@ -51,8 +51,15 @@ REFUSED: list[tuple[str, Fields, str]] = [
      {"predictBatch": {"input": "a", "output": "b"}}, "has no method predict_batch"),
     ("f = lambda: 1", {}, "Write 'def f(batch)'"),
     ("f = lambda batch, lang: batch", {}, "needs lang"),
+    ("import functools\ndef g(batch, lang): pass\nf = functools.partial(g, lnag=1)", {},
+     "partial.lnag: 's:f' has no parameter 'lnag' to set; did you mean 'lang'?"),
+    ("from functools import partial\ndef g(batch, lang, k): pass\nf = partial(g, lang=1)", {},
+     "needs k. Set callArgs"),
     ("f = 5", {}, "is a number"),
     ("f = {'a': 1}", {}, "is a dict"),
+    ("class D: pass\nf = D()", {}, "has no method __call__"),
+    ("from dataclasses import dataclass\n@dataclass\nclass C:\n path: str\n size: int = 1\n "
+     + CALL, {}, "needs path. Set constructorArgs: {path: ...}"),
     ("class C:\n def predict_batch(self): pass",
      {"predictBatch": {"input": "a", "output": "b"}}, "Write 'def predict_batch(self, values)'"),
 ]  # fmt: skip
@@ -110,6 +117,16 @@ ACCEPTED: list[tuple[str, Fields]] = [
      {"predictBatch": {"input": "a", "output": "b"}, "callArgs": {"k": 1}}),
     ("from dataclasses import dataclass\n@dataclass\nclass B:\n k: int\n@dataclass\nclass C(B):\n"
      " m: int = 2\n " + CALL, {"constructorArgs": {"k": 1}}),
+    ("from dataclasses import dataclass\n@dataclass\nclass B:\n k: int\nclass C(B):\n " + CALL,
+     {"constructorArgs": {"k": 1}}),
+    ("from dataclasses import dataclass\nclass B:\n def __init__(self, m): pass\n@dataclass\n"
+     "class C(B):\n k: int = 1\n " + CALL, {}),
+    ("from dataclasses import KW_ONLY, dataclass\n@dataclass\nclass C:\n _: KW_ONLY\n k: int\n "
+     + CALL, {"constructorArgs": {"k": 1}}),
+    ("from dataclasses import dataclass\nfrom typing import ClassVar\n@dataclass\nclass C:\n"
+     " k: ClassVar[int]\n " + CALL, {}),
+    ("from dataclasses import dataclass, field\n@dataclass\nclass C:\n k: int = field(init=False)\n"
+     " n: int = 1\n " + CALL, {"constructorArgs": {"n": 1}}),
 ]  # fmt: skip
 
 

@@ -464,7 +464,6 @@ NO_STAGES = Segment.of([], TOLERANT, "run")
 @pytest.mark.parametrize(
     "sent",
     [lambda secrets: replace(TOLERANT, secrets=secrets), partial(BlockReader, None, NO_STAGES)],
-    ids=["steps and commits", "reads"],
 )
 def test_secrets_are_masked_in_each_process(sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(sent(SecretVariables(("OWN_HEADER",))))

@@ -31,7 +31,6 @@ def node(group: str | None, hours: float, end: float | None = None) -> NodeLifet
         ([node("other", 1), node(None, 1)], 0.0),
         ([node("cpu", -1)], 0.0),
     ],
-    ids=["none", "alive", "lost", "without a price", "clock behind"],
 )
 def test_each_node_costs_its_price_while_it_exists(
     nodes: list[NodeLifetime], amount: float

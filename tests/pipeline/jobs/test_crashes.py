@@ -54,7 +54,6 @@ def few_retries(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Die", POOL),
         pytest.param("DieInConstructor", POOL, marks=pytest.mark.long("crash-points")),
     ],
-    ids=["a task", "an actor", "an actor as it is made"],
 )
 @pytest.mark.usefixtures("few_retries")
 def test_code_that_always_kills_its_process_fails_the_job(

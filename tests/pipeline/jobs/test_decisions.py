@@ -231,7 +231,6 @@ def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [({}, DONE), ({"resume": False}, Action.REPLACE), ({"retry": True}, Action.RETRY_FAILED)],
-    ids=["run", "restart", "retry"],
 )
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
     """It has done its work, unless more is requested or the code has changed."""
@@ -246,7 +245,6 @@ def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected
         ("team/job (uid-2)", Action.REPLACE),
         ("job on laptop", Action.REPLACE),
     ],
-    ids=["the same resource", "another resource", "a file"],
 )
 def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> None:
     """A job file that is run again overwrites its output again."""

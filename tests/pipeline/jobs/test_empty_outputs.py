@@ -357,9 +357,7 @@ def test_append_adds_no_second_file_and_keeps_the_types(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "write"),
-    [(WITH_UNKNOWN, {}), ([NONE], {"partitionBy": ["kind"]})],
-    ids=["unknown type", "partitions"],
+    ("steps", "write"), [(WITH_UNKNOWN, {}), ([NONE], {"partitionBy": ["kind"]})]
 )
 def test_append_writes_no_file_that_could_contradict_later_rows(
     source: Path, steps: list[Document], write: Document

@@ -172,7 +172,6 @@ def test_input_is_divided_among_all_cpus(
 @pytest.mark.parametrize(
     ("rows", "rows_per_file", "tasks"),
     [(48_000, 1000, 12), (1_000_000, 10_000, 25), (47_000, 1000, None), (0, 1000, None)],
-    ids=["enough for all CPUs", "fewer tasks", "too few", "unknown"],
 )
 def test_tasks_commit_if_each_fills_most_of_its_files(
     monkeypatch: pytest.MonkeyPatch, rows: int, rows_per_file: int, tasks: int | None

@@ -61,16 +61,6 @@ ROW, OTHER, MANY = note(5), note(7), note(0, 99)
         ([(ROW, OTHER), (ROW, OTHER)], [ROW, OTHER], []),
         ([(ROW, OTHER), (ROW,)], [ROW, OTHER], []),
     ],
-    ids=[
-        "no death",
-        "some rows",
-        "fewer rows come first",
-        "each of two rows once",
-        "a row twice",
-        "a row twice, and others",
-        "two calls at the same time",
-        "only once alone",
-    ],
 )
 def test_what_follows_from_deaths(
     deaths: list[tuple[CrashNote, ...]], suspects: list[CrashNote], crashed: list[int]

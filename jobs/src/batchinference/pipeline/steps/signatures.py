@@ -53,7 +53,7 @@ def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
     if definition is None or method:
         return None
     if isinstance(definition, ast.Assign):
-        return _value_problem(step, definition.value)
+        return _value_problem(step, module, definition.value)
     if step.constructor_args or step.constructor_refs:
         return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
     problem = _call_problem(step, definition, methods=0)
@@ -93,7 +93,7 @@ def _method_problem(
     return f"'{step.callable}' is a method, and there is no object of {name} to call it on. {fix}"
 
 
-def _value_problem(step: PythonStep, value: ast.expr) -> str | None:
+def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str | None:
     """Return the problem with a value that a module gives the name of the callable."""
     match value:
         case ast.Lambda(args=args, body=body):
@@ -101,6 +101,20 @@ def _value_problem(step: PythonStep, value: ast.expr) -> str | None:
             name = step.callable.partition(":")[2]
             made = ast.FunctionDef(name, args, returned, [], lineno=value.lineno)
             return _call_problem(step, made, methods=0)
+        case ast.Call(
+            func=ast.Name(id="partial") | ast.Attribute(attr="partial"),
+            args=[ast.Name(id=inner), *positional],
+        ):
+            function = _definition(module, inner)
+            names = [keyword.arg for keyword in value.keywords]
+            if isinstance(function, ast.FunctionDef) and None not in names:
+                bound = dict.fromkeys(filter(None, names), "partial")
+                return _call_problem(step, function, methods=len(positional), bound=bound)
+        case ast.Call(func=ast.Name(id=name)) if isinstance(
+            class_ := _definition(module, name), ast.ClassDef
+        ):
+            family = _family(module, class_)
+            return _call_method_problem(step, family) if family else None
     kind = kind_of(value)
     return (
         f"'{step.callable}' is {kind}, and no function. Name a function or class" if kind else None
@@ -137,10 +151,26 @@ def _call_method_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> st
 
 
 def _constructor(family: Sequence[ast.ClassDef]) -> _Method:
-    """Return the constructor of a class; _UNKNOWN for a dataclass."""
-    if any(_is_dataclass(each) for class_ in family for each in class_.decorator_list):
+    """Return the constructor of a class, that of a dataclass with keyword arguments."""
+    constructor = _method(family, "__init__")
+    if not any(_is_dataclass(each) for class_ in family for each in class_.decorator_list):
+        return constructor
+    source = "".join(map(ast.unparse, family))
+    if len(family) > 1 or any(word in source for word in ("KW_ONLY", "ClassVar", "init=")):
         return _UNKNOWN
-    return _method(family, "__init__")
+    return constructor or _dataclass_constructor(family[0])
+
+
+def _dataclass_constructor(class_: ast.ClassDef) -> ast.FunctionDef | None:
+    """Return the constructor of a plain dataclass, with keyword arguments."""
+    fields = [
+        f"{node.target.id}{'=0' if node.value else ''}"
+        for node in class_.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    names = ", ".join(["self", *(["*", *fields] if fields else [])])
+    made = ast.parse(f"def __init__({names}): pass").body[0]
+    return made if isinstance(made, ast.FunctionDef) else None
 
 
 def _is_dataclass(decorator: ast.expr) -> bool:
@@ -153,9 +183,12 @@ def _argument(step: PythonStep) -> str:
     return "batch" if step.method == "mapBatches" else "row"
 
 
-def _call_problem(step: PythonStep, function: Function, *, methods: int) -> str | None:
+def _call_problem(
+    step: PythonStep, function: Function, *, methods: int, bound: Mapping[str, str] | None = None
+) -> str | None:
     """Return why a function or method does not take a batch and callArgs, or what is wrong with its
-    result. `methods` is the number of the arguments before the batch: self."""
+    result. `methods` is the number of the arguments before the batch: self. `bound` are keyword
+    arguments of a partial function."""
     given, arguments = methods + 1, function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     if not methods and len(positional) > 1 and positional[0].arg == "self":
@@ -170,7 +203,7 @@ def _call_problem(step: PythonStep, function: Function, *, methods: int) -> str 
             f"'{step.callable}' is called with {what}, which line {function.lineno} "
             f"does not take. Write 'def {function.name}({written})'"
         )
-    named = dict.fromkeys(step.call_args, "callArgs")
+    named = {**(bound or {}), **dict.fromkeys(step.call_args, "callArgs")}
     problem = _arguments_problem(step.callable, function, given, named, "callArgs")
     method = step.method if step.predict_batch is None else "predictBatch"
     batch = positional[given - 1].arg if len(positional) >= given else ""

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.commit.code_hashes import changed_code, write_code
+from batchinference.pipeline.commit.changes import changed_code, write_code
 from batchinference.pipeline.errors import BadOutput, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import code_identity

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from batchinference.spec.report import JobState
-from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, job_document, run_in_process, write_lines
 from support.outputs.rows import rows_of
@@ -49,23 +48,6 @@ def test_each_append_reads_new_files_only(tmp_path: Path, first: str) -> None:
     assert texts(tmp_path) == lines(*"abcde")
 
 
-def test_interrupted_append_is_resumed(tmp_path: Path) -> None:
-    add(tmp_path, "a")
-    run_in_process(night(tmp_path))
-    add(tmp_path, "b")
-    run_in_process(night(tmp_path))
-    state = tmp_path / "out" / "_batchinference"
-    (added,) = (path for path in state.iterdir() if path.name.startswith("append-")
-                and path.name.endswith("-0001"))  # fmt: skip
-    (added / "_SUCCESS").unlink()
-    add(tmp_path, "c")
-    again = run_in_process(night(tmp_path))
-    assert (again.report.attempt, rows_read(again)) == (2, 2)
-    assert texts(tmp_path) == lines("a", "b"), "its list was frozen when it began"
-    assert rows_read(run_in_process(night(tmp_path))) == 2
-    assert texts(tmp_path) == lines("a", "b", "c")
-
-
 def test_changed_file_is_not_mixed_with_its_old_rows(tmp_path: Path) -> None:
     add(tmp_path, "a")
     run_in_process(night(tmp_path))
@@ -76,16 +58,3 @@ def test_changed_file_is_not_mixed_with_its_old_rows(tmp_path: Path) -> None:
     assert "a.txt' has changed" in str(run.report.message)
     assert "write.mode to overwrite" in str(run.report.message)
     assert texts(tmp_path) == lines("a")
-
-
-def test_new_files_are_reported_and_not_read_without_append(
-    tmp_path: Path, messages: Messages
-) -> None:
-    add(tmp_path, "a")
-    run_in_process(night(tmp_path, mode="error"))
-    add(tmp_path, "b")
-    run = run_in_process(night(tmp_path, mode="error"))
-    assert "--restart" in str(run.report.message)
-    run_in_process(night(tmp_path))
-    run = run_in_process(night(tmp_path, mode="error"))
-    messages.check(run.report.message)

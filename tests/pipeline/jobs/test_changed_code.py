@@ -11,7 +11,7 @@ import yaml
 
 from batchinference.cli import exits
 from batchinference.pipeline.commit import output_plan
-from batchinference.pipeline.commit.code_hashes import parse_code
+from batchinference.pipeline.commit.changes import parse_code
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import segment
 from batchinference.pipeline.steps.code_identity import code_of

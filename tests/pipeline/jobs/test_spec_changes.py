@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from batchinference.pipeline.commit.changes import changed_spec
 from batchinference.pipeline.commit.layout import work_of
-from batchinference.pipeline.commit.spec_changes import changed_spec
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec

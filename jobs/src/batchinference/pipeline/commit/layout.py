@@ -68,16 +68,15 @@ def addition_key(key: str, number: int) -> str:
     return hashlib.sha256(f"{key}+{number}".encode()).hexdigest()
 
 
-class _File:
-    """A file, or a directory, with this name in the state of an output. Files for users are beside
-    the rows, unless the output is a part of another one."""
+class File:
+    """A file, or a directory, with this name in a directory: an attribute of the owner."""
 
-    def __init__(self, name: str, *, for_users: bool = False) -> None:
-        self._name, self._for_users = name, for_users
+    def __init__(self, name: str, directory: str = "state") -> None:
+        self._name, self._directory = name, directory
 
-    def __get__(self, layout: Layout, _: type[Layout]) -> Location:
-        beside = self._for_users and layout.state == layout.output / STATE_DIRECTORY
-        return (layout.output if beside else layout.state) / self._name
+    def __get__(self, owner: Any, _: type[Any]) -> Location:
+        directory: Location = getattr(owner, self._directory)
+        return directory / self._name
 
 
 @dataclass(frozen=True)
@@ -181,18 +180,23 @@ class Layout:
         """The directory in which write tasks put their files."""
         return self.state / "staged" if self.is_table or self.is_replacement else self.output
 
-    success = _File("_SUCCESS", for_users=True)
-    error_file = _File("_errors.jsonl", for_users=True)
+    @property
+    def _front(self) -> Location:
+        """The directory of the files that are for users."""
+        return self.output if self.state == self.output / STATE_DIRECTORY else self.state
+
+    success = File("_SUCCESS", "_front")
+    error_file = File("_errors.jsonl", "_front")
     """Of formats that have one."""
-    job = _File("job.json")
-    spec = _File("spec.json")
-    report = _File("report.json")
-    report_page = _File("report.html")
-    input = _File("input.parquet")
-    code = _File("code.json")
-    end = _File("output.json")
-    keys = _File("keys.parquet")
-    attempts = _File("attempts")
+    job = File("job.json")
+    spec = File("spec.json")
+    report = File("report.json")
+    report_page = File("report.html")
+    input = File("input.parquet")
+    code = File("code.json")
+    end = File("output.json")
+    keys = File("keys.parquet")
+    attempts = File("attempts")
 
     def part_name(self, attempt: int, task: int, unique: str) -> str:
         """Return the prefix of the names of a task's files. It is never used twice, even on a

@@ -11,7 +11,6 @@ import pytest
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, check_step, chunk, load_step
-from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 
@@ -93,11 +92,3 @@ def test_tokenizer_that_does_not_exist_is_refused() -> None:
     for check in (check_step, lambda one: load_step(one, Device())):
         with pytest.raises(ModelLoad, match=r"'\./nowhere/model' not found"):
             check(missing)
-
-
-def test_columns_are_known_without_rows() -> None:
-    known = pa.table({"n": pa.nulls(0), "text": pa.nulls(0)})
-    schema = result_without_rows(step(), known).schema
-    assert schema.names == ["n", "text", "chunk_index", "chunk_start", "chunk_end"]
-    assert schema.field("chunk_end").type == pa.int64()
-    assert chunked(pa.table({"text": pa.array([], pa.string())})).table.num_rows == 0

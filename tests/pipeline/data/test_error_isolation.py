@@ -278,7 +278,7 @@ PERMANENT = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Replace sleep, and return the list of the seconds that each call was asked to sleep."""
     slept: list[float] = []
@@ -299,6 +299,7 @@ class Call:
         return "done"
 
 
+@pytest.mark.usefixtures("waits")
 def test_temporary_errors_are_retried() -> None:
     for error in TRANSIENT:
         call = Call(error, ATTEMPTS - 1)

@@ -220,8 +220,8 @@ def bound_names(node: ast.AST) -> list[str]:
             return names
         case ast.alias(name, asname):
             return [asname or name.partition(".")[0]]
-    names = [getattr(node, key, None) for key in ("name", "rest")]
-    return [name for name in names if isinstance(name, str)]
+    values = (getattr(node, key, None) for key in ("name", "rest"))
+    return [value for value in values if isinstance(value, str)]
 
 
 def _stored_keys(function: Function, name: str) -> list[str]:

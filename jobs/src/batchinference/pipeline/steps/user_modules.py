@@ -207,7 +207,7 @@ def _parsed(step: str, file: Path) -> ast.Module:
 @lru_cache(maxsize=8)
 def _parse(source: bytes, name: str) -> ast.Module:
     """Parse a module. Steps often use the same one."""
-    symtable.symtable(source, name, "exec")  # raises more errors than the parser
+    _symbols(source, name)  # raises more errors than the parser
     return ast.parse(source, name)
 
 
@@ -226,9 +226,13 @@ def _names(file: Path, tree: ast.Module) -> list[str] | None:
     """Return the names that a module defines, in order; None if they are unknown."""
     if any(map(_may_set_names, ast.walk(tree))):
         return None
-    symbols = symtable.symtable(file.read_bytes(), str(file), "exec").get_symbols()
+    symbols = _symbols(file.read_bytes(), str(file)).get_symbols()
     names = [each.get_name() for each in symbols if each.is_assigned() or each.is_imported()]
     return None if "__getattr__" in names else names
+
+
+def _symbols(source: bytes, name: str) -> symtable.SymbolTable:
+    return symtable.symtable(source, name, "exec")  # type: ignore[arg-type]  # may name its encoding
 
 
 def _may_set_names(node: ast.AST) -> bool:

@@ -233,11 +233,7 @@ def test_input_without_rows_or_files_gives_the_columns_that_are_known(
 
 
 def test_layout_of_the_columns_is_that_of_rows(source: Path) -> None:
-    write = {
-        "columns": ["score", "id"],
-        "partitionBy": ["kind"],
-        "rowNumber": "row",
-    }
+    write = {"columns": ["score", "id"], "partitionBy": ["kind"], "rowNumber": "row"}
     output = run(source, [NONE], write=write)
     assert schema_of(output).names == ["row", "score", "id", "kind"]
     assert list(pd.read_parquet(output).columns) == ["row", "score", "id", "kind"]

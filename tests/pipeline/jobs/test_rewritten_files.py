@@ -246,10 +246,7 @@ def test_all_files_have_the_same_columns(
 
 
 TEXTS = {
-    "csv": (
-        '"a","b","c"\n1,"x,\n""y""",\n,"",\n',
-        '"a","b","c"\n2.5,,"[1.5]"\n,,\n',
-    ),
+    "csv": ('"a","b","c"\n1,"x,\n""y""",\n,"",\n', '"a","b","c"\n2.5,,"[1.5]"\n,,\n'),
     "json": (
         '{"a": 1, "b": "x,\\n\\"y\\"", "c": null}\n{"a": null, "b": "", "c": null}\n',
         '{"a": 2.5, "b": null, "c": [1.5]}\n{"a": null, "b": null, "c": null}\n',

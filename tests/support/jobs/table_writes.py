@@ -26,7 +26,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
-from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
+from batchinference.pipeline.execution.dataset import CommitSink
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
@@ -130,7 +130,7 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
     committer = committer_for(spec.write, attempt, table, errors)
-    sink = CommitSink(WriteRows(committer, 1, CommitRules(1)), Segment.of([], errors))
+    sink = CommitSink(committer, CommitRules(1), Segment.of([], errors))
     return TableJob(spec, attempt, sink, table)
 
 

@@ -16,9 +16,9 @@ def retried(job: BatchInference) -> BatchInference:
 
     Raises BadInput if the job cannot retry rows, or has no output yet.
     """
+    from batchinference.pipeline.commit.changes import changed_spec
     from batchinference.pipeline.commit.layout import Layout, work_of
     from batchinference.pipeline.commit.lease import read_lease
-    from batchinference.pipeline.commit.spec_changes import changed_spec
     from batchinference.pipeline.errors import BadInput
 
     if why := job.spec.why_not_retried:

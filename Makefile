@@ -274,6 +274,15 @@ long-monitoring: $(VENV)/.test $(CHART)/charts
 	directory="$$($(BUILD_PROMETHEUS))" && PROMETHEUS="$$directory" \
 	    $(PYTEST) tests/apiserver tests/chart --long monitoring
 
+# Only mutmut's operators are used, so the dependencies of its command are not installed.
+$(VENV)/.mutants: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --no-deps mutmut==3.8.1 libcst==1.9.0
+	@touch $@
+
+.PHONY: mutants
+mutants: $(VENV)/.mutants ## Run mutation tests: measure how many of 200 mutants the tests detect
+	PYTHONPATH=tests/tools$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m mutants $(MUTANTS_OPTIONS)
+
 # Chromium comes from the system, for example from `apt-get install chromium`.
 $(VENV)/.browser: $(VENV)/.test tests/browser/package-lock.json
 	$(INSTALL) --only-group browser

@@ -1,4 +1,4 @@
-"""The fault scenarios of checkpoint.py: a run with a fault is killed, and a second run resumes it.
+"""Compares runs that are killed at a fault and resumed with those of Ray's CheckpointConfig.
 
 The rows of the output are then read from its files, as any reader does.
 """

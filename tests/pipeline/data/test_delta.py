@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -60,48 +59,6 @@ def test_version_is_read_with_its_columns(days: Path) -> None:
     assert [*found.good[0]] == ["day"]
     assert len(found.good) == 9
     assert {row["day"] for row in read(days).good} == {"fri day", "sat/day", "sun=day"}
-
-
-@pytest.mark.parametrize(
-    ("condition", "files", "kept"),
-    [
-        ("day == 'fri day'", 1, [0, 1, 2]),
-        ("day != 'fri day' and id > 7", 1, [8]),
-        ("id >= 5", 2, [5, 6, 7, 8]),
-        ("id in [1, 4]", 2, [1, 4]),
-        ("day is None", 0, []),
-        ("startswith(day, 's')", 2, [3, 4, 5, 6, 7, 8]),
-        ("id % 4 == 0", 3, [0, 4, 8]),
-    ],
-)
-def test_filter_reads_only_files_that_may_have_such_rows(
-    days: Path, condition: str, files: int, kept: list[int]
-) -> None:
-    source = opened(days, filter=condition, columns=["id"])
-    assert len(source.frozen) == files
-    found = source.read()
-    assert (found.ids, found.filtered) == (kept, 3 * files - len(kept))
-    assert all([*row] == ["id"] for row in found.good)
-
-
-def test_statistics_of_nan_null_and_cut_times_skip_no_row(tmp_path: Path) -> None:
-    moment = dt.datetime(2026, 1, 1, 0, 0, 0, 1999, tzinfo=dt.UTC)
-    columns = {
-        "real": [1.0, float("nan")],
-        "text": ["a" * 100, None],
-        "time": [moment, moment],
-        "price": [Decimal("1.10"), Decimal("1.10")],
-        "date": [dt.date(2026, 1, 1), dt.date(2026, 1, 2)],
-    }
-    write_deltalake(tmp_path, pa.table(columns))
-    for condition, count in {
-        "real != 1.0": 1,
-        "text is None": 1,
-        f"text == '{'a' * 100}'": 1,
-        "price > 1": 2,
-        "price > 2": 0,
-    }.items():
-        assert len(read(tmp_path, filter=condition).good) == count, condition
 
 
 @pytest.mark.parametrize("parts", [["text"], None])

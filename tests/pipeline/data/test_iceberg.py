@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.transforms import BucketTransform, DayTransform
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -85,47 +85,6 @@ def test_snapshot_is_read_with_its_columns_and_rows(tmp_path: Path) -> None:
     assert read(tmp_path, columns=["more"]).good == [{"more": None}] * 3
 
 
-@pytest.fixture
-def parts(tmp_path: Path) -> Path:
-    """A table with a file of three rows for each day, and one part for each parity."""
-    schema = Schema(
-        NestedField(1, "id", LongType()),
-        NestedField(2, "text", StringType()),
-        NestedField(3, "part", StringType()),
-    )
-    table = new_table(tmp_path, schema)
-    with table.update_spec() as update:
-        update.add_field("part", IdentityTransform())
-    for start, part in enumerate(("fri day", "sat/day", "sun=day")):
-        append(
-            table,
-            [{"id": n, "text": "x" * n, "part": part} for n in range(3 * start, 3 * start + 3)],
-        )
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("condition", "files", "kept"),
-    [
-        ("part == 'fri day'", 1, [0, 1, 2]),
-        ("part != 'fri day' and id > 7", 1, [8]),
-        ("id >= 5", 2, [5, 6, 7, 8]),
-        ("id in [1, 4]", 2, [1, 4]),
-        ("part is None", 0, []),
-        ("id == 1 or text == 'xxxx'", 2, [1, 4]),
-        ("id % 4 == 0", 3, [0, 4, 8]),
-    ],
-)
-def test_filter_reads_only_files_that_may_have_such_rows(
-    parts: Path, condition: str, files: int, kept: list[int]
-) -> None:
-    source = opened(parts, filter=condition, columns=["id"])
-    assert len(source.frozen) == files
-    found = source.read()
-    assert (found.ids, found.filtered) == (kept, 3 * files - len(kept))
-    assert all([*row] == ["id"] for row in found.good)
-
-
 @pytest.mark.parametrize(
     ("transform", "column", "condition", "files", "kept"),
     [
@@ -151,27 +110,6 @@ def test_partition_transforms_leave_out_files_without_statistics(
     source = opened(tmp_path, filter=condition)
     assert len(source.frozen) == files
     assert source.read().ids == kept
-
-
-def test_statistics_of_nan_null_and_cut_texts_skip_no_row(tmp_path: Path) -> None:
-    columns = {
-        "real": [1.0, float("nan")],
-        "text": ["a" * 100, None],
-        "price": [Decimal("1.10"), Decimal("1.10")],
-        "date": [dt.date(2026, 1, 1), dt.date(2026, 1, 2)],
-    }
-    table = new_table(tmp_path, pa.table(columns).schema)
-    table.append(pa.table(columns))
-    for condition, count in {
-        "real != 1.0": 1,
-        "text is None": 1,
-        f"text == '{'a' * 100}'": 1,
-        "not text == 'b'": 1,
-        "price > 1": 2,
-        "price > 2": 0,
-        "date >= '2026-01-02'": 1,
-    }.items():
-        assert len(read(tmp_path, filter=condition).good) == count, condition
 
 
 @pytest.mark.parametrize("vectors", [False, True])

@@ -88,7 +88,7 @@ def test_images_of_several_sizes_keep_them_or_get_one(tmp_path: Path) -> None:
     assert read_files("images", tmp_path, size=[16, 32]).column("image").shape == (3, 16, 32, 3)
 
 
-@pytest.mark.parametrize("size", [None, [8, 8]], ids=["sizes kept", "one size"])
+@pytest.mark.parametrize("size", [None, [8, 8]])
 def test_undecodable_files_are_failed_rows(tmp_path: Path, size: list[int] | None) -> None:
     whole = (SKIMAGE / "rocket.jpg").read_bytes()
     png = (SKIMAGE / "chelsea.png").read_bytes()

@@ -28,7 +28,6 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Record
 from pyroaring import BitMap
 
-from support.outputs.rows import Row
 from support.outputs.tables import catalog_of, properties
 
 NAME = "ns.rows"
@@ -218,7 +217,3 @@ def expire_but_latest(table: Table) -> None:
     for file in Path(table.location().removeprefix("file://"), "data").rglob("*.parquet"):
         if f"file://{file}" not in live and not file.name.endswith("-deletes.parquet"):
             file.unlink()
-
-
-def table_rows(table: Table) -> list[Row]:
-    return list(table.refresh().scan().to_arrow().to_pylist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import zlib
@@ -29,6 +30,11 @@ def sound_of(samples: np.ndarray, file_format: str, rate: int = 8000, **options:
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, rate, format=file_format, **options)
     return buffer.getvalue()
+
+
+def data_uri(image: Image.Image, file_format: str = "PNG") -> str:
+    """Return an image as an address with its content."""
+    return f"data:image/png;base64,{base64.b64encode(saved(image, file_format)).decode()}"
 
 
 def exif(orientation: int) -> bytes:

@@ -12,7 +12,6 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
@@ -58,7 +57,6 @@ from batchinference.pipeline.input.snapshot import (
     read_snapshot,
 )
 from batchinference.pipeline.input.sources import open_table
-from batchinference.pipeline.input.tables import check_additions, list_table, reader_of
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
@@ -112,6 +110,8 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
         earlier = ProcessedFiles(lists, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
     if isinstance(read, ReadVersioned) and spec.write.mode == "append":
+        from batchinference.pipeline.input.tables import check_additions
+
         check_additions(read, cast(FileInput, source).frozen)
     return source
 
@@ -199,6 +199,8 @@ def open_versioned(
     failing: Collection[str] = (),
 ) -> FileInput:
     """Return the input of a job that reads a table. Raises as `list_table` does."""
+    from batchinference.pipeline.input.tables import list_table
+
     frozen = list_table(read, earlier)
     counted = bool(frozen.stats)
     frozen, rows = prepared(read, frozen, frozen.files(), failing)
@@ -219,6 +221,8 @@ def prepared(
     the rows. At most `sampled` files are inspected, by default as many as the reader needs, and as
     many of the files that have `changed`."""
     if isinstance(read, ReadVersioned):
+        from batchinference.pipeline.input.tables import reader_of
+
         path_columns, reader = PathColumns(), cast(Reader, reader_of(read, frozen.version))
     else:
         path_columns = PathColumns.of(read.options, frozen.uris)
@@ -326,9 +330,9 @@ class FileInput:
     def below(self, place: Location) -> str | None:
         if not place.in_store_of(self.frozen.root):
             return None
-        paths = self.frozen.table.column("path")
-        inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
-        return str(inside[0]) if len(inside) else None
+        directory = place.path.rstrip("/") + "/"
+        paths = self.frozen.table.column("path").to_pylist()
+        return next((path for path in paths if path.startswith(directory)), None)
 
     def read_tasks(
         self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.commit.attempt import Attempt
@@ -138,8 +137,8 @@ class InputSnapshot:
         """The numbers of the files whose rows were removed."""
         if "modified" not in self.table.column_names:  # sources that are not files
             return frozenset()
-        removed = pc.equal(self.table.column("modified"), REMOVED[1])
-        return frozenset(pc.indices_nonzero(removed).to_pylist())
+        times = self.table.column("modified").to_pylist()
+        return frozenset(number for number, time in enumerate(times) if time == REMOVED[1])
 
     def with_versions(self, versions: Mapping[int, Version]) -> InputSnapshot:
         """Return the snapshot with other versions of files, by number, and without their
@@ -516,10 +515,11 @@ def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
     table = read_table(pa.BufferReader(content))
     other = (*STATS.names, "constants")
     table = table.drop_columns([name for name in other if name in table.column_names])
-    if "modified" in table.column_names:
-        table = table.filter(pc.fill_null(pc.not_equal(table.column("modified"), REMOVED[1]), True))
     for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
-        yield from zip(*batch.to_pydict().values(), strict=True)
+        columns = batch.to_pydict()
+        times = columns.get("modified") or [None] * batch.num_rows
+        parts = zip(times, zip(*columns.values(), strict=True), strict=True)
+        yield from (part for time, part in parts if time != REMOVED[1])
 
 
 def _hashes_of_parts(content: bytes) -> np.ndarray:

@@ -126,9 +126,7 @@ class UnidentifiedImageError(OSError):
     "error",
     [JobFailure("no"), BadInput("no"), ModelLoad("no"), OSError(errno.ENOSPC, "full"),
      ConnectionError("gone"), TimeoutError("late"), MemoryError(), OutOfMemoryError("device"),
-     RuntimeError("CUDA error: device-side assert triggered"), KeyboardInterrupt()],
-    ids=lambda error: type(error).__name__,
-)  # fmt: skip
+     RuntimeError("CUDA error: device-side assert triggered"), KeyboardInterrupt()])  # fmt: skip
 def test_errors_not_about_a_row_are_raised_at_once(error: BaseException) -> None:
     calls = []
 
@@ -147,7 +145,6 @@ def test_errors_not_about_a_row_are_raised_at_once(error: BaseException) -> None
     [ValueError("x"), KeyError("x"), TypeError("x"), RuntimeError("x"), ZeroDivisionError(),
      pa.ArrowInvalid("x"), UnidentifiedImageError("x"), AssertionError(), RecursionError(),
      FileNotFoundError(errno.ENOENT, "x"), OSError("Truncated File Read"), BadGzipFile("x")],
-    ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_errors_about_rows_fail_the_rows(error: Exception) -> None:
     def fail(table: pa.Table) -> pa.Table:

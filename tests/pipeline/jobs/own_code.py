@@ -252,11 +252,6 @@ def refuse_long(batch: Batch) -> Batch:
     return batch
 
 
-def with_styles(batch: Batch) -> Batch:
-    batch["style"] = np.array([None if text == "plain" else text for text in batch["text"]])
-    return batch
-
-
 class VectorsOfDogs:
     """Adds a vector to each text, or None to each text of a batch without a dog."""
 

@@ -196,7 +196,7 @@ def described(file: Path) -> dict[str, object]:
     return {"name": file.name, "bytes": len(content), "crc32": zlib.crc32(content)}
 
 
-class FullDisk:
+class FullDisk(Writer):
     """A writer that raises OSError after the first file, as on a full disk."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
@@ -204,15 +204,12 @@ class FullDisk:
         raise OSError("no space left")
 
 
-class Unencodable:
+class Unencodable(Writer):
     """A writer that cannot encode a file, although it finds no row that is the cause."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
         yield from ParquetWriter("snappy").files(table)
         raise UnwritableValue("write: column 'n' cannot be encoded (unknown error)")
-
-    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        return {}
 
 
 def test_encoding_error_that_is_about_no_row_leaves_no_files(
@@ -316,7 +313,7 @@ def test_commit_is_refused_after_another_run_took_over(
     assert manifest_names(commit.attempt) == []
 
 
-class Slow:
+class Slow(Writer):
     """The writer of an abandoned task: while it writes, the driver finishes the output."""
 
     def __init__(self, attempt: Attempt) -> None:

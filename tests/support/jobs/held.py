@@ -44,7 +44,7 @@ def committed_rows(job: Document) -> int:
     """Count the rows of a job whose manifests are written."""
     layout = Layout.of(parse(job).spec)
     lease = read_lease(layout)
-    return Attempt(layout, lease).counts().read if lease is not None else 0
+    return Attempt(layout, lease).counts().read if lease is not None and lease.begun else 0
 
 
 class HeldCommand:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.mistakes import Mistake
+from support.mistakes import JOB, Mistake
 
 FILTER = "filter: len(text) > 20"
 IN_FILTERS = {
@@ -10,23 +10,16 @@ IN_FILTERS = {
     "text == None": "text is None",
     "n > 1 & n < 3": "n > 1 and n < 3",
     "n > 1 AND n < 3": "n > 1 and n < 3",
-    "n > 1 && text != null": "n > 1 and text is not None",
-    "n <> 1": "n != 1",
-    "n === 1": "n == 1",
     "n between 1 and 3": "1 <= n <= 3",
-    "n.isin([1, 2])": "n in [1, 2]",
     "text IS NOT NULL": "text is not None",
-    "text LIKE 'a%'": "startswith(text, 'a')",
     "'good' in text": "contains(text, 'good')",
     "text =~ 'a'": "matches(text, 'a')",
-    "text.str.len() > 3": "len(text) > 3",
-    "text.startswith('a')": "startswith(text, 'a')",
-    "text.str.contains('a')": "contains(text, 'a')",
-    "text.lower().strip() == 'x'": "strip(lower(text)) == 'x'",
     "isnull(text)": "text is None",
-    "text.isna()": "text is None",
-    "coalesce(n, 0) > 1": "(n if n is not None else 0) > 1",
-    "concat(text, 'a') == 'b'": "text + 'a' == 'b'",
+    "concat(text, n) == 'b'": "str(text) + str(n) == 'b'",
+    "is_null(n)": "n is None",
+    "n in {1, 2}": "n in [1, 2]",
+    "~n": "n == 0",
+    "r['text'].lower() == 'a'": "lower(text) == 'a'",
     "f'{text}' == 'x'": "str(text) == 'x'",
     "my col == 'x'": "col('my col') == 'x'",
     "text > 3": "float(text) > 3",
@@ -34,25 +27,12 @@ IN_FILTERS = {
     "len(n) > 3": "len(str(n)) > 3",
     "n == 1 or 2": "n in [1, 2]",
     "text.length > 3": "len(text) > 3",
-    "text.str.contains('A', case=False)": "contains(lower(text), 'a')",
     "df.n > 1": "n > 1",
     "row['n'] > 1": "n > 1",
-    "lambda r: r.n > 1": "n > 1",
-    "$n > 1": "n > 1",
-    "n => 1": "n >= 1",
-    "text[:2] == 'ab'": "startswith(text, 'ab')",
-    "text ILIKE '%A%'": "contains(lower(text), 'a')",
-    "n NOT BETWEEN 1 AND 3": "not 1 <= n <= 3",
-    "n ** 2 > 4": "n * n > 4",
-    "lenght(text) > 3": "len(text) > 3",
     "text": "text is not None",
     "df['text'] == 'x'": "text == 'x'",
     "row.n > 1": "n > 1",
-    "{text} == 'x'": "text == 'x'",
-    "n > 1,000": "n > 1000",
     "text + n == 'x'": "text + str(n) == 'x'",
-    "text[:3] == 'abc'": "startswith(text, 'abc')",
-    "re.match('a', text)": "matches(text, '^a')",
     "n": "n is not None",
     "len(text": "len(text) > 3",
     "len(txt) > 3": "len(text) > 3",
@@ -62,12 +42,26 @@ IN_FILTERS = {
 }
 """Expressions, and what the answer says to write."""
 SAYS = {
+    "~n": "or n == 0 for a number",
     "len(txt) > 3": "'text'?",
     "len(text": "the ')' that is missing",
     "text == good": "in quotes: 'good'",
 }
 """Parts of answers that do not have the whole expression."""
+IN_LISTS = {
+    "'x' in tags": "or tags[0] == 'x' for the first item",
+    "tags == 'x'": "Write tags[0] == 'x'",
+    "contains(tags, 'x')": "Read one item, such as tags[0]",
+    "tags in ['x', 'y']": "Read one item, such as tags[0]",
+}
+"""Expressions over a column of lists, and what the answer says."""
+LISTS = {"tags.jsonl": '{"text": "a", "tags": ["x", "y"]}\n'}
+OF_LISTS = JOB.replace("format: csv", "format: json").replace("reviews.csv", "tags.jsonl")
 IN_COLUMNS = {
+    "texts that SQL joins": Mistake(
+        "addColumns: {a: \"text || 'a'\"}", "addColumns: {a: \"str(text) + 'a'\"}", FILTER,
+        says="Write str(text) + 'a'",
+    ),
     "a comma without quotes": Mistake(
         "addColumns: {p: round(n, 2)}", 'addColumns: {p: "round(n, 2)"}', FILTER,
         says='p: "round(n, 2)"',
@@ -101,4 +95,8 @@ MISTAKES = {
         f'filter: "{wrong}"', f'filter: "{right}"', FILTER, says=SAYS.get(wrong, f"Write {right}")
     )
     for wrong, right in IN_FILTERS.items()
-} | IN_COLUMNS
+} | {
+    wrong: Mistake(f'filter: "{wrong}"', "filter: \"tags[0] == 'x'\"", FILTER, LISTS, says=says,
+                   base=OF_LISTS)
+    for wrong, says in IN_LISTS.items()
+} | IN_COLUMNS  # fmt: skip

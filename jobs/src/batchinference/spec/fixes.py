@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import yaml
 from pydantic import BeforeValidator
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.text import counted
 
 _MODULE_WITH_DASH = re.compile(r"[\w.]+(?:-[\w.]+)+:[\w.]+")
@@ -86,8 +86,7 @@ def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidat
 
     def check(value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            context = {"message": f"expected {expected}{fix(value)}"}
-            raise PydanticCustomError("unit", "{message}", context)
+            raise refusal(f"expected {expected}{fix(value)}")
         return value
 
     return BeforeValidator(check)
@@ -108,21 +107,22 @@ def mapping_fix(field: str, value: object) -> str:
     """Return the fix for another value in place of a mapping: the field of the mapping that it is
     meant for, or an example."""
     text = "" if isinstance(value, bool) else _plain(value)
-    if field in ("deadlines", "ttl") and re.fullmatch("([1-9][0-9]{0,3}[dhms])+", text):
-        return f". Write {field}: {{{_MEANT_FIELDS[field]}: {text}}}"
     if field == "errors" and isinstance(value, str) and (fix := percent_fix("maxRows", value)):
         return fix.replace("Write ", "Write errors: {") + "}"
-    if field in ("replicas", "workers") and re.fullmatch("[1-9][0-9]{0,3}", text):
-        return f". Write {field}: {{min: {text}, max: {text}}}"
-    if field in ("errors", "retry") and re.fullmatch("[1-9][0-9]?", text):
-        return f". Write {field}: {{{_MEANT_FIELDS[field]}: {text}}}"
+    pattern, fields = _SHORT_FORMS.get(field, ("", ""))
+    if text and re.fullmatch(pattern, text):
+        return f". Write {field}: {{{fields.format(text)}}}"
     return example_fix("Write", field)
 
 
-_MEANT_FIELDS = {
-    **{"deadlines": "total", "ttl": "afterFinished"},
-    **{"errors": "maxRows", "retry": "maxAttempts"},
+_SHORT_FORMS = {
+    "deadlines": ("([1-9][0-9]{0,3}[dhms])+", "total: {}"),
+    "ttl": ("([1-9][0-9]{0,3}[dhms])+", "afterFinished: {}"),
+    "errors": ("[1-9][0-9]?", "maxRows: {}"),
+    "retry": ("[1-9][0-9]?", "maxAttempts: {}"),
+    **dict.fromkeys(("replicas", "workers"), ("[1-9][0-9]{0,3}", "min: {0}, max: {0}")),
 }
+"""What users write in place of a mapping, and the fields that they mean."""
 
 
 def percent_fix(field: str, value: object) -> str:
@@ -153,18 +153,9 @@ def flag_fix(value: object) -> str:
     return f". Write {flag}" if flag else ""
 
 
-def label_fix(value: object) -> str:
-    """Return the most similar name of Kubernetes: lower-case letters, digits and '-'."""
-    return _name_fix(value, "-")
-
-
-def parameter_fix(value: object) -> str:
-    """Return the most similar name of a parameter: lower-case letters, digits and '_'."""
-    return _name_fix(value, "_")
-
-
-def _name_fix(value: object, sign: str) -> str:
-    """Return a name with `sign` in place of other signs; empty if the value is no name."""
+def name_fix(value: object, sign: str) -> str:
+    """Return the most similar name of lower-case letters, digits and `sign`; empty if the value is
+    no name."""
     if not re.fullmatch(r"[\w .-]{1,40}", _plain(value), re.ASCII):
         return ""
     name = re.sub("[^a-z0-9]+", sign, _plain(value).lower()).strip(sign)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, rows_in
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -38,8 +37,8 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
 
 
 def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids (int64) of the rows in an error file, sorted and without duplicates, and the
-    ids of those that could not be read. Raises BadOutput if the file is damaged."""
+    """Return the ids (int64) of the rows in an error file, and those of the rows that could not be
+    read. Both are sorted and without duplicates. Raises BadOutput if the file is damaged."""
     try:
         table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
         ids = ids_of(table)
@@ -50,6 +49,8 @@ def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
 
 def ids_of(records: pa.Table) -> np.ndarray:
     """Return the row ids of error records, int64. Raises ArrowInvalid if a text is not an id."""
+    import pyarrow.compute as pc  # commands that only read need it rarely
+
     pairs = pc.split_pattern(records.column("id"), ":")
     files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
     ids: np.ndarray = files << ROW_BITS | numbers

@@ -64,7 +64,7 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     rows."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
-    own = list(_own_nodes(function))
+    own = list(own_nodes(function))
     if method != "predictBatch" and batch not in _stored(function) and _is_plain(function, batch):
         keys = _stored_keys(function, batch)
         wrong = (_wrong_attribute(node, method, batch, keys) for node in _always(function))
@@ -85,22 +85,24 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     return f"'{path}' returns {found}{advice}" if found else None
 
 
-def _own_nodes(function: Function, but: tuple[type[ast.AST], ...] = ()) -> Iterator[ast.AST]:
-    """Yield the nodes of the body of a function, without those in functions, and in nodes of the
-    types in `but`."""
-    left: list[ast.AST] = [*function.body]
+def own_nodes(
+    scope: Function | ast.Module, but: tuple[type[ast.AST], ...] = ()
+) -> Iterator[ast.AST]:
+    """Yield the nodes of the body of a function or a module, without those in its functions and
+    classes, and in nodes of the types in `but`."""
+    left: list[ast.AST] = [*reversed(scope.body)]
     while left:
-        node = left.pop(0)
+        node = left.pop()
         yield node
         if not isinstance(node, (*_SCOPES, *but)):
-            left = [*ast.iter_child_nodes(node), *left]
+            left += reversed([*ast.iter_child_nodes(node)])
 
 
 def _always(function: Function) -> list[ast.AST]:
     """Return the nodes of a function that run in any case, so none after its first return."""
-    returns = [node for node in _own_nodes(function) if isinstance(node, ast.Return)]
+    returns = [node for node in own_nodes(function) if isinstance(node, ast.Return)]
     end = min((node.end_lineno or 0 for node in returns), default=sys.maxsize)
-    nodes = _own_nodes(function, but=_CONDITIONAL)
+    nodes = own_nodes(function, but=_CONDITIONAL)
     return [node for node in nodes if getattr(node, "lineno", 0) <= end]
 
 
@@ -169,7 +171,7 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
     value = node.value
     if value is None or kind_of(value) == "None":
         return f"None in line {node.lineno}"
-    own, stored = list(_own_nodes(function)), _stored(function)
+    own, stored = list(own_nodes(function)), _stored(function)
     name = value.id if isinstance(value, ast.Name) else ""
     if stored.count(name) == 1:
         value = next((each for found, each in _assigned(own) if found == name), value)
@@ -194,7 +196,7 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
 
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
     """Return the problem with a column of a dict, which is a literal or has a name."""
-    own, stored, keys = list(_own_nodes(function)), _stored(function), _stored_keys(function, name)
+    own, stored, keys = list(own_nodes(function)), _stored(function), _stored_keys(function, name)
     if isinstance(value, ast.Dict):
         keys += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
     once = {found: each for found, each in _assigned(own) if stored.count(found) == 1}

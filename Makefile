@@ -274,6 +274,15 @@ long-monitoring: $(VENV)/.test $(CHART)/charts
 	directory="$$($(BUILD_PROMETHEUS))" && PROMETHEUS="$$directory" \
 	    $(PYTEST) tests/apiserver tests/chart --long monitoring
 
+# Only mutmut's operators are used, so the dependencies of its command are not installed.
+$(VENV)/.mutants: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --no-deps mutmut==3.8.1 libcst==1.9.0
+	@touch $@
+
+.PHONY: mutants
+mutants: $(VENV)/.mutants ## Run mutation tests: measure how many of 200 mutants the tests detect
+	PYTHONPATH=tests/tools$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m mutants $(MUTANTS_OPTIONS)
+
 # Chromium comes from the system, for example from `apt-get install chromium`.
 $(VENV)/.browser: $(VENV)/.test tests/browser/package-lock.json
 	$(INSTALL) --only-group browser
@@ -314,7 +323,7 @@ throughput: $(VENV)/.daft ## Measure rows per second against handwritten program
 documents: $(VENV)/.daft ## Measure PDF files -> chunks -> embeddings against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/documents.py $(DOCUMENTS)
 
-# FEED_OPTIONS=texts runs one case.
+# FEED_OPTIONS=--profile shows where the time goes. A name, such as texts, runs one case.
 FEED_OPTIONS ?=
 .PHONY: feed
 feed: $(VENV)/.test ## Measure how fast an actor pool is fed, against handwritten programs, on this machine

@@ -1,0 +1,1 @@
+"""Measures how many small defects the tests find. See __main__.py."""

@@ -19,22 +19,13 @@ from batchinference.pipeline.commit.output_plan import OutputTarget, plan_output
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.error_limits import check_errors, check_tokens, check_warnings
-from batchinference.pipeline.errors import (
-    BadOutput,
-    JobFailure,
-    OutOfMemory,
-    WorkerCrashed,
-)
+from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, WorkerCrashed
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.crash_notes import (
-    deaths_in_reading,
-    deaths_of,
-    take_deaths,
-)
-from batchinference.pipeline.execution.device_sharing import DeviceSharing
+from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
 from batchinference.pipeline.execution.executor import Executor
+from batchinference.pipeline.execution.resources import without_faulty_nodes
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
 from batchinference.pipeline.html_report import write_page
@@ -147,47 +138,36 @@ class JobRun:
     def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
-        passes, sharing = Passes(), DeviceSharing.of(plan, repeatable=run.input.repeatable)
+        passes = Passes()
         while True:
-            plan = sharing.applied(with_thresholds(plan, run.start.thresholds))
-            first = run_of_first(self.job.spec, run)
-            measured = None if first.is_sample else sharing.step
-            executor = Executor(self.job.spec, plan, first, measured)
+            plan = with_thresholds(plan, run.start.thresholds)
+            executor = Executor(self.job.spec, plan, run_of_first(self.job.spec, run))
             with keep_heartbeat(run.attempt.heartbeat):
-                done = self._run_attempt(run, executor, sharing)
+                done = self._run_attempt(run, executor)
                 end = with_findings(self.job.spec, run, done)
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            deaths, losses = take_deaths(run.attempt.lease.run), executor.losses
+            deaths, losses = take_deaths(run.attempt.lease.run), executor.control.losses
             self._reports.add_faults(losses)
-            others = executor.without_faulty_nodes()
+            others = without_faulty_nodes(plan, losses)
             run = passes.after(run, end, deaths, losses, excluded=others != plan)
             plan = others
 
-    def _run_attempt(
-        self, run: AttemptRun, executor: Executor, sharing: DeviceSharing
-    ) -> AttemptEnd:
+    def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
         self._attempt, self._has_ended = run, False
         self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
-        failed = False
         if executor.has_rows:
-            try:
-                run_monitored(executor, observe, self.stop)
-            except JobFailure as failure:
-                if not (failed := sharing.accepts(failure)):
-                    raise
+            run_monitored(executor, observe, self.stop)
         end = run.close()
-        if executor.measures and not failed:
-            sharing.record(end.notes)
         self._entries = end.snapshot.entries
-        lost = json.dumps({"retries": len(executor.losses), "task": run.attempt.number})
-        self._add_notes([*end.notes, (WRITE_STEP, lost), *sharing.take_notes()])
+        lost = json.dumps({"retries": len(executor.control.losses), "task": run.attempt.number})
+        self._add_notes([*end.notes, (WRITE_STEP, lost)])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
@@ -206,7 +186,7 @@ class JobRun:
             counts = run.counts()
         except OSError:
             return  # a transient storage error may fail the work, but not the progress update
-        self._reports.read(counts, executor.stage)
+        self._reports.read(counts, executor.control.stage)
         self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
@@ -295,7 +275,7 @@ class JobRun:
             return failure
         attempt = self._attempt.attempt
         run = attempt.lease.run
-        notes = [note for death in deaths_of(run) or deaths_in_reading(run) for note in death]
+        notes = [note for death in deaths_of(run) or deaths_of(run, reading=True) for note in death]
         note = min(notes, key=lambda note: note.rows, default=None)
         if note is None:
             return failure

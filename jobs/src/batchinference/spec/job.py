@@ -43,10 +43,7 @@ MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl"
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
-MUTABLE_OF_STEP = (
-    *("batchSize", "replicas", "replicasPerPod", "replicasPerDevice", "resources"),
-    *("dedupe", "cache"),
-)
+MUTABLE_OF_STEP = (*("batchSize", "replicas", "replicasPerPod", "resources", "dedupe", "cache"),)
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
@@ -253,3 +250,7 @@ class BatchInference(SpecModel):
     """What to read, which steps to run over it, and where to write."""
     status: dict[str, Any] | None = None
     """The status, which the operator writes. Local runs ignore it."""
+
+    def with_spec(self, **fields: object) -> BatchInference:
+        """Return the job with other fields of its spec."""
+        return self.model_copy(update={"spec": self.spec.model_copy(update=fields)})

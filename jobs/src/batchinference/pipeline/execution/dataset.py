@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -53,7 +52,6 @@ from batchinference.pipeline.execution.resources import (
     memory_of,
     pool_size,
     read_retries,
-    replicas_per_device,
     selector,
     write_task_arguments,
 )
@@ -101,7 +99,8 @@ class DatasetExecution:
     blocks: int
     repeatable: bool
     errors: ErrorHandling
-    write: WriteRows
+    committer: Committer
+    rules: CommitRules
     control: ExecutionControl
     windows: WindowLimits | None = None
     """The limits of the windows in which pools compute texts. None if the number of input rows is
@@ -120,14 +119,13 @@ class DatasetExecution:
             read=", ".join(["read", *(stage.name for stage in first if not stage.prepares)]),
             write=", ".join([*(stage.name for stage in last), "write"]),
             sized_reads=self._block_rows is not None,
-            rows=self.write.rows,
-            seconds=self.write.rules.small_commit_seconds,
+            rows=self.rules.rows,
+            seconds=self.rules.small_commit_seconds,
         )
-        errors = errors_of_blocks(context, self.control.record_later)
-        with errors, prompt_waits(), self._one_device() as device:
+        with errors_of_blocks(context, self.control.record_later), prompt_waits():
             dataset = self._read(first)
             for stage in between:
-                dataset = self._add_stage(dataset, stage, device)
+                dataset = self._add_stage(dataset, stage)
             arguments = write_task_arguments(self.plan, last)
             at_once = None if last else writers(all_cpus(self.plan))
             dataset.write_datasink(self.sink(last), ray_remote_args=arguments, concurrency=at_once)
@@ -153,14 +151,14 @@ class DatasetExecution:
 
     def sink(self, stages: list[Stage]) -> CommitSink:
         """Return the datasink whose tasks run these stages and commit the rows."""
-        return CommitSink(self.write, self._segment(stages))
+        return CommitSink(self.committer, self.rules, self._segment(stages))
 
     def _segment(self, stages: list[Stage]) -> Segment:
         return Segment.of(stages, self.errors, self.run_id, self.isolation)
 
     @property
     def run_id(self) -> str:
-        return self.write.committer.attempt.lease.run
+        return self.committer.attempt.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
         known, blocks = self._block_rows, math.ceil(self.blocks / len(self.tasks))
@@ -175,22 +173,7 @@ class DatasetExecution:
         )
         return dataset
 
-    @contextmanager
-    def _one_device(self) -> Iterator[PlacementGroupSchedulingStrategy | None]:
-        """Reserve one device for the replicas of the step that is measured, if any."""
-        found = [stage for stage in self.plan.stages if stage.name == self.control.measured]
-        if not found:
-            yield None
-            return
-        group = ray.util.placement_group(**group_of_replicas(found[0], self.plan))
-        try:
-            yield PlacementGroupSchedulingStrategy(group)
-        finally:
-            ray.util.remove_placement_group(group)
-
-    def _add_stage(
-        self, dataset: Dataset, stage: Stage, device: PlacementGroupSchedulingStrategy | None
-    ) -> Dataset:
+    def _add_stage(self, dataset: Dataset, stage: Stage) -> Dataset:
         plan = self.plan
         common: dict[str, Any] = {
             "batch_format": "pyarrow",
@@ -204,20 +187,11 @@ class DatasetExecution:
             # no larger calls: the rows of a slow input would wait for them
             task = _task(stage.name, self._segment([stage]))
             return dataset.map_batches(task, batch_size=None, **common)
-        return self._add_pool(dataset, stage, device, common)
+        return self._add_pool(dataset, stage, common)
 
-    def _add_pool(
-        self,
-        dataset: Dataset,
-        stage: Stage,
-        device: PlacementGroupSchedulingStrategy | None,
-        common: dict[str, Any],
-    ) -> Dataset:
+    def _add_pool(self, dataset: Dataset, stage: Stage, common: dict[str, Any]) -> Dataset:
         plan = self.plan
-        (least, most), placement = pool_size(stage, plan), placement_arguments(stage, plan, dataset)
-        if device is not None and stage.name == self.control.measured:
-            least = most = replicas_per_device(stage)
-            placement = {"ray_remote_args_fn": lambda: {"scheduling_strategy": device}}
+        least, most = pool_size(stage, plan)
         arguments = {
             **common,
             "num_gpus": stage.gpus or None,
@@ -226,7 +200,7 @@ class DatasetExecution:
             "memory": memory_of(stage, plan),
             "max_task_retries": TASK_RETRIES,
             "max_restarts": ACTOR_RESTARTS,
-            **placement,
+            **placement_arguments(stage, plan, dataset),
         }
         concurrency = concurrency_of_actors(stage, self._blocks_at_once(most))
         return dataset.map_batches(
@@ -259,16 +233,6 @@ class DatasetExecution:
 def _runs_with_reading(stage: Stage) -> bool:
     """Return whether the steps of a stage run in the tasks that read, which have TASK_CPUS."""
     return stage.replicas is None and stage.cpus == TASK_CPUS
-
-
-@dataclass(frozen=True)
-class WriteRows:
-    """How the rows of the last segment are committed. `rows` is the minimum number of rows of a
-    write task."""
-
-    committer: Committer
-    rows: int
-    rules: CommitRules
 
 
 class RowSource(Datasource):
@@ -359,15 +323,15 @@ def _divided(block: pa.Table, rows: int) -> Iterator[pa.Table]:
 class CommitSink(Datasink[None]):
     """The datasink of a job, whose tasks run the last segment and commit its rows."""
 
-    def __init__(self, write: WriteRows, segment: Segment) -> None:
-        self._write, self._segment = write, segment
+    def __init__(self, committer: Committer, rules: CommitRules, segment: Segment) -> None:
+        self._committer, self._rules, self._segment = committer, rules, segment
 
     def get_name(self) -> str:
         return "Commit"
 
     @property
     def min_rows_per_write(self) -> int:
-        return self._write.rows
+        return self._rules.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
         """Raise JobFailure if the rows cannot be written because of their columns. Ray calls this
@@ -375,20 +339,20 @@ class CommitSink(Datasink[None]):
         known = schema if isinstance(schema, pa.Schema) else pa.schema([])
         if not self._segment.has_stages:
             names = [name for name in known.names if name not in OWN_COLUMNS]
-            self._write.committer.files.check(names)
+            self._committer.files.check(names)
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return
-        committer, task = self._write.committer, ctx.task_idx  # type: ignore[attr-defined]
+        committer, task = self._committer, ctx.task_idx  # type: ignore[attr-defined]
         committer.attempt.check_lease()
         earlier = committer.attempt.manifests(task) if retries_of_this_task() else []
         take_notes = self._segment.take_notes
         with (
             StopRequest(self._segment.run_id).watched() as stopping,
-            ChunkCommits(committer, self._write.rules, task, earlier, take_notes) as commits,
+            ChunkCommits(committer, self._rules, task, earlier, take_notes) as commits,
         ):
             (left,) = without_committed(iter([decode(concat(tables))]), earlier)
             for batch in self._results(left, stopping):
@@ -491,17 +455,6 @@ def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str,
     group = partial(_create_group, bundles, selector(plan, plan.group_of(stage)))
     _disable_memory_detector(dataset)
     return {"num_gpus": 0, "num_cpus": bundle["CPU"], "ray_remote_args_fn": group}
-
-
-def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
-    """Return the arguments of a placement group with one device and all that its replicas need."""
-    nodes = selector(plan, plan.group_of(stage)) if plan.groups else None
-    number = replicas_per_device(stage)
-    needs = {"CPU": cpus_of(stage, plan), "memory": memory_of(stage, plan), **dict(stage.custom)}
-    kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
-    needs |= kind
-    bundle = {"GPU": 1.0, **{name: number * each for name, each in needs.items() if each}}
-    return {"bundles": [bundle], "bundle_label_selector": [nodes] if nodes else None}
 
 
 def _create_group(bundles: list[dict[str, float]], nodes: dict[str, str] | None) -> dict[str, Any]:

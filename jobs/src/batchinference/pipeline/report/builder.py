@@ -14,6 +14,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from batchinference.packages import EXTRAS
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
@@ -21,7 +23,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles, TokenKind
+from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
@@ -53,7 +55,6 @@ class RunNotes:
     """The measured time of each step."""
     retries: int = 0
     """Tasks that ran again because their process died."""
-    replicas_per_device: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -115,7 +116,6 @@ class ReportBuilder:
         """Report the notes of all attempts that have ended, and the bytes that Ray has spilled."""
         self._fields |= {
             "batchSizes": notes.batch_sizes,
-            "replicasPerDevice": notes.replicas_per_device,
             "steps": notes.steps,
             "retries": notes.retries,
             "notes": notes.notes,
@@ -254,7 +254,6 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     texts: dict[str, None] = {}
-    shared: dict[str, int] = {}
     peak, retries = 0, dict[float, int]()
     for step, text in notes:
         note = json.loads(text)
@@ -268,8 +267,6 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
         if "batch_size" in note:
             sizes[step].append(note["batch_size"])
             texts[_note_text(step, note)] = None
-        if "replicas_per_device" in note:
-            shared[step] = note["replicas_per_device"]
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     names = {**times, **counts}
     ordered = sorted(names, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
@@ -277,7 +274,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     errors = {step: found["cache_errors"] for step, found in counts.items()}
     texts |= {_cache_text(step, number): None for step, number in errors.items() if number}
     again = sum(retries.values())
-    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again, shared)
+    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again)
 
 
 def _cache_text(step: str, errors: int) -> str:
@@ -289,21 +286,11 @@ def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:
     rows, seconds = (sum(note[name] for note in notes) for name in ("rows", "seconds"))
     optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
     found = {name: [note[name] for note in notes if name in note] for name in optional}
-    sums = {name: round(sum(values), 3) for name, values in found.items() if values}
-    return StepTimes(
-        rows=int(rows),
-        seconds=round(seconds, 3),
-        computeSeconds=sums.get("compute_seconds"),
-        waitSeconds=sums.get("wait_seconds"),
-        blockedSeconds=sums.get("blocked_seconds"),
-        loadSeconds=sums.get("load_seconds"),
-        rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
-        reused=counts["reused"] or None,
-        cached=counts["cached"] or None,
-        inputTokens=counts[TokenKind.INPUT] or None,
-        cachedTokens=counts[TokenKind.CACHED] or None,
-        outputTokens=counts[TokenKind.OUTPUT] or None,
-    )
+    sums = {to_camel(name): round(sum(values), 3) for name, values in found.items() if values}
+    numbers = {name: counts[name] or None for name in COUNTS if name != "cache_errors"}
+    speed = round(rows / max(seconds, 1e-9), 1)
+    times = {"rows": int(rows), "seconds": round(seconds, 3), "rowsPerSecond": speed}
+    return StepTimes.model_validate(times | sums | numbers)
 
 
 def _note_text(step: str, note: dict[str, float]) -> str:

@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
     Inputs,
@@ -20,6 +19,7 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
+from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.labels import LABELED, LabelModel
 from batchinference.spec.models.prompts import (
     Images,
@@ -27,11 +27,9 @@ from batchinference.spec.models.prompts import (
     Template,
     check_prompt,
 )
-from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_transformers
 from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.models.transformers_tasks import (
-    ANSWERING,
     CLASSIFICATION,
     EMBEDDING,
     FIELDS,
@@ -52,10 +50,9 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
 )
-_NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
-class TransformersModel(RequestModel, WindowedModel, LabelModel):
+class TransformersModel(GeneratingModel, WindowedModel, LabelModel):
     """A model of the transformers library."""
 
     MEDIA: ClassVar[Mapping[str, str]] = {
@@ -138,12 +135,11 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        is_padded = self.task in PADDED_TEXTS and self.request is None
-        return tuple(self.inputs.values()) if is_padded else ()
+        return tuple(self.inputs.values()) if self.task in PADDED_TEXTS else ()
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        if self.task not in TOKENIZED or self.too_long == "windows" or self.request is not None:
+        if self.task not in TOKENIZED or self.too_long == "windows":
             return ()
         return tuple(name for name in ("text", "text_pair") if name in self.inputs)
 
@@ -173,16 +169,10 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
 
     @property
     def uses_texts(self) -> bool:
-        return self.generates or self.request is not None
-
-    @property
-    def needs_finite(self) -> bool:
-        return super().needs_finite and self.request is None
+        return self.generates
 
     @property
     def output_type(self) -> ColumnType | None:
-        if self.request is not None:
-            return "string"
         if self.has_labels:
             return "string" if self.score_output else self.result_type
         return self.answer_type if self.generates else self.result_type
@@ -202,51 +192,36 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
                 description = describe_tasks(tasks)
                 message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'. "
                 message += "Remove it, or change task"
-                raise _error("model_field", message)
-        if self.request is not None or self.request_url is not None:
-            self._check_request()
-        elif self.task in GENERATION:
+                raise refusal(message)
+        if self.task in GENERATION:
             self._check_prompt()
         else:
             self._check_inputs()
         if self.task in ZERO_SHOT and not self.candidate_labels:
-            raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
+            raise refusal(f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
         self.check_score()
         self.check_answers(self.sampling)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
-            raise _error("text_limit", _NO_WINDOWS)
+            raise refusal(f"tooLong windows is for task {', '.join(WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise _error("model_attention", _NO_FLASH)
+            raise refusal(_NO_FLASH)
         return self
-
-    def _check_request(self) -> None:
-        if self.task not in ANSWERING:
-            message = f"'request' is for {describe_tasks(ANSWERING)}, not for '{self.task}'"
-            raise _error("model_request", message)
-        self.check_request()
 
     def _check_inputs(self) -> None:
         known = INPUTS[self.task]
         if known[0] not in self.inputs or not self.inputs.keys() <= set(known):
             message = f"task '{self.task}' takes {describe_inputs(self.task)}"
-            raise _error("model_inputs", message)
+            raise refusal(message)
 
     def _check_prompt(self) -> None:
         check_transformers(self.sampling)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
-            raise _error(
-                "model_images",
+            raise refusal(
                 f"task '{self.task}' needs 'images': which of the inputs are images",
             )
         if "seed" in self.sampling and self.sampling.get("num_beams", 1) != 1:
-            raise _error(
-                "model_sampling", "sampling: 'seed' cannot be used with 'num_beams'. Remove one"
-            )
-
-
-def _error(kind: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError(kind, "{message}", {"message": message})
+            raise refusal("sampling: 'seed' cannot be used with 'num_beams'. Remove one")

@@ -17,7 +17,7 @@ from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.flat_tokens import Prepared
-from batchinference.pipeline.runtimes.text_windows import Windows
+from batchinference.pipeline.runtimes.text_limits import Windows
 from batchinference.pipeline.runtimes.transformers.inputs import (
     AudioInput,
     ImageInput,
@@ -77,10 +77,6 @@ class EncoderRuntime:
         if self._labels is not None:
             return labels(results @ self._labels.T, self._spec.candidate_labels)
         return results.numpy()
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text. For models of texts."""
-        return self._prepare.lengths(texts) if isinstance(self._prepare, TextInput) else []
 
     def _results(
         self, inputs: Batch, windows: Windows | None, prepared: Prepared | None

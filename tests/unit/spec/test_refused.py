@@ -33,12 +33,15 @@ TORCH = {
     **{"runtime": "torch", "source": "model.pt", "trustSource": True},
     **{"inputs": {"x": "x"}, "output": "y"},
 }
+REQUESTS = {"inputs": {"body": "text"}, "request": "body"}
 STEPS: dict[str, Document] = {
     "embed": model_step(),
     "torch": model_step(model=TORCH),
     "chat": model_step(model=chat()),
     "json endpoint": model_step(model=json_endpoint()),
     "ask": vllm_step(),
+    "requests to vllm": vllm_step(sampling={}, **REQUESTS),
+    "requests to an address": model_step(model=chat(**REQUESTS)),
     "python": python_step(),
     "function": python_step(callable_="module:function"),
     "chunk": {"chunk": {"column": "a", "size": 100}},

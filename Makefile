@@ -323,7 +323,7 @@ throughput: $(VENV)/.daft ## Measure rows per second against handwritten program
 documents: $(VENV)/.daft ## Measure PDF files -> chunks -> embeddings against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/documents.py $(DOCUMENTS)
 
-# FEED_OPTIONS=texts runs one case.
+# FEED_OPTIONS=--profile shows where the time goes. A name, such as texts, runs one case.
 FEED_OPTIONS ?=
 .PHONY: feed
 feed: $(VENV)/.test ## Measure how fast an actor pool is fed, against handwritten programs, on this machine

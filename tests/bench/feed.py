@@ -13,19 +13,20 @@ alternate. To leave out the start, the time of a run over a FRACTION of the rows
 each side: the rate is that of the other rows, from the medians of all rounds. The share of the
 start in a short run is large, so BENCH_SIZE below 0.5 gives rough figures only.
 
-`make feed` runs this; `feed.py texts` runs one case. BENCH_ROUNDS and BENCH_SIZE set the number of
-rounds and the fraction of the rows.
+`make feed` runs this; `feed.py texts` runs one case, and `feed.py --profile texts` also shows where
+the time goes. BENCH_ROUNDS and BENCH_SIZE set the number of rounds and the fraction of the rows.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import yaml
 from feed_models import BATCHES, write_tiny_encoder
+from feed_profile import profile
 from rounds import ROUNDS, sized
 from stop_signals import exit_on_signals
 from texts import sample_texts
@@ -189,13 +191,25 @@ def missed(name: str, times: Mapping[str, Times], goals: Goals) -> list[str]:
     ]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", choices=[*CASES], metavar="CASE")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes")
+    parser.add_argument("--only-profile", action="store_true", help="do not compare with peers")
+    chosen = parser.parse_args(arguments)
     lines, behind = [], []
-    for name in sys.argv[1:] or CASES:
+    for name in chosen.cases or CASES:
         with tempfile.TemporaryDirectory() as directory:
-            times = measure(name, Path(directory), ROUNDS)
-        lines += table_of(name, times, CASES[name].goals)
-        behind += missed(name, times, CASES[name].goals)
+            work = Path(directory)
+            if not chosen.only_profile:
+                times = measure(name, work, ROUNDS)
+                lines += table_of(name, times, CASES[name].goals)
+                behind += missed(name, times, CASES[name].goals)
+            if chosen.profile or chosen.only_profile:
+                (work / "some").mkdir()
+                rows = max(1, round(CASES[name].rows * FRACTION))
+                CASES[name].write(work / "some", rows)
+                lines += profile(job(name, work / "some", work / "profiled"), rows)
     print("\n".join(lines))
     if behind:
         raise SystemExit(f"below the goal: {', '.join(behind)}")

@@ -81,6 +81,14 @@ def test_rate_of_a_feed_is_that_of_the_rows_after_the_start(
         _ = feed.Times(1000, 100, [1.0], [1.0]).rate
 
 
+def test_part_of_a_feed_interrupts_the_part_around_it(modules: dict[str, ModuleType]) -> None:
+    seconds = iter([0.0, 1.0, 3.0, 6.0])
+    times = modules["feed_profile"].PartTimes(now=lambda: next(seconds))
+    with times.part("write"), times.part("read"):
+        pass
+    assert times.seconds == {"write": 4.0, "read": 2.0}
+
+
 def test_benchmarks_of_the_makefile_exist_and_stop_their_servers_on_signals() -> None:
     scripts = re.findall(r"tests/bench/(\w+)\.py", (ROOT / "Makefile").read_text())
     assert len(scripts) == 11

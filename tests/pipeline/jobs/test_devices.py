@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from batchinference.pipeline.execution import control
 from batchinference.plan import Plan, plan_for_machine
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.steps import Replicas
@@ -103,3 +104,25 @@ def test_only_the_replica_that_crashes_is_started_again(tmp_path: Path) -> None:
     run, replicas = run_on_one_gpu(job, tmp_path, 4)
     assert replicas == ["0.25 of 0"] * 5
     assert run.counts == (40, 40, 0, 0)
+
+
+def test_replicas_per_device_are_measured_and_each_row_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class waits for something else than the device, so that two replicas are faster."""
+    monkeypatch.setattr(control, "MEASURED_SECONDS", 0.0)
+    lines = [f"wait {n}" for n in range(400)]
+    job = sharing_job(
+        tmp_path,
+        lines,
+        resources={"gpu": 1},
+        replicas={"max": 2},
+        replicasPerDevice="auto",
+        batchSize=1,
+    )
+    run = run_job(job, plan_for_machine(job.spec, gpus=1))
+    assert run.report.message is None
+    assert run.report.replicas_per_device == {"own": 2}
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(lines)
+    shares = {file.read_text() for file in (tmp_path / "replicas").iterdir()}
+    assert shares == {"1 of 0", "0.5 of 0"}

@@ -97,6 +97,7 @@ REASONS: dict[str, tuple[str, ...]] = {
             "cluster.volumes[].image.pullPolicy",
             "steps[].model.runtime",
             "steps[].model.deviceMap",
+            "steps[].replicasPerDevice",
             "steps[].resources.acceleratorType",
         ),
         "concurrencyPolicy",

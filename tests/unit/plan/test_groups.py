@@ -66,6 +66,8 @@ def test_group_of_a_pool_has_its_shape_and_starts_empty(
         ({"resources": {"gpu": 0.3, "cpu": 0.5}, "replicas": {"max": 8}, "replicasPerPod": 4},
          (2, 2, 4, 2)),
         ({"resources": {"gpu": 2}, "replicas": {"max": 9}, "replicasPerPod": 4}, (4, 8, 4, 3)),
+        ({"resources": {"gpu": 1}, "replicas": {"max": 8}, "replicasPerDevice": "auto"},
+         (4, 1, 4, 2)),
         ({"resources": {"memory": "1Gi"}, "replicas": {"max": 5}, "replicasPerPod": 3},
          (3, 0, 3, 2)),
     ],
@@ -80,9 +82,10 @@ def test_pod_has_the_resources_of_its_replicas(
 
 
 def test_group_is_not_shared_by_pools_with_other_parts_of_a_gpu() -> None:
-    fifth = model_step("b", resources={"gpu": 0.2}, replicas={"max": 4}, replicasPerPod=4)
-    made = plan(on_gpu("a", gpu=0.25, most=4), fifth)
-    assert [group.name for group in made.groups[1:]] == ["a", "b"]
+    auto = model_step("b", resources={"gpu": 1}, replicas={"max": 4}, replicasPerDevice="auto")
+    half = model_step("c", resources={"gpu": 0.2}, replicas={"max": 4}, replicasPerPod=4)
+    made = plan(on_gpu("a", gpu=0.25, most=4), auto, half)
+    assert [group.name for group in made.groups[1:]] == ["a", "b", "c"]
 
 
 QUEUE, GANG = {"queueName": "gpu"}, {"gangScheduling": True}

@@ -81,6 +81,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         "updatedAt": TIME,
         "seconds": {"running": 4.5},
         "batchSizes": {},
+        "replicasPerDevice": {},
         "steps": {},
         "retries": 0,
         "versions": {},

@@ -20,6 +20,11 @@ def of_vllm(**fields: Any) -> Document:
     return document(steps=[vllm_step(**{"sampling": {}, **REQUESTS, **fields})])
 
 
+def of_transformers(**fields: Any) -> Document:
+    model = {"runtime": "transformers", "task": "text-generation", "source": "org/model"}
+    return running({**model, "output": "answer", **REQUESTS, **fields})
+
+
 def of_http(**fields: Any) -> Document:
     return running(chat(**{**REQUESTS, **fields}))
 
@@ -33,6 +38,12 @@ def of_http(**fields: Any) -> Document:
         of_http(),
         of_http(name=None),
         of_http(api="embeddings", **URLS),
+        of_transformers(),
+        of_transformers(task="feature-extraction", normalize=True, pooling="cls", **URLS),
+    ],
+    ids=[
+        *("vllm", "vllm embed", "vllm pictures", "http", "http without a name", "http embeddings"),
+        *("transformers", "transformers embeddings"),
     ],
 )
 def test_output_of_requests_is_text(job: Document) -> None:

@@ -23,7 +23,8 @@ from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, W
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
+from batchinference.pipeline.execution.crash_notes import deaths_in_reading, deaths_of, take_deaths
+from batchinference.pipeline.execution.device_sharing import DeviceSharing
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.resources import without_faulty_nodes
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
@@ -138,12 +139,14 @@ class JobRun:
     def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
-        passes = Passes()
+        passes, sharing = Passes(), DeviceSharing.of(plan, repeatable=run.input.repeatable)
         while True:
-            plan = with_thresholds(plan, run.start.thresholds)
-            executor = Executor(self.job.spec, plan, run_of_first(self.job.spec, run))
+            plan = sharing.applied(with_thresholds(plan, run.start.thresholds))
+            first = run_of_first(self.job.spec, run)
+            measured = None if first.is_sample else sharing.step
+            executor = Executor(self.job.spec, plan, first, measured)
             with keep_heartbeat(run.attempt.heartbeat):
-                done = self._run_attempt(run, executor)
+                done = self._run_attempt(run, executor, sharing)
                 end = with_findings(self.job.spec, run, done)
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
@@ -155,19 +158,28 @@ class JobRun:
             run = passes.after(run, end, deaths, losses, excluded=others != plan)
             plan = others
 
-    def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
+    def _run_attempt(
+        self, run: AttemptRun, executor: Executor, sharing: DeviceSharing
+    ) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
         self._attempt, self._has_ended = run, False
         self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
+        failed = False
         if executor.has_rows:
-            run_monitored(executor, observe, self.stop)
+            try:
+                run_monitored(executor, observe, self.stop)
+            except JobFailure as failure:
+                if not (failed := sharing.accepts(failure)):
+                    raise
         end = run.close()
+        if executor.control.measured and not failed:
+            sharing.record(end.notes)
         self._entries = end.snapshot.entries
         lost = json.dumps({"retries": len(executor.control.losses), "task": run.attempt.number})
-        self._add_notes([*end.notes, (WRITE_STEP, lost)])
+        self._add_notes([*end.notes, (WRITE_STEP, lost), *sharing.take_notes()])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
@@ -275,7 +287,7 @@ class JobRun:
             return failure
         attempt = self._attempt.attempt
         run = attempt.lease.run
-        notes = [note for death in deaths_of(run) or deaths_of(run, reading=True) for note in death]
+        notes = [note for death in deaths_of(run) or deaths_in_reading(run) for note in death]
         note = min(notes, key=lambda note: note.rows, default=None)
         if note is None:
             return failure

@@ -304,6 +304,11 @@ def has_dead_actors(operator: PhysicalOperator) -> bool:
     return any(actor._get_local_state() == _DEAD for actor in pool._running_actors)
 
 
+def has_results(operator: PhysicalOperator) -> bool:
+    """Return whether an actor of an operator has finished a call."""
+    return isinstance(operator, ActorPoolMapOperator) and operator.metrics.num_tasks_finished > 0
+
+
 class TimedBundling(RebundlingStrategy):
     """Bundles blocks for a task until they have enough rows, or the first one is old enough. Ray
     asks it when a block arrives, and `start_late_bundle` at other times."""

@@ -107,7 +107,8 @@ def _shape(stage: Stage) -> Shape:
         memory = memory_quantity(several * memory_bytes(memory))
     custom = tuple((name, several * count) for name, count in stage.custom)
     sizes = several * stage.cpus, stage.gpus_of_pod, memory, custom
-    return *sizes, stage.accelerator, stage.pods, several, min(1.0, stage.gpus or 1.0)
+    part = 0.0 if stage.searches else min(1.0, stage.gpus or 1.0)
+    return *sizes, stage.accelerator, stage.pods, several, part
 
 
 def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:

@@ -54,6 +54,8 @@ class Stage:
     kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
     pods: int = 1
     per_pod: int = 1
+    searches: bool = False
+    """Whether the number of replicas on a GPU, up to `per_pod`, is measured."""
     prepares: bool = False
     """Whether its tasks prepare the inputs of the model of its step, which a pool computes."""
 
@@ -65,6 +67,8 @@ class Stage:
     @property
     def gpus_of_pod(self) -> int:
         """The GPUs of each pod. A replica with a part of a GPU has it on one GPU."""
+        if self.searches:
+            return 1
         per_device = Resources.model_construct(gpu=self.gpus).per_device
         return math.ceil(self.per_pod * math.ceil(self.gpus) / per_device) // self.pods
 
@@ -133,6 +137,7 @@ def _stage(step: Step) -> Stage:
             step.replicas or Replicas(),
             pods=step.model.pods if step.model else 1,
             per_pod=step.most_per_pod if resources.has_own_pods else 1,
+            searches=step.replicas_per_device == "auto",
         )
     return Stage(step.name, (step,), resources.cpu)
 

@@ -43,7 +43,10 @@ MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl"
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
-MUTABLE_OF_STEP = (*("batchSize", "replicas", "replicasPerPod", "resources", "dedupe", "cache"),)
+MUTABLE_OF_STEP = (
+    *("batchSize", "replicas", "replicasPerPod", "replicasPerDevice", "resources"),
+    *("dedupe", "cache"),
+)
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 

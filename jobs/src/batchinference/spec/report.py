@@ -217,6 +217,8 @@ class Report(SpecModel):
     batch_sizes: dict[str, int] = {}
     """The smallest batch size of each step with `batchSize: auto` and of each step whose batch size
     was reduced because memory ran out."""
+    replicas_per_device: dict[str, int] = {}
+    """How many replicas share a device, for each step with `replicasPerDevice: auto`."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
     encoding and storing rows (`write`). `STEP (preparation)` is the time in which tasks convert the

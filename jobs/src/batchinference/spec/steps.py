@@ -131,10 +131,12 @@ class Cache(SpecModel):
     """How to access the object store."""
 
 
-_POOL = ("batch_size", "replicas", "replicas_per_pod", "resources")
+_POOL = ("batch_size", "replicas", "replicas_per_pod", "replicas_per_device", "resources")
 """The fields about the processes of a step."""
 _SETTINGS = ("name", "when", "cascade", "dedupe", "cache", *_POOL)
 """The fields of a step that are no action."""
+MAX_SHARING = 4
+"""The maximum of `replicasPerDevice: auto` without `replicasPerPod`."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
 _CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
 """The kinds of steps that may have a condition: they add columns, or change rows one by one."""
@@ -208,6 +210,10 @@ class Step(SpecModel):
     replicas_per_pod: Annotated[int, Field(ge=1, le=64)] | None = None
     """Number of replicas in one pod, which has the CPUs, the memory and the devices of all of them.
     By default 1, or as many as share a GPU. Local runs ignore it."""
+    replicas_per_device: Literal["auto"] | None = None
+    """`auto` measures how many replicas are fastest on one GPU: it adds replicas while that makes
+    the GPU at least 10 % faster, up to `replicasPerPod`, which is 4 by default. For `gpu: 1`. For a
+    fixed number, set `gpu` to a part of a GPU instead."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
     dedupe: bool | None = None
@@ -305,17 +311,23 @@ class Step(SpecModel):
         raise refusal(f"'{field}' does not apply to this {kind} step. {fix}")
 
     def _check_sharing(self, resources: Resources, replicas: Replicas) -> None:
-        """Raise an error if replicas cannot share a pod as the step says."""
+        """Raise an error if replicas cannot share a pod or a device as the step says."""
+        several_pods = self.model is not None and self.model.pods > 1
+        engine = self.model is not None and not self.model.IN_PROCESS
         problem = ""
-        if self.replicas_per_pod is None:
-            return
-        if not resources.has_own_pods:
-            problem = "replicasPerPod: only steps that request gpu, memory or custom have pods"
-        elif self.model is not None and self.model.pods > 1:
-            problem = "replicasPerPod: a replica needs several pods. Remove it"
-        elif self.replicas_per_pod > replicas.max:
-            problem = f"replicasPerPod: {self.replicas_per_pod} is above replicas.max "
-            problem += f"({replicas.max}). Raise replicas.max or lower it"
+        if self.replicas_per_pod is not None:
+            if not resources.has_own_pods:
+                problem = "replicasPerPod: only steps that request gpu, memory or custom have pods"
+            elif several_pods:
+                problem = "replicasPerPod: a replica needs several pods. Remove it"
+            elif self.replicas_per_pod > replicas.max:
+                problem = f"replicasPerPod: {self.replicas_per_pod} is above replicas.max "
+                problem += f"({replicas.max}). Raise replicas.max or lower it"
+        if self.replicas_per_device is not None and not problem:
+            if resources.gpu != 1 or engine:
+                problem = "replicasPerDevice: auto is for gpu: 1 and models that are no engine"
+            elif self.most_per_pod < 2:
+                problem = "replicasPerDevice: there is only one replica. Raise replicas.max"
         if problem:
             raise refusal(problem)
 
@@ -323,7 +335,8 @@ class Step(SpecModel):
     def most_per_pod(self) -> int:
         """Return the number of replicas for which a pod has resources."""
         resources, replicas = self.resources or Resources(), self.replicas or Replicas()
-        return self.replicas_per_pod or min(resources.per_device, replicas.max)
+        default = MAX_SHARING if self.replicas_per_device else resources.per_device
+        return self.replicas_per_pod or min(default, replicas.max)
 
     def _check_no_pool(self, kind: str) -> None:
         for name in _POOL:
@@ -332,10 +345,9 @@ class Step(SpecModel):
 
     def _check_tasks(self, what: str) -> None:
         resources = self.resources or Resources()
-        requested = {
-            **{"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory},
-            **{"custom": resources.custom, "replicasPerPod": self.replicas_per_pod},
-        }
+        requested = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory,
+                     "custom": resources.custom, "replicasPerPod": self.replicas_per_pod,
+                     "replicasPerDevice": self.replicas_per_device}  # fmt: skip
         for field in (field for field, value in requested.items() if value):
             raise refusal(f"'{field}' is for a class, and {what}")
 

@@ -25,6 +25,7 @@ from batchinference.pipeline.ray_compat import (
     bundle_in_time,
     bundle_whole_calls,
     has_dead_actors,
+    has_results,
     keep_blocks,
     start_late_bundle,
 )
@@ -41,6 +42,10 @@ MAX_LOST = 3
 """If this many tasks are lost before any row is committed, the pass ends."""
 _LOST = (WorkerCrashed, OutOfMemory, NodeLost, DeviceFailed)
 """The causes for which the rows of a task are only missing."""
+
+
+MEASURED_SECONDS = 20.0
+"""Seconds from the first results of a measured step to the end of its pass."""
 
 
 class Failure(NamedTuple):
@@ -63,6 +68,10 @@ class ExecutionControl:
     """Returns whether it is known at which rows processes died in this pass."""
     stop: Callable[[], None] = lambda: None
     """Requests the processes of this pass to stop."""
+    measured: str | None = None
+    """The step whose number of replicas on a device is measured: the pass ends soon."""
+    measured_since: float | None = None
+    """When the step had its first results, by the monotonic clock."""
     draining: bool = False
     """Whether waiting work is dropped. Running tasks commit the results that they have."""
     given_up: bool = False
@@ -129,6 +138,9 @@ class ExecutionControl:
                 self.check()
             self.drain()
         self.stage = busy[-1] if busy else self.stage
+        since = self.measured_since
+        if since is not None and time.monotonic() - since >= MEASURED_SECONDS:
+            self.drain()
 
 
 @dataclass(frozen=True)
@@ -169,6 +181,10 @@ class ControlCallback(ExecutionCallback):
     def on_execution_step(self, executor: StreamingExecutor) -> None:
         states = list((executor._topology or {}).values())
         observed = self._execution
+        if observed.control.measured and observed.control.measured_since is None:
+            done = {_name(state.op.name, "", "") for state in states if has_results(state.op)}
+            if observed.control.measured in done:
+                observed.control.measured_since = time.monotonic()
         observed.control.on_step(busy_stages(states, observed.read, observed.write))
         if observed.control.draining or any(has_dead_actors(state.op) for state in states):
             _drop_waiting(states)  # the next pass has new actors

@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
@@ -52,6 +53,7 @@ from batchinference.pipeline.execution.resources import (
     memory_of,
     pool_size,
     read_retries,
+    replicas_per_device,
     selector,
     write_task_arguments,
 )
@@ -122,10 +124,11 @@ class DatasetExecution:
             rows=self.rules.rows,
             seconds=self.rules.small_commit_seconds,
         )
-        with errors_of_blocks(context, self.control.record_later), prompt_waits():
+        errors = errors_of_blocks(context, self.control.record_later)
+        with errors, prompt_waits(), self._one_device() as device:
             dataset = self._read(first)
             for stage in between:
-                dataset = self._add_stage(dataset, stage)
+                dataset = self._add_stage(dataset, stage, device)
             arguments = write_task_arguments(self.plan, last)
             at_once = None if last else writers(all_cpus(self.plan))
             dataset.write_datasink(self.sink(last), ray_remote_args=arguments, concurrency=at_once)
@@ -173,7 +176,22 @@ class DatasetExecution:
         )
         return dataset
 
-    def _add_stage(self, dataset: Dataset, stage: Stage) -> Dataset:
+    @contextmanager
+    def _one_device(self) -> Iterator[PlacementGroupSchedulingStrategy | None]:
+        """Reserve one device for the replicas of the step that is measured, if any."""
+        found = [stage for stage in self.plan.stages if stage.name == self.control.measured]
+        if not found:
+            yield None
+            return
+        group = ray.util.placement_group(**group_of_replicas(found[0], self.plan))
+        try:
+            yield PlacementGroupSchedulingStrategy(group)
+        finally:
+            ray.util.remove_placement_group(group)
+
+    def _add_stage(
+        self, dataset: Dataset, stage: Stage, device: PlacementGroupSchedulingStrategy | None
+    ) -> Dataset:
         plan = self.plan
         common: dict[str, Any] = {
             "batch_format": "pyarrow",
@@ -187,11 +205,20 @@ class DatasetExecution:
             # no larger calls: the rows of a slow input would wait for them
             task = _task(stage.name, self._segment([stage]))
             return dataset.map_batches(task, batch_size=None, **common)
-        return self._add_pool(dataset, stage, common)
+        return self._add_pool(dataset, stage, device, common)
 
-    def _add_pool(self, dataset: Dataset, stage: Stage, common: dict[str, Any]) -> Dataset:
+    def _add_pool(
+        self,
+        dataset: Dataset,
+        stage: Stage,
+        device: PlacementGroupSchedulingStrategy | None,
+        common: dict[str, Any],
+    ) -> Dataset:
         plan = self.plan
-        least, most = pool_size(stage, plan)
+        (least, most), placement = pool_size(stage, plan), placement_arguments(stage, plan, dataset)
+        if device is not None and stage.name == self.control.measured:
+            least = most = replicas_per_device(stage)
+            placement = {"ray_remote_args_fn": lambda: {"scheduling_strategy": device}}
         arguments = {
             **common,
             "num_gpus": stage.gpus or None,
@@ -200,7 +227,7 @@ class DatasetExecution:
             "memory": memory_of(stage, plan),
             "max_task_retries": TASK_RETRIES,
             "max_restarts": ACTOR_RESTARTS,
-            **placement_arguments(stage, plan, dataset),
+            **placement,
         }
         concurrency = concurrency_of_actors(stage, self._blocks_at_once(most))
         return dataset.map_batches(
@@ -455,6 +482,17 @@ def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str,
     group = partial(_create_group, bundles, selector(plan, plan.group_of(stage)))
     _disable_memory_detector(dataset)
     return {"num_gpus": 0, "num_cpus": bundle["CPU"], "ray_remote_args_fn": group}
+
+
+def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
+    """Return the arguments of a placement group with one device and all that its replicas need."""
+    nodes = selector(plan, plan.group_of(stage)) if plan.groups else None
+    number = replicas_per_device(stage)
+    needs = {"CPU": cpus_of(stage, plan), "memory": memory_of(stage, plan), **dict(stage.custom)}
+    kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
+    needs |= kind
+    bundle = {"GPU": 1.0, **{name: number * each for name, each in needs.items() if each}}
+    return {"bundles": [bundle], "bundle_label_selector": [nodes] if nodes else None}
 
 
 def _create_group(bundles: list[dict[str, float]], nodes: dict[str, str] | None) -> dict[str, Any]:

@@ -71,13 +71,21 @@ Result = TypeVar("Result")
 class Executor:
     """Runs an attempt: processes the missing rows of the input."""
 
-    def __init__(self, spec: BatchInferenceSpec, plan: Plan, prepared: AttemptRun) -> None:
+    def __init__(
+        self,
+        spec: BatchInferenceSpec,
+        plan: Plan,
+        prepared: AttemptRun,
+        measured: str | None = None,
+    ) -> None:
+        """`measured` is the step whose replicas are measured on one device, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.attempt.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
+            measured=measured,
         )
 
     @property

@@ -134,6 +134,11 @@ def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
     """Return the minimum and maximum number of actors of a pool. Pools for which the job requests
     only CPUs grow until they use all CPUs."""
     replicas = stage.replicas or Replicas()
+    if stage.searches and stage.gpus:  # so many replicas of each device have been chosen
+        chosen = replicas_per_device(stage)
+        least, most = (chosen * math.ceil(count / stage.per_pod)
+                       for count in (replicas.min, replicas.max))  # fmt: skip
+        return min(least, replicas.min), min(most, replicas.max)
     if stage.needs_pool:
         return replicas.min, replicas.max
     nodes, cpus = _nodes_for_pools(plan)
@@ -144,6 +149,11 @@ def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
         return pods_needed([*others, *(pools * size)], cpus) <= nodes
 
     return 1, next((size for size in range(int(nodes * cpus / sum(pools)), 1, -1) if fit(size)), 1)
+
+
+def replicas_per_device(stage: Stage) -> int:
+    """Return how many replicas share a GPU, whose part has four decimal places."""
+    return round(1 / stage.gpus)
 
 
 def _nodes_for_pools(plan: Plan) -> tuple[int, float]:

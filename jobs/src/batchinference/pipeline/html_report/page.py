@@ -128,7 +128,7 @@ def _subject(step: Step) -> str:
 
 def _resources(step: Step, report: Report) -> str:
     """Return the resources, the replicas and the batch size of a step as text."""
-    fields = {"batch_size", "replicas", "replicas_per_pod", "resources"}
+    fields = {"batch_size", "replicas", "replicas_per_pod", "replicas_per_device", "resources"}
     settings = step.model_dump(mode="json", by_alias=True, exclude_unset=True, include=fields)
     flat = settings.pop("resources", {}) | settings
     if isinstance(copies := flat.pop("replicas", None), dict):
@@ -138,6 +138,8 @@ def _resources(step: Step, report: Report) -> str:
     found = [f"{name} {value}" for name, value in flat.items()]
     if step.name in report.batch_sizes:
         found.append(f"ran with batches of {report.batch_sizes[step.name]}")
+    if step.name in report.replicas_per_device:
+        found.append(f"ran with {report.replicas_per_device[step.name]} replicas on a device")
     return ", ".join(found)
 
 

@@ -55,6 +55,7 @@ class RunNotes:
     """The measured time of each step."""
     retries: int = 0
     """Tasks that ran again because their process died."""
+    replicas_per_device: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -116,6 +117,7 @@ class ReportBuilder:
         """Report the notes of all attempts that have ended, and the bytes that Ray has spilled."""
         self._fields |= {
             "batchSizes": notes.batch_sizes,
+            "replicasPerDevice": notes.replicas_per_device,
             "steps": notes.steps,
             "retries": notes.retries,
             "notes": notes.notes,
@@ -254,6 +256,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     texts: dict[str, None] = {}
+    shared: dict[str, int] = {}
     peak, retries = 0, dict[float, int]()
     for step, text in notes:
         note = json.loads(text)
@@ -267,6 +270,8 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
         if "batch_size" in note:
             sizes[step].append(note["batch_size"])
             texts[_note_text(step, note)] = None
+        if "replicas_per_device" in note:
+            shared[step] = note["replicas_per_device"]
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     names = {**times, **counts}
     ordered = sorted(names, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
@@ -274,7 +279,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     errors = {step: found["cache_errors"] for step, found in counts.items()}
     texts |= {_cache_text(step, number): None for step, number in errors.items() if number}
     again = sum(retries.values())
-    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again)
+    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again, shared)
 
 
 def _cache_text(step: str, errors: int) -> str:

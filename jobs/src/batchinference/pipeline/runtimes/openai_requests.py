@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
+from uuid import uuid4
 
 from batchinference.openai_urls import path_of
 from batchinference.pipeline.json_texts import load_unique
@@ -15,6 +17,12 @@ _WITHOUT_EFFECT = {
     *("prompt_cache_key", "prompt_cache_retention"),
 }
 """Fields of OpenAI that do not change an answer. The model is the one of the step."""
+_RESPONSES = {
+    "/chat/completions": ("chatcmpl", "chat.completion", "choices"),
+    "/completions": ("cmpl", "text_completion", "choices"),
+    "/embeddings": ("embd", "list", "data"),
+}
+"""The beginning of the id of a response, its type, and the field of its results, by path."""
 
 
 def body_of(model: RequestModel, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,6 +42,20 @@ def check_fields(path: str, body: Mapping[str, Any], known: Collection[str]) -> 
     """Raise ValueError if a body has fields that have an effect and are not known."""
     if unknown := sorted(body.keys() - set(known) - _WITHOUT_EFFECT):
         raise ValueError(f"request: '{unknown[0]}' is not supported for {path}. Remove it")
+
+
+def response_to(
+    path: str, model: str, results: list[Any], prompt: int, made: int | None
+) -> dict[str, Any]:
+    """Return the response to a request with its results, the tokens of its prompt, and those that
+    were made; None for embeddings."""
+    prefix, kind, field = _RESPONSES[path]
+    usage = {"prompt_tokens": prompt, "total_tokens": prompt + (made or 0)}
+    return {
+        **{"id": f"{prefix}-{uuid4().hex}", "object": kind, "created": int(time.time())},
+        **{"model": model, field: results},
+        "usage": usage if made is None else {**usage, "completion_tokens": made},
+    }
 
 
 def path_of_row(model: RequestModel, row: Mapping[str, Any], default: str) -> str:

@@ -8,7 +8,7 @@ from batchinference.spec.models.generation import GeneratingModel
 
 _REPLACED = (
     *("prompt", "system", "messages", "images", "sampling", "details", "answer_schema", "repair"),
-    *("top_k", "adapter", "too_long", "max_input_tokens"),
+    *("top_k", "adapter", "too_long", "max_input_tokens", "return_full_text", "candidate_labels"),
 )
 """The fields whose values would be in a request."""
 

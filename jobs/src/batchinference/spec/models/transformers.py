@@ -19,7 +19,6 @@ from batchinference.spec.models.base import (
     TopK,
     check_revision,
 )
-from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.labels import LABELED, LabelModel
 from batchinference.spec.models.prompts import (
     Images,
@@ -27,9 +26,11 @@ from batchinference.spec.models.prompts import (
     Template,
     check_prompt,
 )
+from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_transformers
 from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.models.transformers_tasks import (
+    ANSWERING,
     CLASSIFICATION,
     EMBEDDING,
     FIELDS,
@@ -52,7 +53,7 @@ _NO_FLASH = (
 )
 
 
-class TransformersModel(GeneratingModel, WindowedModel, LabelModel):
+class TransformersModel(RequestModel, WindowedModel, LabelModel):
     """A model of the transformers library."""
 
     MEDIA: ClassVar[Mapping[str, str]] = {
@@ -135,11 +136,12 @@ class TransformersModel(GeneratingModel, WindowedModel, LabelModel):
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        return tuple(self.inputs.values()) if self.task in PADDED_TEXTS else ()
+        is_padded = self.task in PADDED_TEXTS and self.request is None
+        return tuple(self.inputs.values()) if is_padded else ()
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        if self.task not in TOKENIZED or self.too_long == "windows":
+        if self.task not in TOKENIZED or self.too_long == "windows" or self.request is not None:
             return ()
         return tuple(name for name in ("text", "text_pair") if name in self.inputs)
 
@@ -169,10 +171,16 @@ class TransformersModel(GeneratingModel, WindowedModel, LabelModel):
 
     @property
     def uses_texts(self) -> bool:
-        return self.generates
+        return self.generates or self.request is not None
+
+    @property
+    def needs_finite(self) -> bool:
+        return super().needs_finite and self.request is None
 
     @property
     def output_type(self) -> ColumnType | None:
+        if self.request is not None:
+            return "string"
         if self.has_labels:
             return "string" if self.score_output else self.result_type
         return self.answer_type if self.generates else self.result_type
@@ -193,7 +201,9 @@ class TransformersModel(GeneratingModel, WindowedModel, LabelModel):
                 message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'. "
                 message += "Remove it, or change task"
                 raise refusal(message)
-        if self.task in GENERATION:
+        if self.request is not None or self.request_url is not None:
+            self._check_request()
+        elif self.task in GENERATION:
             self._check_prompt()
         else:
             self._check_inputs()
@@ -209,6 +219,12 @@ class TransformersModel(GeneratingModel, WindowedModel, LabelModel):
         if self.attention == "flash_attention_2" and self.dtype == "float32":
             raise refusal(_NO_FLASH)
         return self
+
+    def _check_request(self) -> None:
+        if self.task not in ANSWERING:
+            message = f"'request' is for {describe_tasks(ANSWERING)}, not for '{self.task}'"
+            raise refusal(message)
+        self.check_request()
 
     def _check_inputs(self) -> None:
         known = INPUTS[self.task]

@@ -77,6 +77,8 @@ ZERO_SHOT = (*_ZERO_SHOT_CLASSIFICATION, "zero-shot-object-detection")
 PADDED_TEXTS = ("feature-extraction", "text-classification", "fill-mask", "token-classification")
 TOKENIZED = ("feature-extraction", "text-classification")
 """Tasks whose texts can be converted to tokens before the model is there."""
+ANSWERING = ("text-generation", "feature-extraction")
+"""Tasks that answer requests of the OpenAI API."""
 WINDOWED = (
     *("feature-extraction", "text-classification", "token-classification"),
     "zero-shot-classification",

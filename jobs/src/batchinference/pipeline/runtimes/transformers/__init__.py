@@ -19,6 +19,10 @@ def load_transformers(model: TransformersModel, device: Device) -> Runtime:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if model.request is not None:
+        from batchinference.pipeline.runtimes.transformers.requests import RequestRuntime
+
+        return RequestRuntime(model, device)
     if model.task in GENERATION:
         from batchinference.pipeline.runtimes.transformers.generation import GenerationRuntime
 

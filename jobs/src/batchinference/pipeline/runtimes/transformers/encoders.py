@@ -78,6 +78,10 @@ class EncoderRuntime:
             return labels(results @ self._labels.T, self._spec.candidate_labels)
         return results.numpy()
 
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text. For models of texts."""
+        return self._prepare.lengths(texts) if isinstance(self._prepare, TextInput) else []
+
     def _results(
         self, inputs: Batch, windows: Windows | None, prepared: Prepared | None
     ) -> np.ndarray:

@@ -62,6 +62,22 @@ class GenerationRuntime:
             new_tokens = min(new_tokens, room_for_answer(positions_of(self._model) or new_tokens))
         self._prompts.reserve(new_tokens if self._continues else 0)
 
+    def with_sampling(self, sampling: dict[str, Any], *, chat: bool) -> GenerationRuntime:
+        """Return a runtime of the same model with other parameters. Without `chat`, a text is never
+        a list of messages. Raises ModelLoad for a parameter that the library does not accept."""
+        other = copy.copy(self)
+        prompts = other._prompts = copy.copy(self._prompts)
+        if isinstance(prompts, TextPrompts):
+            prompts.is_chat = chat
+        padding = self._prompts.tokenizer.pad_token_id
+        other._sampling = sampling_of(sampling, self._model, padding)
+        return other
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the chat template takes texts in parts."""
+        return getattr(self._prompts, "takes_parts", True)
+
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         rows = list(rows_of(inputs))
         results: list[Any] = [None] * len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +41,7 @@ from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
 
 Row = dict[str, Any]
+_PROBE = "a text in a part"
 _SAMPLE = Image.new("RGB", (1, 1))
 
 
@@ -112,6 +114,7 @@ class TextPrompts:
         self._model = model
         self._template = ChatTemplate(self.tokenizer, model)
         self._template.check(model)
+        self.is_chat, self.takes_parts = self._template.exists, self._template.takes_parts
         # a truncated prompt would be a different request
         self._tokens = Tokens(self.tokenizer, model, network, "fail")
         has_encoder = network.config.is_encoder_decoder
@@ -151,7 +154,7 @@ class TextPrompts:
                 yield PromptBatch(group[numbers], tensors, [texts[number] for number in numbers])
 
     def _prompt(self, row: Row) -> str | list[Message]:
-        return prompt_of(self._model, row, {}, chat=self._template.exists)
+        return prompt_of(self._model, row, {}, chat=self.is_chat)
 
     def _text(self, number: int, row: Row, *, special: bool) -> str:
         """Return the text of a prompt, which may be cut."""
@@ -259,6 +262,14 @@ class ChatTemplate:
             prompt, tokenize=False, add_generation_prompt=True
         )
         return text
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether it writes the texts of a message that is a list of parts."""
+        with suppress(Exception):
+            text = self([{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
+            return _PROBE in text and "'text'" not in text
+        return False
 
     def _missing(self) -> str:
         return f"model '{self._source}' has no chat template"

@@ -241,6 +241,11 @@ class TextInput:
             count_tokens(int(rows[0]), read=tokens_in(tensors))
             yield rows, tensors
 
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text."""
+        special = self._tokenizer.num_special_tokens_to_add(pair=False)
+        return [special + self._tokens.limit.length(text) for text in texts]
+
     def divided(self, inputs: Batch) -> tuple[Batch, Windows | None]:
         """Return the windows of long texts as inputs. For a pair, the longer text is divided.
         Return the inputs themselves if texts are not divided."""

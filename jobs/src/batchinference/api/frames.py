@@ -128,7 +128,7 @@ def _check_index(index: pd.Index) -> None:
         names = ", ".join(str(name) for name in index.names if name is not None)
         raise _refused(
             f"the index of the DataFrame{f' ({names})' if names else ''} would be lost. Write "
-            "data.reset_index() to keep it as a column, or data.reset_index(drop=True)"
+            "data.reset_index(drop=True), or data.reset_index() to keep it as a column"
         )
 
 

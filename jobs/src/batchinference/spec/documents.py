@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.composer import ComposerError
 from yaml.error import MarkedYAMLError
+from yaml.parser import ParserError
+from yaml.scanner import ScannerError
 
-from batchinference.spec.expression import parse_expression
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, problems_of, type_name
+from batchinference.spec.yaml_fixes import repair
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -35,6 +36,7 @@ _YAML_HINTS = {
         ),
         ". Put a text that begins with a sign, such as * @ % > or !, in quotes",
     ),
+    "undefined alias": ". Put a text that begins with * in quotes",
     "unexpected end of stream": ". Add the quote that is missing at the end of a text",
     "expected ',' or ']'": ". Add the ']' or ',' that is missing before it",
     "expected ',' or '}'": ". Add the '}' or ',' that is missing before it",
@@ -44,10 +46,6 @@ _YAML_HINTS = {
 """Parts of PyYAML error messages, and the fixes that are added to these messages."""
 
 
-_EXPRESSION = re.compile(
-    r"(\w+): ?([^\W\d]\w*(?: not)?(?: in \[|\()[^{}\"]*?[\])][^,{}\"]*)(?=[,}])"
-)
-"""A value within {...} that has a comma in brackets, and its name."""
 MAX_VALUES = 1_000_000
 """Maximum number of values in a YAML text, with those that aliases repeat."""
 
@@ -118,11 +116,15 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
 def _load(text: str) -> list[Any]:
     """Return the non-empty documents of a YAML stream. Raises SpecError."""
     try:
-        found = [document for document in yaml.load_all(text, _Loader) if document is not None]
+        found = _documents_of(text)
         _check_repetitions(found, {})
         return found
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError([Problem("", f"not valid YAML: {_reason(error, text)}")]) from None
+
+
+def _documents_of(text: str) -> list[Any]:
+    return [document for document in yaml.load_all(text, _Loader) if document is not None]
 
 
 def _check_repetitions(value: Any, known: dict[int, int]) -> int:
@@ -150,22 +152,19 @@ def _reason(error: Exception, text: str) -> str:
     if error.context == "while scanning a quoted scalar":
         mark = error.context_mark  # where the text begins, not where the file ends
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    if _is_syntax(error) and (fix := repair(text, error, _documents_of)):
+        return fix
     reason = _indentation(error, text) or error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
-    return place + reason + (_quoted_expression(text, mark) or next(hints, ""))
+    return place + reason + next(hints, "")
 
 
-def _quoted_expression(text: str, mark: Any) -> str:
-    """Return the fix for an expression within {...}, which YAML ends at a comma."""
-    line = text.splitlines()[mark.line] if mark and mark.line < text.count("\n") else ""
-    for found in _EXPRESSION.finditer(line[:2048]):
-        if found.start(2) <= mark.column < found.end(2):
-            try:
-                parse_expression(found[2])
-            except ValueError:
-                return ""
-            return f". Write the expression in quotes: {found[1]}: {json.dumps(found[2])}"
-    return ""
+def _is_syntax(error: MarkedYAMLError) -> bool:
+    """Return whether the text of a line may be repaired."""
+    problem = error.problem or ""
+    is_syntax = isinstance(error, ScannerError | ParserError | ComposerError)
+    is_syntax = is_syntax or problem == "found unhashable key"
+    return is_syntax and r"'\t'" not in problem and "escape character" not in problem
 
 
 def _indentation(error: MarkedYAMLError, text: str) -> str:

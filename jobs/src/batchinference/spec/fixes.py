@@ -164,11 +164,18 @@ def parameter_fix(value: object) -> str:
 
 
 def _name_fix(value: object, sign: str) -> str:
+    name = label_name(value, sign)
+    is_digit = bool(re.match("[^A-Za-z]*[0-9]", _plain(value)))
+    return f". {'Begin it with a letter: write' if is_digit else 'Write'} {name}" if name else ""
+
+
+def label_name(value: object, sign: str = "-") -> str:
     """Return a name with `sign` in place of other signs; empty if the value is no name."""
-    if not re.fullmatch(r"[\w .-]{1,40}", _plain(value), re.ASCII):
+    text = _plain(value)
+    if not re.fullmatch(r"[\w .@#%&*!/-]{1,40}", text, re.ASCII):
         return ""
-    name = re.sub("[^a-z0-9]+", sign, _plain(value).lower()).strip(sign)
-    return f". Write {name}" if name[:1].isalpha() else ". Begin it with a letter"
+    name = re.sub("[^a-z0-9]+", sign, text.lower()).strip(sign)
+    return name if name[:1].isalpha() else f"run{sign}{name}" if name else ""
 
 
 def memory_fix(value: object) -> str:
@@ -296,7 +303,8 @@ def module_fix(value: object) -> str:
     text = value.strip() if isinstance(value, str) else ""
     if text.startswith("lambda"):
         return ". Put a function into a file such as steps.py, and write steps:NAME"
-    path, colon, name = text.removeprefix("./").removesuffix("()").rpartition(":")
+    bare = re.sub(" *: *", ":", text)
+    path, colon, name = bare.removeprefix("./").removesuffix("()").rpartition(":")
     if not colon and re.fullmatch(r"\w+(/\w+)*\.py", name):
         return f". Write {name.removesuffix('.py').replace('/', '.')}:NAME"
     if not colon and re.fullmatch(r"\w+(\.\w+)*", name):

@@ -141,8 +141,10 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
         public_names = [known for known in names if not known.startswith("_")]
         only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
-        where = " at its top level" if top in {*_nested_names(tree)} else ""
-        raise ModelLoad(f"step '{step}': '{path}': {file.name} has no '{top}'{where}{only}{fix}")
+        missing = f"has no '{top}'{only}{fix}"
+        if outer := _outer_of(top, tree):
+            missing = f"defines '{top}' within {outer}. Move it to the top level"
+        raise ModelLoad(f"step '{step}': '{path}': {file.name} {missing}")
 
 
 def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
@@ -225,11 +227,15 @@ def _inner_nodes(tree: ast.Module) -> Iterator[ast.AST]:
             yield from (inner for part in node.body for inner in ast.walk(part))
 
 
-def _nested_names(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of functions and classes within others."""
-    for node in _inner_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
+def _outer_of(name: str, tree: ast.Module) -> str:
+    """Return the function or class within which a name is defined, with the line; empty if it is in
+    none."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    for outer in (node for node in ast.walk(tree) if isinstance(node, kinds)):
+        for inner in outer.body:
+            if isinstance(inner, kinds) and inner.name == name:
+                return f"'{outer.name}' (line {inner.lineno})"
+    return ""
 
 
 def _names(tree: ast.Module) -> dict[str, None] | None:

@@ -25,7 +25,8 @@ _CLOSING = {"[": "]", "{": "}"}
 _SIGNS = "*@%>!&|`"
 """Signs with which a plain value cannot begin."""
 _VALUE = re.compile(
-    r"(?:(\w+): +)?((?:\{\{.*?\}\}|\bin \[[^\[\]]*\]|\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\[\]{},'\"(])+)"
+    r"(?:(\w+): +)?"
+    r"((?:\{\{.*?\}\}|\bin \[[^\[\]]*\]|\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\[\]{},'\"(])+)"
 )
 """A value within brackets, and its name."""
 Load = Callable[[str], object]

@@ -97,6 +97,11 @@ class AnswerSchema(SpecModel):
         if isinstance(value, dict) and isinstance(value.get("fields"), dict):
             name = next(iter(value["fields"]), "NAME")
             raise schema_error(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
+        if isinstance(value, dict) and value.keys().isdisjoint(("fields", "jsonSchema")):
+            if "properties" in value or not all(isinstance(kind, str) for kind in value.values()):
+                raise schema_error("it has neither fields nor jsonSchema. Write jsonSchema: {...}")
+            fields = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in value.items())
+            raise schema_error(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
         return value
 
     @model_validator(mode="after")

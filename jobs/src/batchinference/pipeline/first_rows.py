@@ -148,7 +148,8 @@ def described(gate: Gate, rows: Sequence[Row]) -> str:
     if holds is not True:
         raise GateFailed(
             f"spec.gate expects {gate.expect}, but {found}. No further rows were computed. Correct "
-            "the steps; or change gate.expect and run the job again: it resumes with these rows"
+            "the steps and start over with --restart (on a cluster, write.mode: overwrite); or "
+            "change gate.expect and run the job again: it resumes with these rows"
         )
     return f"gate: {found}"
 

@@ -16,7 +16,7 @@ from batchinference.spec.expression import (
 )
 from batchinference.spec.expression_fixes import ROWS, translated
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.problems import Problem, did_you_mean
+from batchinference.spec.problems import Problem, closest, did_you_mean
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteNumbered
@@ -29,13 +29,24 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     """Yield the problems with the columns that steps and the output use.
 
     The columns after a step with user code are unknown. Missing columns are not detected from
-    there until the next step that selects columns.
+    there until the next step that selects columns, which may have misspelled them.
     """
     made: list[str] = []
+    selection: dict[str, str] = {}
     for index, step in enumerate(spec.steps):
+        path = f"spec.steps[{index}].{to_alias(step.kind)}"
         fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
-        for message in _step_problems(step, columns, made, fields):
-            yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
+        for message in _own_problems(step, columns, made):
+            yield Problem(path, message)
+        for column in sorted(set(step.facts.reads) - set(columns)) if columns is not None else ():
+            near = None if column in selection else closest(column, selection)
+            if near is not None:
+                what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
+                yield Problem(selection[near], f"{what}; did you mean '{column}'?")
+            else:
+                yield Problem(path, _missing_column(step, column, columns, fields))
+        if columns is None:
+            selection = dict.fromkeys(step.facts.selects or (), path)
         columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
@@ -80,16 +91,10 @@ def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
     }
 
 
-def _step_problems(
-    step: Step, columns: list[str] | None, made: list[str], fields: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield the problems with the columns that a step reads and adds. `made` are those of earlier
-    steps, and `fields` those of their results."""
+def _own_problems(step: Step, columns: list[str] | None, made: list[str]) -> Iterator[str]:
+    """Yield the problems with the columns that a step adds. `made` are those of earlier steps."""
     yield from _reserved_names(step)
     yield from _name_conflicts(step, columns or (), made)
-    if columns is not None:
-        for column in sorted(set(step.facts.reads) - set(columns)):
-            yield _missing_column(step, column, columns, fields)
 
 
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
@@ -221,12 +226,10 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
 
 def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping[str, str]) -> str:
     expressions = list(step.facts.expressions)
-    has_results = bool(step.facts.adds)
-    fix = (
-        _fix_of_expression(column, columns, expressions, has_results=has_results)
-        if expressions
-        else ""
-    )
+    fix = _fix_of_file(columns)
+    if not fix and expressions:
+        has_results = bool(step.facts.adds)
+        fix = _fix_of_expression(column, columns, expressions, has_results=has_results)
     if not fix and column in step.facts.adds and expressions:
         fix = f". '{column}' is a result of this step. Compute from it in a later step"
     if not fix and column in fields:
@@ -266,15 +269,24 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return False
 
 
+def _fix_of_file(columns: list[str]) -> str:
+    """Return the fix of columns that look like a line of a CSV file which is read wrongly."""
+    if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
+        return ". Use one of them. If the file has no header, set read.options.columnNames"
+    if len(columns) != 1:
+        return ""
+    if columns[0].startswith("#"):
+        return ". Set read.options.comment to '#'"
+    signs = [sign for sign in ",;\t|" if sign in columns[0]]
+    return f". Set read.options.delimiter to {signs[0]!r}" if signs else ""
+
+
 def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
     known = ", ".join(columns) or "none"
     if not fix and is_part_of_column(column) and root_of(column) in columns:
         fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
     if not fix and re.search(r"[-(%*+/<>=]", column):
         fix = ". Compute it in a step addColumns, and name the new column"
-    if not fix and any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
-        fix = ". Use one of them. If the file has no header, set read.options.columnNames"
-    if not fix and len(columns) == 1 and columns[0].startswith("#"):
-        fix = ". Set read.options.comment to '#'"
+    fix = fix or _fix_of_file(columns)
     fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
     return f"{what}, but the columns here are {known}{fix}"

@@ -6,9 +6,8 @@ import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ACCELERATOR
+from batchinference.spec.base import ACCELERATOR, refusal
 
 RAY_NAMES = (
     *("K80", "P4", "P100", "V100", "T4", "A10G", "L4", "L40S", "RTX-PRO-6000"),
@@ -42,7 +41,7 @@ _EXPECTED = "expected letters, digits, '-', '_' and '.', a letter or digit at bo
 
 def _check_resource_name(name: str) -> str:
     if not re.fullmatch(ACCELERATOR, name):
-        raise PydanticCustomError("resource_name", _EXPECTED, {})
+        raise refusal(_EXPECTED)
     return name
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import refusal
 
 USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
 """Arguments of user code may contain secrets. Other fields contain none. They only name the
@@ -20,7 +21,7 @@ _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
 def check_json_value(value: Any) -> Any:
-    """Return the value. Raises PydanticCustomError if JSON cannot represent it.
+    """Return the value. Raises a refusal if JSON cannot represent it.
 
     A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys, lists
     that contain themselves, and aliases, whose values are repeated.
@@ -31,31 +32,27 @@ def check_json_value(value: Any) -> Any:
 
 def _check_nested(value: Any, depth: int, numbers: Iterator[int]) -> None:
     if depth > MAX_DEPTH:
-        raise _error(f"nested more than {MAX_DEPTH} levels deep")
+        raise refusal(f"nested more than {MAX_DEPTH} levels deep")
     if next(numbers) > MAX_BYTES:  # each value has at least a byte
-        raise _error(f"at most {MAX_BYTES} bytes as JSON. Put them into a file")
+        raise refusal(f"at most {MAX_BYTES} bytes as JSON. Put them into a file")
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise _error("a key must be a text. Put it in quotes")
+        raise refusal("a key must be a text. Put it in quotes")
     if isinstance(value, dict | list):
         for child in value.values() if isinstance(value, dict) else value:
             _check_nested(child, depth + 1, numbers)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise _error("JSON has no such number")
+        raise refusal("JSON has no such number")
     elif not isinstance(value, str | int | float | None):
-        raise _error("JSON has no such value. Write a date in quotes")
-
-
-def _error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("argument", "{message}", {"message": message})
+        raise refusal("JSON has no such value. Write a date in quotes")
 
 
 def check_json_size(values: _Values) -> _Values:
-    """Return the values. Raises PydanticCustomError if they are too large as JSON.
+    """Return the values. Raises a refusal if they are too large as JSON.
 
     The operator keeps all jobs in memory, and a CRD cannot limit the size of arbitrary values.
     """
     if (size := len(json.dumps(values))) > MAX_BYTES:
-        raise _error(f"at most {MAX_BYTES} bytes as JSON, here are {size}. Put them into a file")
+        raise refusal(f"at most {MAX_BYTES} bytes as JSON, here are {size}. Put them into a file")
     return values
 
 

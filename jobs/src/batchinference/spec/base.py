@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, LiteralString
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel, to_snake
@@ -54,6 +55,24 @@ DEVICE_KIND = "^[a-z][a-z0-9]*$"
 START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
 
 
+def refusal(message: str, kind: LiteralString = "refused") -> PydanticCustomError:
+    """Return the error of a validator, with a message for the author of the document."""
+    return PydanticCustomError(kind, "{message}", {"message": message})
+
+
+def accepted_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Return the validator of a text that `parse` accepts, and refuses with a ValueError."""
+
+    def check(text: str) -> str:
+        try:
+            parse(text)
+        except ValueError as error:
+            raise refusal(str(error)) from None
+        return text
+
+    return AfterValidator(check)
+
+
 def without_credentials(pattern: str) -> dict[str, Any]:
     """Return the CEL rule that a text does not match the pattern of an address with credentials.
 
@@ -68,9 +87,7 @@ def without_credentials(pattern: str) -> dict[str, Any]:
 
 def _check_unique(names: list[str]) -> list[str]:
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise PydanticCustomError(
-            "twice", "'{name}' is named twice. Remove one of them", {"name": duplicates[0]}
-        )
+        raise refusal(f"'{duplicates[0]}' is named twice. Remove one of them")
     return names
 
 
@@ -84,9 +101,8 @@ def keyed(key: str, most: int, *more: str) -> tuple[Any, Any]:
     def check(items: list[Any]) -> list[Any]:
         found = [tuple(getattr(item, to_snake(each)) for each in keys) for item in items]
         if repeated := [each for each in found if found.count(each) > 1]:
-            message = "two items have the {key} '{value}'. Remove one of them"
-            context = {"key": " and ".join(keys), "value": " ".join(map(str, repeated[0]))}
-            raise PydanticCustomError("twice", message, context)
+            name, value = " and ".join(keys), " ".join(map(str, repeated[0]))
+            raise refusal(f"two items have the {name} '{value}'. Remove one of them")
         return items
 
     extra: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}

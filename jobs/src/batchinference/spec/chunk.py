@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.models.base import Revision, Source, check_revision
 from batchinference.spec.step_facts import Place, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -56,16 +55,12 @@ class Chunk(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if 2 * self.overlap > self.size:
-            raise _error(f"{_TOO_MUCH} ({self.overlap} of {self.size}). Use at most half")
+            raise refusal(f"{_TOO_MUCH} ({self.overlap} of {self.size}). Use at most half")
         has_tokenizer = self.tokenizer is not None
         if has_tokenizer != (self.unit == "tokens") or (self.revision and not has_tokenizer):
-            raise _error(_NO_TOKENIZER)
+            raise refusal(_NO_TOKENIZER)
         if self.column in (INDEX, START, END):
-            raise _error(_OWN_COLUMN)
+            raise refusal(_OWN_COLUMN)
         if self.tokenizer is not None:
             check_revision(self.tokenizer, self.revision)
         return self
-
-
-def _error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("chunk", "{message}", {"message": message})

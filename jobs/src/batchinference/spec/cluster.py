@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName
-from batchinference.spec.base import (
-    DNS_SUBDOMAIN,
-    START_VALUE,
-    SpecModel,
-    Unique,
-    keyed,
-)
+from batchinference.spec.base import DNS_SUBDOMAIN, START_VALUE, SpecModel, Unique, keyed, refusal
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.fixes import above_max
 from batchinference.spec.limits import Limits
@@ -42,7 +35,7 @@ MAX_GRACE_SECONDS = 60
 
 def _check_grace(duration: str) -> str:
     if seconds_of(duration) > MAX_GRACE_SECONDS:
-        raise PydanticCustomError("grace", "expected at most {most}s", {"most": MAX_GRACE_SECONDS})
+        raise refusal(f"expected at most {MAX_GRACE_SECONDS}s")
     return duration
 
 
@@ -64,8 +57,8 @@ clients to connect to the node."""
 
 def _check_start_option(name: str) -> str:
     if name not in RAY_START_OPTIONS:
-        message = "not an option of `ray start` that a job may set. Use one of {known}"
-        raise PydanticCustomError("start_option", message, {"known": ", ".join(RAY_START_OPTIONS)})
+        known = ", ".join(RAY_START_OPTIONS)
+        raise refusal(f"not an option of `ray start` that a job may set. Use one of {known}")
     return name
 
 
@@ -120,9 +113,7 @@ class Workers(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Workers:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise PydanticCustomError(
-                "workers", "{message}", {"message": above_max(self.min, self.max)}
-            )
+            raise refusal(above_max(self.min, self.max))
         return self
 
 

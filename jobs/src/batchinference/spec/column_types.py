@@ -12,9 +12,8 @@ import zoneinfo
 from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, accepted_by, refusal
 
 MAX_DEPTH = 32
 MAX_DIGITS = 76
@@ -134,23 +133,15 @@ def _next(tokens: list[str], expected: str | None = None) -> str:
     return text
 
 
-def _check_type(text: str) -> str:
-    try:
-        parse_type(text)
-    except ValueError as error:
-        raise PydanticCustomError("column_type", "{reason}", {"reason": str(error)}) from None
-    return text
-
-
 def _check_zone(text: str) -> str:
     if not _is_zone(text):
         message = "there is no such time zone. Use a name such as UTC or Europe/Berlin, or +01:00"
-        raise PydanticCustomError("time_zone", message, {})
+        raise refusal(message)
     return text
 
 
 TimeZone = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_zone)]
-TypeText = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_check_type)]
+TypeText = Annotated[str, Field(min_length=1, max_length=2048), accepted_by(parse_type)]
 ColumnTypes = Annotated[dict[ColumnName, TypeText], Field(min_length=1, max_length=256)]
 """Types by the name of the column."""
 

@@ -26,26 +26,33 @@ MAX_COUNTED = 1000
 """The maximum result when missed times are counted."""
 
 
+def zone_of(name: str) -> ZoneInfo:
+    """Return a time zone. Raises ValueError if it is unknown."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        near = (known for known in sorted(available_timezones()) if known.endswith(f"/{name}"))
+        written = next(near, "a name of the IANA database such as Europe/Berlin")
+        raise ValueError(f"there is no such time zone. Write {written}") from None
+
+
+def check_schedule(schedule: str) -> None:
+    """Raise ValueError if a schedule is invalid."""
+    try:
+        CronSim(schedule, datetime.now(UTC))
+    except CronSimError as error:
+        problem = str(error).removeprefix("Bad ")
+        fix = _FIELDS.get(problem, "Correct it")
+        raise ValueError(f"the {problem} is invalid. {fix}") from None
+
+
 class Cron:
     """A cron schedule. All times are in UTC."""
 
     def __init__(self, schedule: str, zone: str) -> None:
-        """Parse a schedule. Raises ValueError if the schedule or the time zone is invalid."""
-        try:
-            self.zone = ZoneInfo(zone)
-        except (KeyError, ValueError, OSError):
-            near = (name for name in sorted(available_timezones()) if name.endswith(f"/{zone}"))
-            known = "Use a name of the IANA database such as Europe/Berlin"
-            fix = next((f"Write {name}" for name in near), known)
-            raise ValueError(f"the timeZone '{zone}' is unknown. {fix}") from None
-        self._schedule = schedule
-        try:
-            CronSim(schedule, datetime.now(UTC))
-        except CronSimError as error:
-            problem = str(error).removeprefix("Bad ")
-            fix = _FIELDS.get(problem, "Correct it")
-            text = f"the schedule '{schedule}' is invalid in its {problem}. {fix}"
-            raise ValueError(text) from None
+        """Raises ValueError if the schedule or the time zone is invalid."""
+        check_schedule(schedule)
+        self.zone, self._schedule = zone_of(zone), schedule
 
     def times(self, after: datetime) -> Iterator[datetime]:
         """Yield the scheduled times after `after`, in order and without duplicates."""

@@ -8,10 +8,9 @@ from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
-from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, without_credentials
+from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, refusal, without_credentials
 from batchinference.spec.uris import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
@@ -54,11 +53,10 @@ def _check_no_password(url: str) -> str:
     if _PASSWORD.search(url) or any(
         _SECRET.search(name) or names_credential(name) for name in names
     ):
-        raise PydanticCustomError(
-            HIDDEN,
+        raise refusal(
             "a password does not belong in the file. Store the whole address in a Secret, pass it "
             "in cluster.env and name the variable in urlEnv",
-            {},
+            HIDDEN,
         )
     return url
 
@@ -73,7 +71,7 @@ DatabaseUrl = Annotated[
 def _check_http(url: object) -> object:
     if not (isinstance(url, str) and re.match(HTTP_URL, url)):
         message = "expected the address of a server: http://HOST:PORT or https://HOST:PORT"
-        raise PydanticCustomError(HIDDEN, message, {})
+        raise refusal(message, HIDDEN)
     return url
 
 
@@ -92,7 +90,7 @@ class Addressed(SpecModel):
     @model_validator(mode="after")
     def _check_address(self) -> Self:
         if (self.url is None) == (self.url_env is None):
-            raise PydanticCustomError("database_url", _ONE_ADDRESS, {})
+            raise refusal(_ONE_ADDRESS)
         return self
 
 
@@ -128,18 +126,15 @@ def names_class(name: str) -> bool:
 
 def _check_property_name(name: str) -> str:
     if names_class(name):
-        raise PydanticCustomError(
-            "catalog_class",
+        raise refusal(
             "a property that names a class to import could run any code. Use the catalogs and file "
-            "systems of pyiceberg, or name the class in pyiceberg's own configuration",
-            {},
+            "systems of pyiceberg, or name the class in pyiceberg's own configuration"
         )
     if _SECRET.search(name):
-        raise PydanticCustomError(
-            HIDDEN,
+        raise refusal(
             "a secret does not belong in the file: pyiceberg reads it from the environment "
             "variable PYICEBERG_CATALOG__NAME__PROPERTY, which cluster.env fills from a Secret",
-            {},
+            HIDDEN,
         )
     return name
 
@@ -206,7 +201,7 @@ class CatalogTable(SpecModel):
     @model_validator(mode="after")
     def _check_names(self) -> CatalogTable:
         if "." not in self.table:
-            raise PydanticCustomError("iceberg_table", _NO_NAMESPACE, {})
+            raise refusal(_NO_NAMESPACE)
         if self.catalog.properties.get("warehouse", "").startswith("az://"):
-            raise PydanticCustomError("iceberg_warehouse", _WAREHOUSE, {})
+            raise refusal(_WAREHOUSE)
         return self

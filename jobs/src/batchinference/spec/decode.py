@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import ImageFields, SoundFields
@@ -73,7 +72,7 @@ class DecodeAudio(SoundFields, DecodeModel):
     @model_validator(mode="after")
     def _check_output(self) -> Self:
         if self.made == SAMPLE_RATE:
-            raise PydanticCustomError("audio_output", _NOT_THE_RATE, {})
+            raise refusal(_NOT_THE_RATE)
         return self
 
 

@@ -7,8 +7,8 @@ import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.spec.fixes import duration_fix, refuse_numbers
 
 PATTERN = "^([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
@@ -32,10 +32,9 @@ def duration_text(seconds: float) -> str:
 
 
 def check_not_zero(duration: str) -> str:
-    """Return the duration. Raises PydanticCustomError if it is zero."""
+    """Return the duration. Raises a refusal if it is zero."""
     if seconds_of(duration) == 0:
-        message = "expected a length of time above zero, such as 90s, 30m or 1h30m"
-        raise PydanticCustomError("duration", message, {})
+        raise refusal("expected a length of time above zero, such as 90s, 30m or 1h30m")
     return duration
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import refusal
 
 _LINE = "x" * 64
 """A text that every encoding of text supports. `idna` does not: it is for the names of hosts."""
@@ -15,8 +16,7 @@ def _check_encoding(encoding: str) -> str:
     try:
         _LINE.encode(encoding)
     except (LookupError, ValueError):
-        message = "Python knows no such encoding of text. Use one such as utf-8"
-        raise PydanticCustomError("encoding", message, {}) from None
+        raise refusal("Python knows no such encoding of text. Use one such as utf-8") from None
     return encoding
 
 

@@ -13,14 +13,14 @@ import keyword
 import re
 import tokenize
 import warnings
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
+from batchinference.spec.base import accepted_by
 from batchinference.spec.expression_fixes import translated
 
 FUNCTIONS = {
@@ -64,15 +64,6 @@ _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)
 _CLOSING = {"(": "')'", "[": "']'", "{": "'}'", "unterminated string": "quote"}
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
 """Python keywords that the language supports."""
-_LEAVES = (ast.Constant, ast.Name)
-_BRANCHES = (
-    *(ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.IfExp),
-    *(ast.Attribute, ast.Subscript),
-)
-_OPERATORS = (
-    *(ast.And, ast.Or, ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod),
-    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
-)
 
 
 def parse_expression(text: str) -> ast.expr:
@@ -114,10 +105,23 @@ def _checked_tree(text: str) -> ast.expr:
 def syntax_tree(text: str) -> ast.expr:
     """Return the syntax tree of an expression of Python that is not nested too deeply. Raises
     ValueError if it is none."""
-    parsed = _parse(text.strip())
-    if _depth(parsed) > MAX_DEPTH:
+    text = text.strip()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about invalid escapes such as \d
+            tree = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        place = _place(error, text)
+        raise ValueError(
+            f"not an expression: {error.msg} at {place}{_hint(text, error.msg)}"
+        ) from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
+    if _has_adjacent_texts(text):
+        raise ValueError("not an expression: two texts stand side by side")
+    if _depth(tree) > MAX_DEPTH:
         raise ValueError("not an expression: nested too deeply")
-    return parsed
+    return tree
 
 
 def _translation(text: str) -> str | None:
@@ -131,24 +135,21 @@ def _translation(text: str) -> str | None:
     is_chain = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in ast.walk(tree))
     if is_chain and _ASSIGNMENT.search(_TEXT.sub("", text)):
         return None  # such as x = n > 1
-    return translation if columns_of(tree) and not _has_bits(tree) else None
+    if not columns_of(tree) or any(map(_has_bits, ast.walk(tree))):
+        return None
+    return translation + _for_other_types(tree, text)
 
 
-def _has_bits(tree: ast.expr) -> bool:
-    """Return whether `and`, `or` and `not` are within arithmetic or have operands that are no
-    conditions: then `&`, `|` and `~` may have been meant for bits."""
-    for node in ast.walk(tree):
-        inner: list[ast.expr] = []
-        match node:
-            case ast.BoolOp(values=values):
-                inner = [value for value in values if _is_no_condition(value)]
-            case ast.UnaryOp(op=ast.Not(), operand=ast.Constant() | ast.BinOp()):
-                return True
-            case ast.Compare() | ast.BinOp():
-                parts = ast.iter_child_nodes(node)
-                inner = [part for part in parts if isinstance(part, ast.BoolOp)]
-        if inner:
-            return True
+def _has_bits(node: ast.AST) -> bool:
+    """Return whether `and`, `or` or `not` is within arithmetic or has an operand that is no
+    condition: then `&`, `|` or `~` may have been meant for bits."""
+    match node:
+        case ast.BoolOp(values=values):
+            return any(map(_is_no_condition, values))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return isinstance(operand, ast.Constant | ast.BinOp)
+        case ast.Compare() | ast.BinOp():
+            return any(isinstance(part, ast.BoolOp) for part in ast.iter_child_nodes(node))
     return False
 
 
@@ -158,21 +159,15 @@ def _is_no_condition(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant | ast.BinOp)
 
 
-def _parse(text: str) -> ast.expr:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about invalid escapes such as \d
-            parsed = ast.parse(text, mode="eval")
-    except SyntaxError as error:
-        place = _place(error, text)
-        raise ValueError(
-            f"not an expression: {error.msg} at {place}{_hint(text, error.msg)}"
-        ) from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
-    if _has_adjacent_texts(text):
-        raise ValueError("not an expression: two texts stand side by side")
-    return parsed.body
+def _for_other_types(tree: ast.expr, text: str) -> str:
+    """Return what to write if the column has another type than a translation assumes."""
+    match tree:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)):
+            return f", or {name} == 0 for a number"
+        case ast.Call(func=ast.Name(id="contains"), args=[column, item]) if " in " in text:
+            first = f"{ast.unparse(column)}[0] == {ast.unparse(item)}"
+            return f", or {first} for the first item of a list"
+    return ""
 
 
 def _has_adjacent_texts(text: str) -> bool:
@@ -225,13 +220,24 @@ class _FoldNegativeNumbers(ast.NodeTransformer):
         return ast.Constant(-number) if isinstance(node.op, ast.USub) else node
 
 
+def column_of(node: ast.AST) -> str | None:
+    """Return the column that NAME or col('NAME') reads; None for another part of an expression."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=name)]):
+            return str(name)
+    return None
+
+
 def columns_of(tree: ast.expr) -> set[str]:
     """Return the columns that an expression reads."""
-    nodes = list(ast.walk(tree))
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    functions = {id(call.func) for call in calls}
-    names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
-    return names | {column_of(call) for call in calls if is_column(call)}
+    functions = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return _columns(node for node in ast.walk(tree) if node not in functions)
+
+
+def _columns(nodes: Iterable[ast.AST]) -> set[str]:
+    return {name for name in map(column_of, nodes) if name is not None}
 
 
 @lru_cache(maxsize=1024)
@@ -246,16 +252,14 @@ def columns_read_by(text: str) -> frozenset[str]:
 
 def columns_with_items(tree: ast.expr) -> set[str]:
     """Return the columns of which an expression reads fields, items or the length."""
-    whole: list[ast.expr] = []
+    values: list[ast.expr] = []
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=value) | ast.Subscript(value=value):
-                whole.append(value)
+                values.append(value)
             case ast.Call(func=ast.Name(id="len"), args=[value]):
-                whole.append(value)
-    names = {node.id for node in whole if isinstance(node, ast.Name)}
-    calls = [node for node in whole if isinstance(node, ast.Call)]
-    return names | {column_of(call) for call in calls if is_column(call)}
+                values.append(value)
+    return _columns(values)
 
 
 def written(column: str) -> str:
@@ -272,71 +276,49 @@ def names_compared_in(text: str) -> set[str]:
     return {right.id for right in equal if isinstance(right, ast.Name)}
 
 
-def is_column(node: ast.Call) -> bool:
-    """Return whether a call is col('NAME'), for columns whose names are not identifiers."""
-    return isinstance(node.func, ast.Name) and node.func.id == "col"
-
-
-def column_of(node: ast.Call) -> str:
-    """Return NAME of a call col('NAME')."""
-    argument = node.args[0]
-    return str(argument.value) if isinstance(argument, ast.Constant) else ""
-
-
 def _check(node: ast.expr) -> None:
     """Raise ValueError if a node or one of its parts is not supported."""
-    known = isinstance(node, _LEAVES + _BRANCHES)
-    if not known or not all(isinstance(operator, _OPERATORS) for operator in _operators(node)):
-        raise _unsupported(node)
-    match node:
-        case ast.Constant():
-            _check_constant(node)
-        case ast.BoolOp():
-            _check_conditions(node)
-        case ast.Call():
-            _check_call(node)
-        case ast.Compare():
-            _check_comparison(node)
-        case ast.Subscript():
-            _check_key(node)
-    for part in _parts(node):
+    for part in _checked_operands(node):
         _check(part)
 
 
-def _operators(node: ast.expr) -> list[ast.AST]:
+def _checked_operands(node: ast.expr) -> list[ast.expr]:
+    """Return the operands of an operator. Raises ValueError if it is not supported."""
     match node:
+        case ast.BoolOp(values=values):
+            _check_conditions(values)
+            return values
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            return [operand]
+        case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.Mod(), right):
+            return [left, right]
         case ast.Compare():
-            return list(node.ops)
-        case ast.BoolOp() | ast.UnaryOp() | ast.BinOp():
-            return [node.op]
-    return []
+            return _compared(node)
+        case ast.IfExp(test, body, orelse):
+            return [test, body, orelse]
+    return _checked_parts(node)
 
 
-def _unsupported(node: ast.expr) -> ValueError:
-    fix = ". Use a python step" if isinstance(node, ast.BinOp) else ""
-    return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language{fix}")
-
-
-def _parts(node: ast.expr) -> list[ast.expr]:
-    """Return the operands of an expression, without function names and the lists of `in`."""
+def _checked_parts(node: ast.expr) -> list[ast.expr]:
+    """Return the arguments of a function, or the value whose field or item is read. Raises
+    ValueError if the node is not supported."""
     match node:
         case ast.Call():
+            _check_call(node)
             return node.args
-        case ast.Compare():
-            pairs = zip(node.ops, node.comparators, strict=True)
-            right = [operand for op, operand in pairs if not isinstance(op, ast.In | ast.NotIn)]
-            return [node.left, *right]
-        case ast.Subscript():
-            return [node.value]
-    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-
-
-def _check_constant(node: ast.Constant) -> None:
-    value = node.value
-    if not isinstance(value, bool | int | float | str | bytes | None):
-        raise _unsupported(node)
-    if isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise ValueError(f"an integer is at most {MAX_INTEGER}")
+        case ast.Subscript(value=value):
+            _check_key(node)
+            return [value]
+        case ast.Attribute(value=value):
+            return [value]
+        case ast.Constant(value=bool() | int() | float() | str() | bytes() | None as value):
+            if isinstance(value, int) and abs(value) > MAX_INTEGER:
+                raise ValueError(f"an integer is at most {MAX_INTEGER}")
+            return []
+        case ast.Name():
+            return []
+    fix = ". Use a python step" if isinstance(node, ast.BinOp) else ""
+    raise ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language{fix}")
 
 
 def _check_call(node: ast.Call) -> None:
@@ -355,12 +337,6 @@ def _check_call(node: ast.Call) -> None:
     for argument in node.args if name == "col" else node.args[1:]:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
             raise ValueError(f"the last argument of {name}() must be a string in quotes")
-
-
-def digits_of(node: ast.Call) -> int | None:
-    """Return DIGITS of a call round(NUMBER, DIGITS); None for round(NUMBER)."""
-    digits = node.args[1] if len(node.args) > 1 else None
-    return digits.value if isinstance(digits, ast.Constant) else None  # type: ignore[return-value]
 
 
 def _check_digits(nodes: list[ast.expr]) -> None:
@@ -403,22 +379,31 @@ def _check_key(node: ast.Subscript) -> None:
     )
 
 
-def _check_comparison(node: ast.Compare) -> None:
+def _compared(node: ast.Compare) -> list[ast.expr]:
+    """Return the operands of comparisons, without the lists of `in`. Raises ValueError."""
+    operands = [node.left]
     left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):
         if isinstance(operator, ast.In | ast.NotIn):
             _check_list(right)
-        elif isinstance(operator, ast.Is | ast.IsNot):
-            if not _is_none(right):
-                sign = "==" if isinstance(operator, ast.Is) else "!="
-                raise ValueError(f"'is' can only compare with None. Use '{sign}'")
-        elif _is_none(left) or _is_none(right):
-            raise ValueError("a comparison with None is never true. Use 'is None' or 'is not None'")
+        else:
+            _check_null(left, operator, right)
+            operands.append(right)
         left = right
+    return operands
 
 
-def _check_conditions(node: ast.BoolOp) -> None:
-    for value in node.values:
+def _check_null(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> None:
+    if isinstance(operator, ast.Is | ast.IsNot):
+        if not _is_none(right):
+            sign = "==" if isinstance(operator, ast.Is) else "!="
+            raise ValueError(f"'is' can only compare with None. Use '{sign}'")
+    elif _is_none(left) or _is_none(right):
+        raise ValueError("a comparison with None is never true. Use 'is None' or 'is not None'")
+
+
+def _check_conditions(values: Sequence[ast.expr]) -> None:
+    for value in values:
         if isinstance(value, ast.Constant) and not isinstance(value.value, bool | None):
             raise ValueError(
                 f"{value.value!r} is no condition, so it cannot be used with and or or"
@@ -432,23 +417,14 @@ def _check_list(node: ast.expr) -> None:
             raise ValueError(
                 "'in' needs a list of constants on its right. Write a list such as ['a', 'b']"
             )
-        _check_constant(element)
+        _check(element)
 
 
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def check_text(text: str, parse: Callable[[str], object]) -> str:
-    """Return a text that `parse` accepts. Raises PydanticCustomError with its ValueError."""
-    try:
-        parse(text)
-    except ValueError as error:
-        raise PydanticCustomError("expression", "{reason}", {"reason": str(error)}) from None
-    return text
-
-
 _Text = Annotated[str, Field(min_length=1, max_length=2048)]
-Expression = Annotated[_Text, AfterValidator(partial(check_text, parse=columns_read_by))]
-Condition = Annotated[_Text, AfterValidator(partial(check_text, parse=_check_reads_column))]
+Expression = Annotated[_Text, accepted_by(columns_read_by)]
+Condition = Annotated[_Text, accepted_by(_check_reads_column)]
 """An expression that reads a column."""

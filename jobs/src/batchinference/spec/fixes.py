@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import yaml
 from pydantic import BeforeValidator
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.text import counted
 
 _MODULE_WITH_DASH = re.compile(r"[\w.]+(?:-[\w.]+)+:[\w.]+")
@@ -89,8 +89,7 @@ def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidat
 
     def check(value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            context = {"message": f"expected {expected}{fix(value)}"}
-            raise PydanticCustomError("unit", "{message}", context)
+            raise refusal(f"expected {expected}{fix(value)}")
         return value
 
     return BeforeValidator(check)

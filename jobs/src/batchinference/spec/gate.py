@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import SpecModel, accepted_by, refusal
 from batchinference.spec.expression import (
-    check_text,
     columns_of,
     columns_read_by,
     parse_expression,
@@ -101,7 +99,7 @@ class Gate(SpecModel):
     expect: Annotated[
         str,
         Field(min_length=1, max_length=2048),
-        AfterValidator(lambda text: check_text(text, parse_expectation)),
+        accepted_by(parse_expectation),
     ]
     """What must be true of the rows that they become in the output: a condition on the functions
     count, fraction, mean, min and max of expressions in the language of `filter`, such as
@@ -110,7 +108,11 @@ class Gate(SpecModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.rows is None) == (self.percent is None):
-            message = "a gate has rows or percent. Set one of them"
-            raise PydanticCustomError("gate_rows", "{message}", {"message": message})
+        if self.rows is None and self.percent is None:
+            raise refusal("a gate has rows or percent. Set one of them")
+        if self.rows is not None and self.percent is not None:
+            both = f"both rows ({self.rows}) and percent ({self.percent:g})"
+            raise refusal(
+                f"a gate has rows or percent, and this one has {both}. Remove one of them"
+            )
         return self

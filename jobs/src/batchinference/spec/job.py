@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed
+from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed, refusal
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.expression import columns_read_by
 from batchinference.spec.gate import Gate, parse_expectation
@@ -89,13 +88,12 @@ class ErrorPolicy(SpecModel):
 
 
 def _check_step_names(steps: list[Step]) -> list[Step]:
-    """Return the steps. Raises PydanticCustomError if two of them have the same name."""
+    """Return the steps. Raises a refusal if two of them have the same name."""
     numbers: dict[str, int] = {}
     for number, step in enumerate(steps):
         if (first := numbers.setdefault(step.name, number)) != number:
-            message = "steps[{first}] and steps[{number}] are named '{name}'. Rename one of them"
-            context = {"first": first, "number": number, "name": step.name}
-            raise PydanticCustomError("step_name", message, context)
+            both = f"steps[{first}] and steps[{number}]"
+            raise refusal(f"{both} are named '{step.name}'. Rename one of them")
     return steps
 
 
@@ -147,39 +145,30 @@ class BatchInferenceSpec(SpecModel):
     def _check(self) -> BatchInferenceSpec:
         for step in self.steps:
             if step.name in RESERVED_STEPS:
-                message = "'{name}' is reserved as the name of a step. Choose another name"
-                raise PydanticCustomError("step_name", message, {"name": step.name})
+                reserved = f"'{step.name}' is reserved as the name of a step"
+                raise refusal(f"{reserved}. Choose another name")
             if step.label_from_path and self.read.path_name != "path":
                 fix = f": rows of {self.read.format} come from no file. Remove labelFromPath"
                 if isinstance(self.read, ReadFiles):
                     fix = ". Set read.options.includePaths to true"
                 if self.read.path_name:
                     fix = f"{fix}, and remove pathColumn"
-                raise PydanticCustomError(
-                    "label_path",
-                    "step '{name}' needs the paths{fix}",
-                    {"name": step.name, "fix": fix},
-                )
+                raise refusal(f"step '{step.name}' needs the paths{fix}")
         return self
 
     @model_validator(mode="after")
     def _check_first_rows(self) -> BatchInferenceSpec:
         for field in () if self.write.STORES_VALUES else self.first_rows_columns:
-            message = (
-                "{field}: the values in files of {format} cannot be read. Write another format"
-            )
-            context = {"field": field, "format": self.write.format}
-            raise PydanticCustomError("first_rows", message, context)
+            problem = f"the values in files of {self.write.format} cannot be read"
+            raise refusal(f"{field}: {problem}. Write another format")
         return self
 
     @model_validator(mode="after")
     def _check_added_columns(self) -> BatchInferenceSpec:
         if self.write.mode == "addColumn" and getattr(self.read, "path", "") != self.write.path:
-            raise PydanticCustomError(
-                "added_columns",
+            raise refusal(
                 "write.mode: addColumn writes to the Lance dataset that the job reads. Set "
-                "read.format to lance, and read.path to write.path",
-                {},
+                "read.format to lance, and read.path to write.path"
             )
         return self
 
@@ -202,7 +191,7 @@ class BatchInferenceSpec(SpecModel):
     @model_validator(mode="after")
     def _check_retry(self) -> BatchInferenceSpec:
         if self.errors.retry_failed_rows and (why := self.why_not_retried):
-            raise PydanticCustomError("retry", "errors.retryFailedRows: {why}", {"why": why})
+            raise refusal(f"errors.retryFailedRows: {why}")
         return self
 
     @property
@@ -220,8 +209,7 @@ class BatchInferenceSpec(SpecModel):
     @model_validator(mode="after")
     def _check_replaced_rows(self) -> BatchInferenceSpec:
         if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
-            context = {"field": field, "why": why}
-            raise PydanticCustomError("replaced_rows", "read.{field}: {why}. Remove it", context)
+            raise refusal(f"read.{field}: {why}. Remove it")
         return self
 
     @property

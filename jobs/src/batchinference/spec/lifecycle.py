@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import SpecModel, refusal
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrZero
 from batchinference.spec.quantities import Memory, Quantity
@@ -60,10 +59,7 @@ class Retry(SpecModel):
         known = [cause.value for cause in Cause]
         for name in on_cause:
             if name not in known:
-                message = "there is no cause '{name}', only {known}"
-                raise PydanticCustomError(
-                    "cause", message, {"name": name, "known": ", ".join(known)}
-                )
+                raise refusal(f"there is no cause '{name}', only {', '.join(known)}")
         return on_cause
 
     def allows(self, cause: Cause, attempts: int) -> bool:

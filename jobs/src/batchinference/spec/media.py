@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
-from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import refusal
 
 Pixels = Annotated[int, Field(ge=1, le=65536)]
 Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
@@ -19,9 +20,8 @@ MAX_PIXELS = 64_000_000
 
 def _check_range(ends: list[float]) -> list[float]:
     if ends[0] >= ends[1]:
-        message = "black ({black}) must be less than white ({white}). Swap or change them"
-        numbers = {"black": f"{ends[0]:g}", "white": f"{ends[1]:g}"}
-        raise PydanticCustomError("range", message, numbers)
+        both = f"black ({ends[0]:g}) must be less than white ({ends[1]:g})"
+        raise refusal(f"{both}. Swap or change them")
     return ends
 
 

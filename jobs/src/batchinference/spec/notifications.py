@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Values, texts_in
-from batchinference.spec.base import DNS_LABEL, SpecModel, Variable
+from batchinference.spec.base import DNS_LABEL, SpecModel, Variable, refusal
 from batchinference.spec.durations import duration_text
 from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
@@ -42,17 +41,15 @@ _TYPE = "dev.batchinference.job"
 
 
 def _check_body(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body. Raises PydanticCustomError if it is too large, or for an unknown value."""
+    """Return the body. Raises a refusal if it is too large, or for an unknown value."""
     if (size := len(json.dumps(body))) > MAX_BODY:
-        message = "at most {most} bytes as JSON, here are {size}. Shorten it"
-        raise PydanticCustomError("body", message, {"most": MAX_BODY, "size": size})
+        raise refusal(f"at most {MAX_BODY} bytes as JSON, here are {size}. Shorten it")
     for text in texts_in(body):
         for reference in _LIKE_REFERENCE.finditer(text):
             known = _REFERENCE.fullmatch(reference[0])
             if known is None or known[1] not in VALUES:
-                message = "'{found}' is no value of a job. Write {{ job.NAME }}: one of {known}"
-                context = {"found": reference[0], "known": ", ".join(VALUES)}
-                raise PydanticCustomError("body", message, context)
+                fix = f"Write {{{{ job.NAME }}}}: one of {', '.join(VALUES)}"
+                raise refusal(f"'{reference[0]}' is no value of a job. {fix}")
     return body
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import USER_CODE_ARGUMENTS
-from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text
+from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text, refusal
 from batchinference.spec.problems import (
     MAX_PROBLEMS,
     Problem,
@@ -69,15 +69,15 @@ class Parameter(SpecModel):
         return self
 
     def typed(self, text: str) -> Value:
-        """Return a value with the type of this parameter. Raises PydanticCustomError."""
+        """Return a value with the type of this parameter. Raises a refusal."""
         if _INTENDED.search(text):
-            message = "the value of '{name}' contains a reference. Write the value itself"
-            raise PydanticCustomError("parameter", message, {"name": self.name})
+            problem = f"the value of '{self.name}' contains a reference"
+            raise refusal(f"{problem}. Write the value itself")
         if self.type == "string":
             return text
         if not _NUMBER.fullmatch(text):
-            message = "the value of '{name}' is not a number. Write digits such as 16 or 0.5"
-            raise PydanticCustomError("parameter", message, {"name": self.name})
+            problem = f"the value of '{self.name}' is not a number"
+            raise refusal(f"{problem}. Write digits such as 16 or 0.5")
         return int(text) if text.lstrip("-").isdigit() else float(text)
 
 

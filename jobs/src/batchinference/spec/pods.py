@@ -6,7 +6,6 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
     A_LABEL_KEY,
@@ -18,6 +17,7 @@ from batchinference.spec.base import (
     TAINT_KEY,
     SpecModel,
     keyed,
+    refusal,
 )
 
 Image = Annotated[str, Field(min_length=1, max_length=512)]
@@ -29,7 +29,7 @@ _EXPECTED = f"expected {A_LABEL_KEY}"
 
 def _check_label_key(key: str) -> str:
     if not re.fullmatch(LABEL_KEY, key):
-        raise PydanticCustomError("label_key", _EXPECTED, {})
+        raise refusal(_EXPECTED)
     return key
 
 
@@ -44,7 +44,7 @@ _RESERVED_KEY = "belongs to BatchInference, KubeRay or Kueue. Remove it"
 def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
     for key in values:
         if key.partition("/")[0] in RESERVED_DOMAINS:
-            raise PydanticCustomError("key", f"'{{key}}' {_RESERVED_KEY}", {"key": key})
+            raise refusal(f"'{key}' {_RESERVED_KEY}")
     return values
 
 
@@ -109,7 +109,7 @@ class EnvSource(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvSource:
         if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
-            raise PydanticCustomError("env_source", _ONE_SOURCE, {})
+            raise refusal(_ONE_SOURCE)
         return self
 
 
@@ -124,10 +124,9 @@ class EnvVar(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvVar:
         if (self.value is None) == (self.value_from is None):
-            raise PydanticCustomError("env_value", _ONE_VALUE, {})
+            raise refusal(_ONE_VALUE)
         if re.match(RESERVED_NAMES, self.name):
-            message = f"'{{name}}' {_RESERVED}"
-            raise PydanticCustomError("env_reserved", message, {"name": self.name})
+            raise refusal(f"'{self.name}' {_RESERVED}")
         return self
 
 
@@ -147,10 +146,10 @@ class EnvFrom(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvFrom:
         if (self.secret_ref is None) == (self.config_map_ref is None):
-            raise PydanticCustomError("env_from", _ONE_OBJECT, {})
+            raise refusal(_ONE_OBJECT)
         prefix = self.prefix or "-"
         if any(each.startswith((prefix, prefix[: len(each)])) for each in _RESERVED_PREFIXES):
-            raise PydanticCustomError("env_prefix", _RESERVED_PREFIX, {"prefix": prefix})
+            raise refusal(_RESERVED_PREFIX.format(prefix=prefix))
         return self
 
 
@@ -172,9 +171,9 @@ class Toleration(SpecModel):
     def _check(self) -> Toleration:
         # otherwise the API server would reject the pods, long after it accepted the job
         if not self.key and self.operator != "Exists":
-            raise PydanticCustomError("toleration", _NO_KEY, {})
+            raise refusal(_NO_KEY)
         if self.value and self.operator == "Exists":
-            raise PydanticCustomError("toleration", _NO_VALUE, {})
+            raise refusal(_NO_VALUE)
         if self.toleration_seconds is not None and self.effect != "NoExecute":
-            raise PydanticCustomError("toleration", _NO_SECONDS, {})
+            raise refusal(_NO_SECONDS)
         return self

@@ -645,11 +645,12 @@ def _aliases(model: type[BaseModel] | None) -> list[str]:
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the end of a message that suggests a known word; empty if none is similar."""
-    nearest = _closest(word, list(known), cutoff)
+    nearest = closest(word, list(known), cutoff)
     return f"; did you mean '{nearest}'?" if nearest else ""
 
 
-def _closest(word: str, known: Collection[str], cutoff: float) -> str | None:
+def closest(word: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
+    """Return the most similar known word; None if none is similar."""
     if len(word) * sum(map(len, known)) > MAX_COMPARED:
         return None
     same = (name for name in known if name.lower() == word.lower() and name != word)
@@ -661,7 +662,7 @@ def _closest(word: str, known: Collection[str], cutoff: float) -> str | None:
 def _suggestion(word: object, known: list[str], *, listed: bool = False) -> str:
     by_lower_case = {name.lower(): name for name in known}
     lower_case = str(word).lower()
-    nearest = _closest(lower_case, by_lower_case.keys(), _MIN_SIMILARITY)
+    nearest = closest(lower_case, by_lower_case.keys(), _MIN_SIMILARITY)
     meant = meant_by(lower_case, known) or (by_lower_case[nearest] if nearest else None)
     if meant:
         return f"; did you mean '{meant}'?"

@@ -6,11 +6,10 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import is_relative_path
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, SpecModel
+from batchinference.spec.base import ColumnName, ModulePath, SpecModel, refusal
 from batchinference.spec.step_facts import Place, StepFacts
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
@@ -78,25 +77,16 @@ class PythonStep(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> PythonStep:
         if duplicates := sorted(set(self.constructor_args) & set(self.constructor_refs)):
-            raise PydanticCustomError(
-                "constructor_args",
-                "'{name}' is both in constructorArgs and constructorRefs",
-                {"name": duplicates[0]},
-            )
+            raise refusal(f"'{duplicates[0]}' is both in constructorArgs and constructorRefs")
         if self.predict_batch is not None:
             self._check_predict_batch()
         return self
 
     def _check_predict_batch(self) -> None:
         if self.method != "mapBatches":
-            raise PydanticCustomError(
-                "predict_batch", "'predictBatch' takes batches, not method {method}",
-                {"method": self.method},
-            )  # fmt: skip
+            raise refusal(f"'predictBatch' takes batches, not method {self.method}")  # fmt: skip
         if not self.is_class:
-            raise PydanticCustomError(
-                "predict_batch",
-                "'predictBatch' is for a class, and '{name}' is a function (a class has a name in "
-                "CapWords)",
-                {"name": self.callable},
+            raise refusal(
+                f"'predictBatch' is for a class, and '{self.callable}' is a function (a class has "
+                "a name in CapWords)"
             )

@@ -7,9 +7,8 @@ import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import MEMORY
+from batchinference.spec.base import MEMORY, refusal
 from batchinference.spec.fixes import memory_fix, quantity_fix, refuse_numbers
 
 MIN_MEMORY = "512Mi"
@@ -60,8 +59,7 @@ def _check_request(quantity: str) -> str:
 
 def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
     if memory_bytes(quantity) < memory_bytes(minimum):
-        context = {"minimum": minimum, "reason": reason}
-        raise PydanticCustomError("memory", "expected at least {minimum} ({reason})", context)
+        raise refusal(f"expected at least {minimum} ({reason})")
     return quantity
 
 
@@ -78,7 +76,7 @@ MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_request)
 def _number_of(value: object) -> object:
     """Return the number of a quantity such as 500m, and any other value unchanged.
 
-    Raises PydanticCustomError for a text that is no quantity, and for a number with more decimal
+    Raises a refusal for a text that is no quantity, and for a number with more decimal
     places than a quantity has.
     """
     if isinstance(value, str) and re.fullmatch(NUMBER, value):
@@ -86,11 +84,10 @@ def _number_of(value: object) -> object:
         return int(number) if number.is_integer() else number
     inexact = isinstance(value, float) and value != round(value, 3)
     if isinstance(value, str) or inexact:
-        message = (
+        raise refusal(
             "expected a number with at most three decimal places such as 2 or 0.5, or a quantity "
-            "such as 500m{fix}"
+            f"such as 500m{quantity_fix(value)}"
         )
-        raise PydanticCustomError("quantity", message, {"fix": quantity_fix(value)})
     return value
 
 
@@ -105,8 +102,7 @@ Cpus = Annotated[float, Field(gt=0, le=1024), *Quantity]
 
 def _check_parts(devices: float) -> float:
     if devices > 1 and not devices.is_integer():
-        message = "expected a whole number, or a part of one device such as 0.25"
-        raise PydanticCustomError("devices", message, {})
+        raise refusal("expected a whole number, or a part of one device such as 0.25")
     return devices
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.accelerators import ResourceName, wrong_case_of
-from batchinference.spec.base import ACCELERATOR, SpecModel, Unique
+from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, refusal
 from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
 
 OF_PODS = {"ephemeral_storage"}
@@ -76,7 +75,7 @@ class Resources(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Resources:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
-            raise PydanticCustomError("custom_name", _NOT_CUSTOM.format(name, _FIELDS[name]), {})
+            raise refusal(_NOT_CUSTOM.format(name, _FIELDS[name]))
         for name in self.accelerator_types or ():
             self._check_accelerator(name)
         return self
@@ -98,7 +97,6 @@ class Resources(SpecModel):
 
     def _check_accelerator(self, name: str) -> None:
         if not (self.gpu or self.custom):
-            raise PydanticCustomError("accelerator", _NO_DEVICE, {})
+            raise refusal(_NO_DEVICE)
         if known := wrong_case_of(name):
-            message = "Ray knows no acceleratorType '{name}'; did you mean '{known}'?"
-            raise PydanticCustomError("accelerator", message, {"name": name, "known": known})
+            raise refusal(f"Ray knows no acceleratorType '{name}'; did you mean '{known}'?")

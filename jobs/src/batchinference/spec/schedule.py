@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta, tzinfo
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, keyed
-from batchinference.spec.cron import Cron
+from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, accepted_by, keyed
+from batchinference.spec.cron import Cron, check_schedule, zone_of
 from batchinference.spec.durations import Duration
 from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME
 from batchinference.spec.pods import Annotations, Labels
@@ -57,9 +56,9 @@ class RunTemplate(SpecModel):
 class ScheduleSpec(SpecModel):
     """When BatchInferences are created, and from which template."""
 
-    schedule: Annotated[str, Field(pattern=CRON, max_length=128)]
+    schedule: Annotated[str, Field(pattern=CRON, max_length=128), accepted_by(check_schedule)]
     """Minute, hour, day of the month, month and day of the week, as in a crontab."""
-    time_zone: Annotated[str, Field(pattern=TIME_ZONE, max_length=64)] = "UTC"
+    time_zone: Annotated[str, Field(pattern=TIME_ZONE, max_length=64), accepted_by(zone_of)] = "UTC"
     """The time zone of `schedule`: a name of the IANA database, such as Europe/Berlin."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Forbid"
     """What happens at a scheduled time if the previous run is not finished. Allow: the new run
@@ -75,14 +74,6 @@ class ScheduleSpec(SpecModel):
     """Number of failed runs to keep. Older runs are deleted."""
     template: RunTemplate
     """The template of the BatchInferences."""
-
-    @model_validator(mode="after")
-    def _check(self) -> ScheduleSpec:
-        try:
-            Cron(self.schedule, self.time_zone)
-        except ValueError as error:
-            raise PydanticCustomError("cron", "{why}", {"why": str(error)}) from None
-        return self
 
     @property
     def cron(self) -> Cron:

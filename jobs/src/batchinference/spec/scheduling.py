@@ -6,9 +6,8 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import LABEL_KEY, SpecModel, keyed
+from batchinference.spec.base import LABEL_KEY, SpecModel, keyed, refusal
 from batchinference.spec.pods import LabelKey, LabelValue
 
 Key = Annotated[str, Field(pattern=LABEL_KEY, max_length=316)]
@@ -30,7 +29,7 @@ class NodeRequirement(SpecModel):
         number = len(self.values) == 1 and re.fullmatch("[0-9]+", self.values[0]) is not None
         valid = {"In": bool(self.values), "NotIn": bool(self.values), "Gt": number, "Lt": number}
         if not valid.get(self.operator, not self.values):
-            raise PydanticCustomError("values", _WITH_VALUES, {})
+            raise refusal(_WITH_VALUES)
         return self
 
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import REASON, Money, SpecModel, keyed
+from batchinference.spec.base import REASON, Money, SpecModel, keyed, refusal
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration
 from batchinference.spec.phases import Phase
@@ -20,7 +19,7 @@ from batchinference.text import money
 
 def _check_time(text: str) -> str:
     if time_of(text) is None:
-        raise PydanticCustomError("time", "expected a time such as 2026-01-31T23:59:00Z", {})
+        raise refusal("expected a time such as 2026-01-31T23:59:00Z")
     return text
 
 

@@ -16,9 +16,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns
+from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, refusal
 from batchinference.spec.cascade import Cascade
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
@@ -44,8 +43,7 @@ def _refuse_divided(value: object) -> object:
         elif _open_brackets(whole) > 0:
             whole += f", {key}"
             if _open_brackets(whole) == 0:
-                message = f"in {{...}}, a comma ends a value. {_quoted(name, whole)}"
-                raise PydanticCustomError("divided", "{message}", {"message": message})
+                raise refusal(f"in {{...}}, a comma ends a value. {_quoted(name, whole)}")
     return value
 
 
@@ -74,11 +72,8 @@ def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int
     try:
         size: int | str = handler(value)
     except ValidationError:
-        raise PydanticCustomError(
-            "batch_size_type",
-            "expected a whole number from 1 to {most}, or 'auto'. Write a number such as 32",
-            {"most": MAX_BATCH},
-        ) from None
+        expected = f"expected a whole number from 1 to {MAX_BATCH}, or 'auto'"
+        raise refusal(f"{expected}. Write a number such as 32", "batch_size_type") from None
     return size
 
 
@@ -122,9 +117,7 @@ class Replicas(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Replicas:
         if self.min > self.max:
-            raise PydanticCustomError(
-                "replicas", "{message}", {"message": above_max(self.min, self.max)}
-            )
+            raise refusal(above_max(self.min, self.max))
         return self
 
 
@@ -285,7 +278,7 @@ class Step(SpecModel):
         given = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
-            raise PydanticCustomError("step_kind", "{message}", {"message": message})
+            raise refusal(message)
         if self.condition is not None:
             self._check_when(given[0])
         if self.kind not in TUNABLE:
@@ -296,7 +289,7 @@ class Step(SpecModel):
             self._check_sharing(self.resources or Resources(), self.replicas or Replicas())
         if self.model is None and (self.dedupe or self.cache):
             name = "dedupe" if self.dedupe else "cache"
-            raise PydanticCustomError("step_reuse", _ONLY_MODELS, {"name": name})
+            raise refusal(_ONLY_MODELS.format(name=name))
         if self.model is not None:
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:
@@ -305,7 +298,7 @@ class Step(SpecModel):
 
     def _check_when(self, kind: str) -> None:
         if self.when is not None and self.cascade is not None:
-            raise PydanticCustomError("step_when", "a step has 'when' or 'cascade'. Remove one", {})
+            raise refusal("a step has 'when' or 'cascade'. Remove one")
         in_place = self.decode is not None and self.decode.made == self.decode.column
         if self.kind in _CONDITIONAL and not in_place:
             return
@@ -314,11 +307,8 @@ class Step(SpecModel):
             fix = "Add its condition to the filter"
         elif in_place:
             fix = "Set output, because the rows that it skips keep their bytes"
-        raise PydanticCustomError(
-            "step_when",
-            "'{field}' does not apply to this {kind} step. {fix}",
-            {"field": "cascade" if self.cascade else "when", "kind": kind, "fix": fix},
-        )
+        field = "cascade" if self.cascade else "when"
+        raise refusal(f"'{field}' does not apply to this {kind} step. {fix}")
 
     def _check_sharing(self, resources: Resources, replicas: Replicas) -> None:
         """Raise an error if replicas cannot share a pod or a device as the step says."""
@@ -339,7 +329,7 @@ class Step(SpecModel):
             elif self.most_per_pod < 2:
                 problem = "replicasPerDevice: there is only one replica. Raise replicas.max"
         if problem:
-            raise PydanticCustomError("sharing", "{message}", {"message": problem})
+            raise refusal(problem)
 
     @property
     def most_per_pod(self) -> int:
@@ -351,11 +341,7 @@ class Step(SpecModel):
     def _check_no_pool(self, kind: str) -> None:
         for name in _POOL:
             if getattr(self, name) is not None:
-                raise PydanticCustomError(
-                    "step_pool",
-                    "'{name}' does not apply to a {kind} step. Remove it",
-                    {"name": to_alias(name), "kind": kind},
-                )
+                raise refusal(f"'{to_alias(name)}' does not apply to a {kind} step. Remove it")
 
     def _check_tasks(self, what: str) -> None:
         resources = self.resources or Resources()
@@ -363,9 +349,7 @@ class Step(SpecModel):
                      "custom": resources.custom, "replicasPerPod": self.replicas_per_pod,
                      "replicasPerDevice": self.replicas_per_device}  # fmt: skip
         for field in (field for field, value in requested.items() if value):
-            raise PydanticCustomError(
-                "step_tasks", "'{field}' is for a class, and {what}", {"field": field, "what": what}
-            )
+            raise refusal(f"'{field}' is for a class, and {what}")
 
 
 def _number_of_actions(step: str, given: list[str]) -> str:
@@ -381,11 +365,7 @@ def _number_of_actions(step: str, given: list[str]) -> str:
 def _check_new_names(new_names: dict[str, str]) -> None:
     names = list(new_names.values())
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise PydanticCustomError(
-            "rename",
-            "two columns are renamed to '{name}'. Choose another name for one",
-            {"name": duplicates[0]},
-        )
+        raise refusal(f"two columns are renamed to '{duplicates[0]}'. Choose another name for one")
 
 
 def to_alias(field: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
-from batchinference.spec.base import without_credentials
+from batchinference.spec.base import refusal, without_credentials
 
 _INCOMPLETE_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
 HIDDEN = "uri_hidden"
@@ -26,6 +26,11 @@ _OTHER_SCHEMES = {
 }
 """Schemes of other tools, and what to write instead."""
 _LIST = ", or read a list of addresses with the format manifest"
+_FORM = Field(
+    min_length=1,
+    max_length=1024,
+    json_schema_extra=without_credentials(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
+)
 
 
 def _other_store(scheme: str, rest: str) -> str:
@@ -38,60 +43,41 @@ def _other_store(scheme: str, rest: str) -> str:
     return f"Write {other}://{rest}" if other and "@" not in rest else ""
 
 
-def _check_uri(uri: str) -> str:
+def _check_uri(uri: str, of_web: str = "") -> str:
+    """Return the address. `of_web` is what else to do about one of HTTP."""
     if match := _INCOMPLETE_SCHEME.match(uri):
         slashes = "" if match[1].lower() == "file" else "/"
         fixed = f"{match[1]}://{uri[match.end() :].lstrip(slashes)}"
-        message = "an address begins with '{scheme}://'. Write {fixed}"
-        raise PydanticCustomError("uri_scheme", message, {"scheme": match[1], "fixed": fixed})
+        raise refusal(f"an address begins with '{match[1]}://'. Write {fixed}")
     scheme = scheme_of(uri)
     bucket = (rest := local_path(uri)).split("/")[0]
     if fix := _other_store(scheme, rest):
-        message = "the scheme '{scheme}://' is not supported. {fix}"
-        raise PydanticCustomError("uri_scheme", message, {"scheme": scheme, "fix": fix})
+        raise refusal(f"the scheme '{scheme}://' is not supported. {fix}")
     if scheme != "file" and "@" in bucket:
-        raise PydanticCustomError(
-            HIDDEN, "must not contain credentials. Set them in the environment", {}
-        )
+        raise refusal("must not contain credentials. Set them in the environment", HIDDEN)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise PydanticCustomError(
-            "uri_scheme",
-            "the scheme '{scheme}://' is not supported. Use a path or one of {known}{list}",
-            {"scheme": scheme, "known": known, "list": _LIST if scheme[:4] == "http" else ""},
-        )
+        fix = f"Use a path or one of {known}{of_web if scheme[:4] == 'http' else ''}"
+        raise refusal(f"the scheme '{scheme}://' is not supported. {fix}")
     if scheme != "file" and not bucket:
-        raise PydanticCustomError(
-            "uri_bucket",
-            "an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH",
-            {"scheme": scheme},
-        )
+        raise refusal(f"an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH")
     if not rest:
-        raise PydanticCustomError("uri_path", "a file:// address needs a path", {})
+        raise refusal("a file:// address needs a path")
     if _CONTROL.search(uri):
-        raise PydanticCustomError(
-            "uri_control", "an address must not contain control characters", {}
-        )
+        raise refusal("an address must not contain control characters")
     return uri
 
 
-Uri = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=1024,
-        json_schema_extra=without_credentials(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
-    ),
-    AfterValidator(_check_uri),
-]
+Uri = Annotated[str, _FORM, AfterValidator(_check_uri)]
+InputUri = Annotated[str, _FORM, AfterValidator(partial(_check_uri, of_web=_LIST))]
 
 
 def _check_port(prefix: str) -> str:
-    """Return the prefix. Raises PydanticCustomError if its port is invalid."""
+    """Return the prefix. Raises a refusal if its port is invalid."""
     try:
         urlsplit(prefix).port  # noqa: B018 - this parses the port
     except ValueError:
-        raise PydanticCustomError("prefix", "not a valid prefix: its port is invalid", {}) from None
+        raise refusal("not a valid prefix: its port is invalid") from None
     return prefix
 
 

@@ -6,7 +6,6 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import (
     DIRECTORY,
@@ -15,6 +14,7 @@ from batchinference.spec.base import (
     RELATIVE_PATH,
     SpecModel,
     keyed,
+    refusal,
 )
 from batchinference.spec.pods import Key, NamedRef, ObjectName
 from batchinference.spec.quantities import MemoryRequest
@@ -178,10 +178,9 @@ class Volume(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Volume:
         if len(self.model_dump(exclude_none=True, exclude={"name"})) != 1:
-            raise PydanticCustomError("volume_source", _ONE_SOURCE, {})
+            raise refusal(_ONE_SOURCE)
         if re.match(RESERVED_VOLUMES, self.name):
-            message = f"the name '{{name}}' {_RESERVED}. Choose another"
-            raise PydanticCustomError("volume_name", message, {"name": self.name})
+            raise refusal(f"the name '{self.name}' {_RESERVED}. Choose another")
         return self
 
 
@@ -200,13 +199,13 @@ class VolumeMount(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> VolumeMount:
         if re.match(RESERVED_PATHS, self.mount_path):
-            message = f"the mountPath '{{path}}' {_RESERVED}. Mount the volume elsewhere"
-            raise PydanticCustomError("volume_path", message, {"path": self.mount_path})
+            problem = f"the mountPath '{self.mount_path}' {_RESERVED}"
+            raise refusal(f"{problem}. Mount the volume elsewhere")
         return self
 
 
 def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
-    """Raise PydanticCustomError if a mount names a volume that is not in `volumes`.
+    """Raise a refusal if a mount names a volume that is not in `volumes`.
 
     This holds for the settings of a job alone. Therefore a job cannot mount a volume of the
     platform again, such as a read-only volume so that it is writable.
@@ -214,8 +213,8 @@ def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
     known = {volume.name for volume in volumes}
     for mount in mounts:
         if mount.name not in known:
-            message = "volumeMounts: there is no volume '{name}' in volumes. Add it there"
-            raise PydanticCustomError("mount", message, {"name": mount.name})
+            problem = f"there is no volume '{mount.name}' in volumes"
+            raise refusal(f"volumeMounts: {problem}. Add it there")
 
 
 Volumes = Annotated[list[Volume], *keyed("name", 16)]

@@ -11,9 +11,8 @@ from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import SpecModel, refusal
 from batchinference.spec.quantities import Quantity
 from batchinference.text import counted
 
@@ -202,9 +201,6 @@ class WarningName(StrEnum):
 _BY_VALUE = {name.value: name for name in WarningName}
 
 
-_FOR_ROWS = "maxPercent is for warnings that count rows"
-
-
 class WarningPolicy(SpecModel):
     """What happens if one kind of warning occurs."""
 
@@ -223,8 +219,8 @@ class WarningPolicy(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.max_percent is not None and self.name.unit == "file":
-            message = f"{_FOR_ROWS}, and {{name}} counts files. Use maxRows"
-            raise PydanticCustomError("warning_percent", message, {"name": self.name.value})
+            problem = f"maxPercent is for warnings that count rows, and {self.name.value}"
+            raise refusal(f"{problem} counts files. Use maxRows")
         return self
 
 

@@ -32,8 +32,6 @@ from batchinference.spec.expression import (
     column_of,
     columns_of,
     columns_with_items,
-    digits_of,
-    is_column,
     key_of,
     parse_expression,
     written,
@@ -333,21 +331,21 @@ class _Translation:
         return _computable(part)
 
     def _call(self, node: ast.Call) -> Operand:
-        if is_column(node):
-            return self._column(column_of(node))
+        if (column := column_of(node)) is not None:
+            return self._column(column)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         value = self.of(node.args[0])
+        constants = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
         if name == "len":
             return self._length(value)
         if name == "round":
-            return self._rounded(value, digits_of(node))
+            return self._rounded(value, *constants)
         if name in _CASTS:
             return value if value.is_null else _CASTS[name](value)
         value = _without_decimal(value)
-        constants = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
         return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
 
-    def _rounded(self, value: Operand, digits: int | None) -> Operand:
+    def _rounded(self, value: Operand, digits: int | None = None) -> Operand:
         """Return the nearest number with these decimal places, half to even: of the number times a
         power of ten. As in Python, the result is an integer without `digits` and for integers."""
         if value.is_null or pa.types.is_integer(value.kind):

@@ -42,6 +42,10 @@ def advice(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         if fix is None:
             break
         text = _replaced(tree, *fix)
+    lists = (part for part in children if part in types and is_list(types[part]))
+    if (part := next(lists, None)) is not None:
+        item = f"{ast.unparse(part)}[0]"
+        return f"Read one item, such as {item}, or make a row of each with a step explode"
     if isinstance(bad, ast.Compare) and any(map(_is_number, types.values())):
         return "Compare a number with a number"
     is_time = any(pa.types.is_temporal(kind) for kind in types.values())

@@ -42,9 +42,21 @@ def no_json(head: bytes) -> str | None:
     """Return what a JSON file with these first bytes really is, and what to do; None if it may be
     JSON."""
     may_be = not head.strip() or b"\0" in head or re.search(rb"(?m)^(\xef\xbb\xbf)?\s*[\[{]", head)
-    return packed_as(head) or (
-        None if may_be else f"no JSON ({head[:16]!r}...). Correct read.format"
-    )
+    return packed_as(head) or (None if may_be else _other_than("JSON", head))
+
+
+def no_parquet(head: bytes) -> str:
+    """Return what a file with these first bytes really is, and what to do."""
+    return packed_as(head) or _other_than("Parquet file", head)
+
+
+def _other_than(format_: str, head: bytes) -> str:
+    fix = "Correct read.format"
+    if re.match(rb"\s*[\[{]", head):
+        fix = "Set read.format to json"
+    elif re.match(rb"[^\0\r\n]*[,;\t|][^\0]*$", head):
+        fix = "Set read.format to csv"
+    return f"no {format_} ({head[:16]!r}...). {fix}"
 
 
 def is_parquet(head: bytes) -> bool:

@@ -62,6 +62,8 @@ class UserCode(Transform):
         from batchinference.pipeline.steps.signatures import signature_problem
         from batchinference.pipeline.steps.user_modules import check_callable
 
+        for path in settings.constructor_refs.values():
+            check_callable(step, path)
         module = check_callable(step, settings.callable)
         if module is not None and (problem := signature_problem(settings, module)) is not None:
             raise ModelLoad(f"step '{step}': {problem}")

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import Uri
+from batchinference.spec.uris import InputUri
 
-Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
+Paths = Annotated[list[InputUri], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
@@ -74,9 +73,9 @@ class FileOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.shuffle_seed is not None and self.shuffle is None:
-            raise PydanticCustomError("seed", _NO_SHUFFLE, {})
+            raise refusal(_NO_SHUFFLE)
         if self.types and not self.TYPES_OF_COLUMNS and self.partitioning is None:
-            raise PydanticCustomError("types", _NO_TYPES, {})
+            raise refusal(_NO_TYPES)
         return self
 
     @property

@@ -6,9 +6,8 @@ import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import SpecModel, refusal
 from batchinference.spec.media import MAX_PIXELS, MaxPixels
 from batchinference.spec.read.base import ReadFiles, RowOptions
 
@@ -38,8 +37,7 @@ class DocumentOptions(RowOptions):
     @model_validator(mode="after")
     def _check_render(self) -> Self:
         if self.render is not None and self.rows != "page":
-            message = "render is for pages, and rows is 'element'. Set rows: page"
-            raise PydanticCustomError("render", message, {})
+            raise refusal("render is for pages, and rows is 'element'. Set rows: page")
         return self
 
     @property

@@ -6,9 +6,8 @@ import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique
+from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique, refusal
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
@@ -155,7 +154,7 @@ class CsvOptions(TableOptions, RowOptions):
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
         used = [character for character in characters if character]
         if len(used) > len(set(used)):
-            raise PydanticCustomError("csv_characters", _SAME_CHARACTER, {})
+            raise refusal(_SAME_CHARACTER)
         return self
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Values, check_json_size
-from batchinference.spec.base import SQL_NAME, Columns, Unique
+from batchinference.spec.base import SQL_NAME, Columns, Unique, refusal
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -43,18 +42,16 @@ class SqlOptions(ReadOptions):
     @classmethod
     def _check_no_limit(cls, options: Any) -> Any:
         if isinstance(options, dict) and "limit" in options:
-            raise PydanticCustomError(
-                "sql_limit",
+            raise refusal(
                 "'limit' belongs in the query, in the SQL dialect of the database: LIMIT 1000, or "
-                "FETCH FIRST 1000 ROWS ONLY",
-                {},
+                "FETCH FIRST 1000 ROWS ONLY"
             )
         return options
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
-            raise PydanticCustomError("shards", _SHARDS, {})
+            raise refusal(_SHARDS)
         return self
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique
+from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique, refusal
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -130,15 +129,11 @@ class WriteKeyed(WriteModel):
             problem = "mode: merge needs the columns that identify a row. Write key: [COLUMN]"
             if self.key is not None:
                 problem = "key: only the mode merge uses it. Set mode to merge, or remove key"
-            raise PydanticCustomError("write_key", problem, {})
+            raise refusal(problem)
         columns = getattr(self, "columns", None) or self.key or ()
         for column in self.key or ():
             if column not in columns:
-                raise PydanticCustomError(
-                    "write_key",
-                    "key: column '{column}' is not written. Add it to columns",
-                    {"column": column},
-                )
+                raise refusal(f"key: column '{column}' is not written. Add it to columns")
         return self
 
 

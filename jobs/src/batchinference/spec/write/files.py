@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, refusal
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.base import WriteModel, WritePartitioned, WriteRows
 
@@ -22,12 +21,10 @@ class WriteDirectories(WritePartitioned):
     def _check_partition_columns(self) -> Self:
         for column in self.partition_by or []:
             if column.startswith(_HIDDEN_PREFIXES):
-                raise PydanticCustomError(
-                    "partitions",
+                raise refusal(
                     "partitionBy: readers leave out directories whose names begin with "
-                    "'{begin}', as those of column '{column}' would. Rename it first, with a "
-                    "step renameColumns",
-                    {"begin": column[0], "column": column},
+                    f"'{column[0]}', as those of column '{column}' would. Rename it first, with a "
+                    "step renameColumns"
                 )
         return self
 
@@ -49,12 +46,8 @@ class WriteNumbered(WriteRows, WriteDirectories):
     def _check_row_number(self) -> Self:
         for field, columns in self.column_fields.items():
             if self.row_number in columns:
-                raise PydanticCustomError(
-                    "row_number",
-                    "rowNumber: it adds column '{column}', which {field} names. Choose another "
-                    "name",
-                    {"column": self.row_number, "field": field},
-                )
+                both = f"it adds column '{self.row_number}', which {field} names"
+                raise refusal(f"rowNumber: {both}. Choose another name")
         return self
 
 

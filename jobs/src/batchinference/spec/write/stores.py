@@ -6,9 +6,8 @@ import json
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ENV_NAME, ColumnName
+from batchinference.spec.base import ENV_NAME, ColumnName, refusal
 from batchinference.spec.databases import Server
 from batchinference.spec.write.base import KeyColumns, WriteColumns, WriteKeyed
 
@@ -34,10 +33,10 @@ class WriteVectors(WriteColumns):
     def _check_vectors(self) -> Self:
         if self.dimensions and not self.vector_column:
             message = "dimensions: they are those of vectorColumn. Name it, or remove dimensions"
-            raise PydanticCustomError("write_vectors", message, {})
+            raise refusal(message)
         if self.vector_column and self.vector_column not in (self.columns or [self.vector_column]):
-            message = "vectorColumn: column '{column}' is not written. Add it to columns"
-            raise PydanticCustomError("write_vectors", message, {"column": self.vector_column})
+            problem = f"vectorColumn: column '{self.vector_column}' is not written"
+            raise refusal(f"{problem}. Add it to columns")
         return self
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Literal, Self
 
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.spec.databases import CatalogTable, Database, TableName
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.base import WriteKeyed, WriteRows, WriteSized
@@ -33,9 +33,7 @@ class WriteLance(WriteSized):
     @model_validator(mode="after")
     def _check_new_columns(self) -> Self:
         if self.mode == "addColumn" and not self.columns:
-            raise PydanticCustomError(
-                "new_columns", "mode: addColumn needs the new columns. Set columns", {}
-            )
+            raise refusal("mode: addColumn needs the new columns. Set columns")
         return self
 
 

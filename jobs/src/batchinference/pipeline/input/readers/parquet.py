@@ -31,7 +31,7 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.readers import after as after_rows
 from batchinference.pipeline.input.readers import first as first_rows
-from batchinference.pipeline.input.signatures import is_parquet, packed_as
+from batchinference.pipeline.input.signatures import is_parquet, no_parquet
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.schema import map_types, shared_types, with_types
 from batchinference.pipeline.storage.arrow_files import (
@@ -143,7 +143,7 @@ class ParquetReader(StatsReader, DivisibleReader):
     def other_format(head: bytes) -> str | None:
         if not head or head.startswith((b"PAR1", b"PARE")):
             return None
-        return packed_as(head) or f"no Parquet file ({head[:16]!r}...). Correct read.format"
+        return no_parquet(head)
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         wanted, declared = self._options.columns, self._options.types or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Self
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 
 from batchinference.spec.base import SpecModel, accepted_by, refusal
 from batchinference.spec.expression import (
+    FUNCTIONS,
     columns_of,
     columns_read_by,
     parse_expression,
@@ -59,6 +61,9 @@ class _Measures(ast.NodeTransformer):
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name in _OTHERS:
             raise ValueError(f"unknown function '{name}'. Use {_OTHERS[name]}")
+        if name not in (*AGGREGATES, *FUNCTIONS):
+            fix = f"Use one of {', '.join(AGGREGATES)}, which measure all rows"
+            raise ValueError(f"unknown function '{name}'. {fix}")
         if name not in AGGREGATES:
             return self.generic_visit(node)
         if len(node.args) != 1 or node.keywords:
@@ -75,6 +80,9 @@ class _Measures(ast.NodeTransformer):
 @lru_cache(maxsize=256)
 def parse_expectation(text: str) -> Expectation:
     """Return the parts of an expectation. Raises ValueError if it is invalid."""
+    if re.search(r"\bcount\(\s*\*?\s*\)", text):
+        fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
+        raise ValueError(f"count() takes a condition. Write {fixed}")
     measures = _Measures()
     tree = measures.visit(syntax_tree(text))
     condition = ast.unparse(tree)

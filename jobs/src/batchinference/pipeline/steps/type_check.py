@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -72,7 +73,9 @@ def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]
     is_cast = of_input and (fix == CONVERT or "float(" in fix)
-    return ", or declare its type in read.options.types" if is_cast else ""
+    size = re.fullmatch(r"Write float\((\w+)\)( [<>]=? \d+)", fix)
+    other = f" if each is a number, or len({size[1]}){size[2]} for the length" if size else ""
+    return other or (", or declare its type in read.options.types" if is_cast else "")
 
 
 def _check_kept(step: Step, before: pa.Table, after: pa.Table) -> None:

@@ -1,0 +1,106 @@
+"""Applies the fix that an answer of `batchinference validate` names to a job or its code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from support.mistakes import Files
+
+_LINE = re.compile(r"not valid YAML: line (\d+): .*\. Write (.*)")
+_COLUMN = re.compile(r"not valid YAML: line (\d+): .*Let it begin in column (\d+)")
+_CODE = re.compile(
+    r".*'steps:\w+' (?:reads|changes|has|returns) (?P<old>.+?) in line (?P<line>\d+).*"
+    r"Write (?P<new>.+?)(?P<before> before it)?(?:, or set method.*)?"
+)
+_FIELD = re.compile(r"(?:spec\.)?(?P<path>[\w.\[\]]+): (?P<problem>.*)")
+_FIX = re.compile(r"(?:.*\. )?(?P<verb>Write|Add|Set it to|Use) (?P<text>.*)")
+_MEANT = re.compile(r"(?P<problem>.*); did you mean '(?P<text>[^']*)'\?")
+_EXACT = re.compile(r"(?!.*([A-Z]{4}|\bNEW\b|\bOLD\b|\.\.\.|://)).*")
+"""A fix without words to replace, and without an address that the tests do not reach."""
+_OF_TEXT = ("filter", "when", "expect")
+"""Fields whose value is shown as it is, and not as YAML."""
+_ENDS = r", (?:or|and|in quotes)\b.*| or (?:more|less)$| for a (?:column|text)\b.*"
+Change = Callable[[dict[str, Any]], None]
+
+
+def fixed(job: str, code: str, said: str) -> tuple[str, Files] | None:
+    """Return a job and its code with the fix that an answer names; None if it names none that is
+    complete."""
+    if "\n" in said:
+        return None
+    lines = job.splitlines()
+    if found := _LINE.fullmatch(said):
+        at = int(found[1]) - 1
+        start = re.match(r"[ -]*", lines[at])
+        lines[at] = f"{start[0] if start else ''}{found[2]}"
+        return ("\n".join(lines) + "\n", {}) if _EXACT.fullmatch(found[2]) else None
+    if found := _COLUMN.match(said):
+        at = int(found[1]) - 1
+        lines[at] = " " * (int(found[2]) - 1) + lines[at].strip()
+        return "\n".join(lines) + "\n", {}
+    if found := _CODE.fullmatch(said):
+        changed = _fixed_code(code, **found.groupdict())
+        return (job, {"steps.py": changed}) if changed else None
+    changed = _fixed_field(job, said)
+    return (changed, {}) if changed else None
+
+
+def _fixed_code(code: str, old: str, new: str, line: str, before: str | None) -> str | None:
+    lines = code.splitlines()
+    at = int(line) - 1
+    if before:
+        indent = re.match(" *", lines[at])
+        lines.insert(at, f"{indent[0] if indent else ''}{new}")
+    elif new.startswith("return "):
+        lines[at] = re.sub(r"return .*", new, lines[at])
+    elif old in lines[at]:
+        lines[at] = lines[at].replace(old, new)
+    else:
+        return None
+    return "\n".join(lines) + "\n" if _EXACT.fullmatch(new) else None
+
+
+def _fixed_field(job: str, said: str) -> str | None:
+    field = _FIELD.fullmatch(said)
+    if field is None:
+        return None
+    document = yaml.safe_load(job)
+    top = field["path"].partition(".")[0]
+    path = [int(part) if part.isdigit() else part for part in re.findall(r"\w+", field["path"])]
+    path = path if top in document and top != "spec" else ["spec", *path]
+    meant, fix = _MEANT.fullmatch(field["problem"]), _FIX.fullmatch(field["problem"])
+    if meant and (unknown := re.search(r"reads column '(\w+)'", said)):
+        return job.replace(unknown[1], meant["text"])
+    if meant and "unknown" not in meant["problem"] and "not one of" not in meant["problem"]:
+        return None
+    if meant is None and fix is None:
+        return None
+    text = meant["text"] if meant else re.sub(_ENDS, "", fix["text"] if fix else "")
+    if not _EXACT.fullmatch(text):
+        return None
+    owner = document
+    for part in path[:-1]:
+        owner = owner.setdefault(part, {}) if isinstance(owner, dict) else owner[part]
+    _set(owner, path[-1], text, renames=meant is not None and "unknown field" in said)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _set(owner: Any, name: str | int, text: str, *, renames: bool) -> None:
+    """Set a field to a text, which may be a value, a field with its value or a name."""
+    old = owner.get(name) if isinstance(owner, dict) else owner[name]
+    option = re.fullmatch(r"(\w+): .*", text)
+    if name in _OF_TEXT:
+        owner[name] = text
+    elif option and isinstance(owner, dict):
+        del owner[name]
+        owner |= {key: value for key, value in yaml.safe_load(text).items()}
+    elif renames:
+        owner[text] = owner.pop(name)
+    elif name == "addColumns" and isinstance(old, dict) and len(old) == 1:
+        owner[name] = {next(iter(old)): text}
+    else:
+        owner[name] = yaml.safe_load(text)

@@ -291,10 +291,6 @@ class _Forms(ast.NodeTransformer):
             return node
         left, (operator,), (right,) = node.left, node.ops, node.comparators
         match operator, left, right:
-            case ast.In(), _, ast.Call(ast.Name("range"), [first, end]):
-                return ast.Compare(first, [ast.LtE(), ast.Lt()], [left, end])
-            case ast.In(), ast.Name(), ast.Constant(str() | int()):
-                return _compare(left, operator, ast.List([right]))
             case ast.Is() | ast.IsNot(), _, ast.Constant(None) if called in _SEARCHES:
                 return left if isinstance(operator, ast.IsNot) else ast.UnaryOp(ast.Not(), left)
             case ast.In() | ast.NotIn(), ast.Constant(str()), right if isinstance(right, _VALUES):
@@ -302,19 +298,7 @@ class _Forms(ast.NodeTransformer):
                 return found if isinstance(operator, ast.In) else ast.UnaryOp(ast.Not(), found)
             case ast.Eq(), ast.Subscript(), ast.Constant(str(text)):
                 return _compared_part(left, text) or node
-            case _, ast.Call(
-                ast.Attribute(value, "find" | "indexOf"), [ast.Constant(str()) as text]
-            ), _:
-                found = _call("contains", value, text)
-                written = ast.unparse(ast.Compare(ast.Name("X"), [operator], [right]))
-                if written in ("X >= 0", "X != -1", "X > -1"):
-                    return found
-                return ast.UnaryOp(ast.Not(), found) if written in ("X < 0", "X == -1") else node
-            case ast.Eq(), _, ast.BoolOp(ast.Or(), values) if all(
-                isinstance(each, ast.Constant) for each in values
-            ):
-                return _compare(left, ast.In(), ast.List(values))
-        return _compared(left, operator, right) or node
+        return _searched(left, operator, right) or _compared(left, operator, right) or node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
         parts: list[ast.expr] = []
@@ -326,6 +310,28 @@ class _Forms(ast.NodeTransformer):
             else:
                 parts.append(self.visit(part.value))
         return _sum(*parts) if parts else ast.Constant("")
+
+
+def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
+    """Return a search in a range, in one value or in several, or the place of a text in another, as
+    this language writes it; None for other comparisons."""
+    match operator, left, right:
+        case ast.In(), _, ast.Call(ast.Name("range"), [first, end]):
+            return ast.Compare(first, [ast.LtE(), ast.Lt()], [left, end])
+        case ast.In(), ast.Name(), ast.Constant(str() | int()):
+            return _compare(left, operator, ast.List([right]))
+        case ast.Eq(), _, ast.BoolOp(ast.Or(), values):
+            are_constant = all(isinstance(each, ast.Constant) for each in values)
+            return _compare(left, ast.In(), ast.List(values)) if are_constant else None
+        case _, ast.Call(
+            ast.Attribute(value, "find" | "indexOf"), [ast.Constant(str()) as text]
+        ), _:
+            found, sign = _call("contains", value, text), ast.unparse(right)
+            if (type(operator), sign) in ((ast.GtE, "0"), (ast.NotEq, "-1"), (ast.Gt, "-1")):
+                return found
+            absent = (type(operator), sign) in ((ast.Lt, "0"), (ast.Eq, "-1"))
+            return ast.UnaryOp(ast.Not(), found) if absent else None
+    return None
 
 
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:

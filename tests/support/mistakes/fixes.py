@@ -13,7 +13,7 @@ from support.mistakes import Files
 _LINE = re.compile(r"not valid YAML: line (\d+): .*\. Write (.*)")
 _COLUMN = re.compile(r"not valid YAML: line (\d+): .*Let it begin in column (\d+)")
 _CODE = re.compile(
-    r".*'steps:\w+' (?:reads|changes|has|returns) (?P<old>.+?) in line (?P<line>\d+).*"
+    r".*'steps:\w+' (?:reads|changes|returns) (?P<old>.+?) (?:in |\()line (?P<line>\d+)\)?.*"
     r"Write (?P<new>.+?)(?P<before> before it)?(?:, or set method.*)?"
 )
 _FIELD = re.compile(r"(?:spec\.)?(?P<path>[\w.\[\]]+): (?P<problem>.*)")
@@ -42,6 +42,8 @@ def fixed(job: str, code: str, said: str) -> tuple[str, Files] | None:
         at = int(found[1]) - 1
         lines[at] = " " * (int(found[2]) - 1) + lines[at].strip()
         return "\n".join(lines) + "\n", {}
+    if "'steps:" in said and (found := _CODE.fullmatch(said)) is None:
+        return None
     if found := _CODE.fullmatch(said):
         changed = _fixed_code(code, **found.groupdict())
         return (job, {"steps.py": changed}) if changed else None
@@ -57,8 +59,11 @@ def _fixed_code(code: str, old: str, new: str, line: str, before: str | None) ->
         lines.insert(at, f"{indent[0] if indent else ''}{new}")
     elif new.startswith("return "):
         lines[at] = re.sub(r"return .*", new, lines[at])
+    elif column := re.fullmatch(r"an? .* in column '(\w+)'", old):
+        lines[at] = re.sub(rf"('{column[1]}'\]? ?[:=] ?).+?(}}?)$", rf"\1{new}\2", lines[at])
     elif old in lines[at]:
-        lines[at] = lines[at].replace(old, new)
+        whole = f"{old}()" if f"{old}()" in lines[at] and "(" in new else old
+        lines[at] = lines[at].replace(whole, new)
     else:
         return None
     return "\n".join(lines) + "\n" if _EXACT.fullmatch(new) else None
@@ -97,7 +102,7 @@ def _set(owner: Any, name: str | int, text: str, *, renames: bool) -> None:
         owner[name] = text
     elif option and isinstance(owner, dict):
         del owner[name]
-        owner |= {key: value for key, value in yaml.safe_load(text).items()}
+        owner |= yaml.safe_load(text)
     elif renames:
         owner[text] = owner.pop(name)
     elif name == "addColumns" and isinstance(old, dict) and len(old) == 1:

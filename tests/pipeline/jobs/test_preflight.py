@@ -79,11 +79,11 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
     ),
     "a variable": (
         {"read": {"paths": ["$HOME/${DATA}/a.csv"]}},
-        "does not exist. Variables are not expanded. Begin the path with ~, or use a parameter",
+        "does not exist. $HOME is not expanded. Write ~ instead of $HOME",
     ),
     "a variable in the output": (
         {"write": {"path": "$HOME/out"}},
-        "spec.write.path: 'TMP/$HOME/out' has the variable $HOME, and variables are not expanded",
+        "spec.write.path: 'TMP/$HOME/out' has the variable $HOME, which is not expanded",
     ),
     "an output in the input": (
         {"write": {"format": "csv", "path": "in"}},

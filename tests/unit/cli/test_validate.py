@@ -129,7 +129,7 @@ def test_validate_sets_parameters(invoke: Invoke, write_job: WriteJob) -> None:
     for settings, message in (
         ([], "spec.write.path: the parameter 'date' has no value"),
         (["--set", "day=1"], "spec.parameters: 'day' is not declared"),
-        (["--set", "date"], "--set: 'date' is not written as NAME=VALUE"),
+        (["--set", "date"], "'date' is not written as NAME=VALUE. Write --set date=VALUE"),
         (["--set", "date=1", "--set", "date=2"], "--set: 'date' is set twice"),
     ):
         result = invoke("validate", "--fields-only", file, *settings)

@@ -155,7 +155,7 @@ IN_DATES = {
     "year(day) >= 2024": ("day >= '2024-01-01'",),
     "day > DATE '2024-01-01'": ("day > '2024-01-01'",),
     "day > date(2024, 1, 1)": ("day > '2024-01-01'",),
-    "day > now() - 7": ("day > '2024-01-01'", "Write day > '{{ params.since }}'"),
+    "day > now() - 7": ("day > '2024-01-01'", "Write day > '{{ params.since }}', and"),
     "day > CURRENT_DATE": ("day > '2024-01-01'", "Write day > '{{ params.since }}'"),
 }
 """Expressions with dates, what to write, and what the answer says instead."""

@@ -133,7 +133,7 @@ MISTAKES = {
                         f"{PATHS}\n    options: {{limit: 100000}}", PATHS, says="Write 100000"),
     "| as the delimiter": Mistake(
         f"{PATHS}\n    options:\n      delimiter: |", f"{PATHS}\n    options: {{delimiter: '|'}}",
-        PATHS, right_files={"reviews.csv": CSV.replace(",", "|")}, says="'|', in quotes",
+        PATHS, {"reviews.csv": CSV.replace(",", "|")}, says="'|', in quotes",
     ),
     "decimal(10,2)": Mistake(
         f"{PATHS}\n    options: {{types: {{n: decimal(10,2)}}}}",

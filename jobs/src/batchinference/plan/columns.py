@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import (
     CLOCKS,
-    PARAMETER_FIX,
     columns_read_by,
     is_part_of_column,
     keys_of,
@@ -32,7 +31,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     """Yield the problems with the columns that steps and the output use; only that of the input if
     its columns look like a line of a CSV file that is read wrongly."""
     problems = list(_column_problems(spec, columns))
-    of_file = _problem_of_file(columns or []) if spec.read.format == "csv" else None
+    of_file = _problem_of_file(spec.read.format, columns or [])
     if of_file and any(_UNKNOWN in problem.message for problem in problems):
         problems = [of_file]
     yield from problems
@@ -269,10 +268,10 @@ def _fix_of_expression(
 ) -> str:
     """Return the fix of a name in expressions that is no column, or an empty text. `has_results`
     says whether they are results, which may be constants."""
+    reader = next(each for each in expressions if column in columns_read_by(each))
     if column.lower() in CLOCKS:
-        return f". There is no clock. {PARAMETER_FIX}"
+        return f". There is no clock. Write {translated(reader)}, and declare since in parameters"
     if column == "params":
-        reader = next(each for each in expressions if column in columns_read_by(each))
         written_out = re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
         return f". Write {written_out}"
     for name in columns:
@@ -299,8 +298,14 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return False
 
 
-def _problem_of_file(columns: list[str]) -> Problem | None:
-    """Return the problem with columns that look like a line of a CSV file which is read wrongly."""
+def _problem_of_file(form: str, columns: list[str]) -> Problem | None:
+    """Return the problem with columns that look like a line of a CSV file which is read wrongly, or
+    that another format than the one of the file has."""
+    if form == "openaiBatch":
+        what = f"requests have the columns {', '.join(columns)}, and steps read others"
+        return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")
+    if form != "csv":
+        return None
     line = f"the first line is '{', '.join(columns)[:60]}'"
     if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
         names = ", ".join(f"NAME{number}" for number in range(1, len(columns) + 1))

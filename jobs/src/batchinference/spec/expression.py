@@ -184,6 +184,8 @@ def _is_no_condition(node: ast.expr) -> bool:
 
 def _for_other_types(tree: ast.expr, text: str) -> str:
     """Return what to write if the column has another type than a translation assumes."""
+    if "{{ params.since }}" in ast.unparse(tree):
+        return ", and declare since in parameters"
     match tree:
         case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)):
             return f", or {name} == 0 for a number"

@@ -59,8 +59,6 @@ class _Measures(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in _OTHERS:
-            raise ValueError(f"unknown function '{name}'. Use {_OTHERS[name]}")
         if name not in (*AGGREGATES, *FUNCTIONS):
             fix = f"Use one of {', '.join(AGGREGATES)}, which measure all rows"
             raise ValueError(f"unknown function '{name}'. {fix}")
@@ -80,9 +78,12 @@ class _Measures(ast.NodeTransformer):
 @lru_cache(maxsize=256)
 def parse_expectation(text: str) -> Expectation:
     """Return the parts of an expectation. Raises ValueError if it is invalid."""
-    if re.search(r"\bcount\(\s*\*?\s*\)", text):
-        fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
+    fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
+    if fixed != text:
         raise ValueError(f"count() takes a condition. Write {fixed}")
+    fixed = re.sub(r"\b(\w+)\(", lambda found: f"{_OTHERS.get(found[1], found[1])}(", text)
+    if fixed != text:
+        raise ValueError(f"the functions are {', '.join(AGGREGATES)}. Write {fixed}")
     measures = _Measures()
     tree = measures.visit(syntax_tree(text))
     condition = ast.unparse(tree)

@@ -107,7 +107,8 @@ class BatchUse:
         if self.method != "mapBatches":
             return f"Write {value} for a column"
         frame = f"{self.name} = pd.DataFrame({self.name})"
-        return f"Write {frame} before it, or set method: map to get single rows"
+        other = "or set method: map to get single rows"
+        return f"Write {frame} before it, with 'import pandas as pd', {other}"
 
     def _of_columns(self, node: ast.AST) -> str | None:
         """Return the problem with the columns that a statement returns or sets, if their code is
@@ -171,6 +172,7 @@ class BatchUse:
                     return self._number_of_rows(node)
         if why := self._of_array(node):
             frame = f"Write {self.name} = pd.DataFrame({self.name}) before it"
+            frame += ", with 'import pandas as pd'"
             is_value = not isinstance(node, ast.Attribute) or hasattr(str, node.attr)
             return f"{why}. {'Set method: map to get single rows' if is_value else frame}"
         return None

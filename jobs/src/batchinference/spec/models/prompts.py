@@ -179,8 +179,8 @@ def _check_input(name: str, inputs: Mapping[str, str], field: str = "") -> None:
     if name not in inputs:
         from batchinference.spec.problems import did_you_mean  # workers do not need it
 
-        column = f"{name}: {name}"
-        others = f". Add {column} to inputs, or use {', '.join(inputs)}"
+        fields = ", ".join(f"{key}: {column}" for key, column in {**inputs, name: name}.items())
+        others = f". Write inputs: {{{fields}}}, or use {', '.join(inputs)}"
         known = did_you_mean(name, inputs) or others
         what = f"{field}: {{{name}}}" if field else f"'{name}'"
         raise _error(f"{what} is not an input{known}")

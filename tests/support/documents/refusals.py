@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.documents.minimal import Document, document, model_step, python_ste
 from support.documents.runtimes import FULL_MODELS, full_model
 from support.documents.variations import REMOVED, changed, full_document, place_of
 from support.documents.vllm_models import full_requests, full_vllm_step, vllm_step
+from support.documents.yaml_files import read_yaml
 
 
 def refused(value: Any) -> str:
@@ -42,69 +44,9 @@ def with_value(place: str, value: Any, base: Document | None = None) -> Document
     return changed(full_document() if base is None else base, place_of(place), value)
 
 
-FRAME_OPTIONS: dict[str, Any] = {
-    "truncated": "accept",
-    "size": [32, 64],
-    "maxPixels": 1000,
-    "orientation": "ignore",
-    "background": "#00ff7f",
-}
-IMAGE_OPTIONS: dict[str, Any] = {**FRAME_OPTIONS, "mode": "L", "range": [0.0, 4095.0]}
-READ_OPTIONS: dict[str, dict[str, Any]] = {
-    "images": {"maxRowBytes": 1 << 20, **IMAGE_OPTIONS, "pages": "all"},
-    "parquet": {
-        "duplicateColumns": "rename",
-        "columns": ["id", "text"],
-        "assumeTimezone": "UTC",
-        "int96": "ns",
-    },
-    "json": {"maxRowBytes": 1 << 20, "lines": False},
-    "openaiBatch": {"maxRowBytes": 1 << 20},
-    "csv": {
-        "maxRowBytes": 1 << 20,
-        "duplicateColumns": "rename",
-        "delimiter": ";",
-        "columnNames": ["id", "text"],
-        "encoding": "latin-1",
-        "quote": "'",
-        "escape": "\\",
-        "comment": "#",
-        "skipLines": 2,
-        "newlinesInValues": False,
-        "decimal": ",",
-        "nullValues": ["-", ""],
-    },
-    "text": {"maxRowBytes": 1 << 20, "encoding": "latin-1", "dropEmptyLines": False},
-    "binary": {"maxRowBytes": 1 << 20},
-    "numpy": {"maxRowBytes": 1 << 20},
-    "audio": {
-        "maxRowBytes": 1 << 20,
-        "truncated": "accept",
-        "sampleRate": 16000,
-        "mono": True,
-    },
-    "video": {**FRAME_OPTIONS, "fps": 0.5, "includeTimestamps": True},
-    "webdataset": {
-        "maxRowBytes": 1 << 20,
-        **IMAGE_OPTIONS,
-        "decoder": False,
-        "suffixes": ["jpg"],
-    },
-    "manifest": {
-        **IMAGE_OPTIONS,
-        "column": "url",
-        "decode": "image",
-        "onUnreachable": "error",
-        "allow": ["https://intranet.example/photos/", "s3://photos/", "/data/"],
-        "maxBytes": 1024,
-    },
-    "documents": {
-        "maxRowBytes": 1 << 20,
-        "rows": "page",
-        "render": {"dpi": 100, "maxPixels": 1000},
-    },
-}
-"""The options of each format, without those that all formats have."""
+PARTS = read_yaml(Path(__file__).with_name("valid_parts.yaml"))
+READ_OPTIONS: dict[str, dict[str, Any]] = PARTS["readOptions"]
+SOURCES: dict[str, Document] = PARTS["sources"]
 
 
 def reading(format_: str, **options: Any) -> Document:
@@ -123,43 +65,6 @@ def reading(format_: str, **options: Any) -> Document:
     }
     own = options or {**common, **READ_OPTIONS[format_]}
     return document(read={"format": format_, "paths": ["s3://in/"], "options": own})
-
-
-SOURCES: dict[str, Document] = {
-    "sql": {
-        "query": "SELECT * FROM t",
-        "url": "sqlite:///data.db",
-        "options": {"shardKeys": ["id"], "shardHashFn": "unicode", "overrideNumBlocks": 4},
-    },
-    "sql of a secret": {"format": "sql", "query": "SELECT * FROM t", "urlEnv": "DATABASE_URL"},
-    "huggingface": {
-        "name": "org/data",
-        "options": {"config": "en", "split": "train", "revision": "v1", "streaming": False},
-    },
-    "lance": {
-        "path": "s3://in/data.lance",
-        "storage": {"region": "eu-west-1"},
-        "options": {"columns": ["id"], "filter": "id > 3", "version": 2},
-    },
-    "delta": {
-        "path": "s3://in/table",
-        "storage": {"region": "eu-west-1"},
-        "options": {
-            "columns": ["id"],
-            "filter": "id > 3",
-            "limit": 5,
-            "version": 0,
-            "changes": "include",
-        },
-    },
-    "iceberg": {
-        "table": "ns.rows",
-        "catalog": {"name": "prod", "properties": {"type": "rest", "uri": "http://catalog:8181"}},
-        "options": {"columns": ["id"], "filter": "id > 3", "snapshot": 1, "changes": "include"},
-    },
-    "items": {"items": [{"text": "a", "n": 1}, {"text": "b"}], "options": {"limit": 1}},
-}
-"""Sources other than files, with every field."""
 
 
 def reading_source(name: str, **fields: Any) -> Document:

@@ -145,6 +145,9 @@ MISTAKES = {
     "no name of a step": Mistake("  - filter: len", "  - name: my-name\n    filter: len",
                                  "  - name: long\n    filter: len", says="name: my-name"),
     "a column without brackets": Mistake("dropColumns: n", "dropColumns: [n]", FILTER, says="[n]"),
+    "a misspelled column that is selected": Mistake(
+        "selectColumns: [tet]", "selectColumns: [text]", FILTER, says="selectColumns: it names"
+    ),
     "a list of new names": Mistake("renameColumns: [n, k]", "renameColumns: {n: k}", FILTER,
                                    says="{OLD: NEW}"),
     "inputs as a list": Mistake("inputs: [text]", "inputs: {text: text}", says="{text: COLUMN}"),
@@ -230,7 +233,7 @@ MISTAKES = {
         "cluster: {image: b}", "Write the value itself",
     ),
     "a gate with two sizes": _added("gate: {rows: 10, percent: 5, expect: mean(n) > 1}",
-                                    "gate: {rows: 10, expect: mean(n) > 1}", "one of them"),
+                                    "gate: {rows: 10, expect: mean(n) > 1}", "Remove one of them"),
     "a percentage in a gate": _added("gate: {rows: 10%, expect: mean(n) > 1}",
                                      "gate: {percent: 10, expect: mean(n) > 1}", "percent: 10"),
     "avg in a gate": _added("gate: {rows: 10, expect: avg(n) > 1}",

@@ -10,23 +10,16 @@ IN_FILTERS = {
     "text == None": "text is None",
     "n > 1 & n < 3": "n > 1 and n < 3",
     "n > 1 AND n < 3": "n > 1 and n < 3",
-    "n > 1 && text != null": "n > 1 and text is not None",
-    "n <> 1": "n != 1",
-    "n === 1": "n == 1",
     "n between 1 and 3": "1 <= n <= 3",
-    "n.isin([1, 2])": "n in [1, 2]",
     "text IS NOT NULL": "text is not None",
-    "text LIKE 'a%'": "startswith(text, 'a')",
     "'good' in text": "contains(text, 'good')",
     "text =~ 'a'": "matches(text, 'a')",
-    "text.str.len() > 3": "len(text) > 3",
-    "text.startswith('a')": "startswith(text, 'a')",
-    "text.str.contains('a')": "contains(text, 'a')",
-    "text.lower().strip() == 'x'": "strip(lower(text)) == 'x'",
     "isnull(text)": "text is None",
-    "text.isna()": "text is None",
-    "coalesce(n, 0) > 1": "(n if n is not None else 0) > 1",
-    "concat(text, 'a') == 'b'": "text + 'a' == 'b'",
+    "concat(text, n) == 'b'": "str(text) + str(n) == 'b'",
+    "is_null(n)": "n is None",
+    "n in {1, 2}": "n in [1, 2]",
+    "~n": "n == 0",
+    "r['text'].lower() == 'a'": "lower(text) == 'a'",
     "f'{text}' == 'x'": "str(text) == 'x'",
     "my col == 'x'": "col('my col') == 'x'",
     "text > 3": "float(text) > 3",
@@ -34,25 +27,12 @@ IN_FILTERS = {
     "len(n) > 3": "len(str(n)) > 3",
     "n == 1 or 2": "n in [1, 2]",
     "text.length > 3": "len(text) > 3",
-    "text.str.contains('A', case=False)": "contains(lower(text), 'a')",
     "df.n > 1": "n > 1",
     "row['n'] > 1": "n > 1",
-    "lambda r: r.n > 1": "n > 1",
-    "$n > 1": "n > 1",
-    "n => 1": "n >= 1",
-    "text[:2] == 'ab'": "startswith(text, 'ab')",
-    "text ILIKE '%A%'": "contains(lower(text), 'a')",
-    "n NOT BETWEEN 1 AND 3": "not 1 <= n <= 3",
-    "n ** 2 > 4": "n * n > 4",
-    "lenght(text) > 3": "len(text) > 3",
     "text": "text != ''",
     "df['text'] == 'x'": "text == 'x'",
     "row.n > 1": "n > 1",
-    "{text} == 'x'": "text == 'x'",
-    "n > 1,000": "n > 1000",
     "text + n == 'x'": "text + str(n) == 'x'",
-    "text[:3] == 'abc'": "startswith(text, 'abc')",
-    "re.match('a', text)": "matches(text, '^a')",
     "n": "n != 0",
     "len(text": "len(text) > 3",
     "len(txt) > 3": "len(text) > 3",
@@ -82,12 +62,24 @@ IN_FILTERS = {
 }
 """Expressions, and what the answer says to write."""
 SAYS = {
+    "~n": "or n == 0 for a number",
     "len(txt) > 3": "'text'?",
     "len(text": "the ')' that is missing",
     "text == good": "in quotes: 'good'",
+    "day > now() - 7": "Write day > '{{ params.since }}', and declare since",
+    "day > CURRENT_DATE": "Write day > '{{ params.since }}', and declare since",
     "text > 3": "Write float(text) > 3 if each is a number, or len(text) > 3",
 }
 """Parts of answers that do not have the whole expression."""
+IN_LISTS = {
+    "'x' in tags": "or tags[0] == 'x' for the first item",
+    "tags == 'x'": "Write tags[0] == 'x'",
+    "contains(tags, 'x')": "Read one item, such as tags[0]",
+    "tags in ['x', 'y']": "Read one item, such as tags[0]",
+}
+"""Expressions over a column of lists, and what the answer says."""
+LISTS = {"tags.jsonl": '{"text": "a", "tags": ["x", "y"]}\n'}
+OF_LISTS = JOB.replace("format: csv", "format: json").replace("reviews.csv", "tags.jsonl")
 IN_COLUMNS = {
     "a text and a number": Mistake(
         "addColumns: {url: \"'https://x/' + id\"}",
@@ -120,6 +112,10 @@ IN_COLUMNS = {
         says="Write sentiment['label'] == 'POSITIVE'",
         base=JOB.replace("csv", "json", 1).replace("reviews.csv", "reviews.jsonl"),
     ),
+    "texts that SQL joins": Mistake(
+        "addColumns: {a: \"text || 'a'\"}", "addColumns: {a: \"str(text) + 'a'\"}", FILTER,
+        says="Write str(text) + 'a'",
+    ),
     "a comma without quotes": Mistake(
         "addColumns: {p: round(n, 2)}", 'addColumns: {p: "round(n, 2)"}', FILTER,
         says='p: "round(n, 2)"',
@@ -150,32 +146,26 @@ IN_COLUMNS = {
 }  # fmt: skip
 DAYS = {"reviews.csv": "id,text,n,day\n1,a good book,3,2024-01-01\n2,a bad film,4,2024-12-31\n"}
 IN_DATES = {
-    "day >= 2024-10-31": ("day >= '2024-10-31'",),
-    "day.dt.year == 2024": ("(day >= '2024-01-01' and day < '2025-01-01')",),
-    "year(day) >= 2024": ("day >= '2024-01-01'",),
-    "day > DATE '2024-01-01'": ("day > '2024-01-01'",),
-    "day > date(2024, 1, 1)": ("day > '2024-01-01'",),
-    "day > now() - 7": ("day > '2024-01-01'", "Write day > '{{ params.since }}', and"),
-    "day > CURRENT_DATE": ("day > '2024-01-01'", "Write day > '{{ params.since }}'"),
+    "day >= 2024-10-31": "day >= '2024-10-31'",
+    "day.dt.year == 2024": "(day >= '2024-01-01' and day < '2025-01-01')",
+    "year(day) >= 2024": "day >= '2024-01-01'",
+    "day > DATE '2024-01-01'": "day > '2024-01-01'",
+    "day > date(2024, 1, 1)": "day > '2024-01-01'",
+    "day > now() - 7": "day > '2024-01-01'",
+    "day > CURRENT_DATE": "day > '2024-01-01'",
 }
-"""Expressions with dates, what to write, and what the answer says instead."""
-
-
-def _of_day(wrong: str, right: str, says: str = "") -> Mistake:
-    says = says or f"Write {right}"
-    return Mistake(f'filter: "{wrong}"', f'filter: "{right}"', FILTER, DAYS, says=says)
-
-
-MISTAKES = (
-    {
-        wrong: Mistake(
-            f'filter: "{wrong}"',
-            f'filter: "{right}"',
-            FILTER,
-            says=SAYS.get(wrong, f"Write {right}"),
-        )
-        for wrong, right in IN_FILTERS.items()
-    }
-    | IN_COLUMNS
-    | {f"{wrong} (a date)": _of_day(wrong, *fix) for wrong, fix in IN_DATES.items()}
-)
+"""Expressions with dates, and what to write."""
+MISTAKES = {
+    wrong: Mistake(
+        f'filter: "{wrong}"', f'filter: "{right}"', FILTER, says=SAYS.get(wrong, f"Write {right}")
+    )
+    for wrong, right in IN_FILTERS.items()
+} | {
+    wrong: Mistake(f'filter: "{wrong}"', f'filter: "{right}"', FILTER, DAYS,
+                   says=SAYS.get(wrong, f"Write {right}"))
+    for wrong, right in IN_DATES.items()
+} | {
+    wrong: Mistake(f'filter: "{wrong}"', "filter: \"tags[0] == 'x'\"", FILTER, LISTS, says=says,
+                   base=OF_LISTS)
+    for wrong, says in IN_LISTS.items()
+} | IN_COLUMNS  # fmt: skip

@@ -119,8 +119,12 @@ MISTAKES = {
         READ.replace("reviews", "a"), READ.replace("csv", "json", 1).replace("reviews", "a"), READ,
         {"a.csv": '{"text": "a", "n": 1}\n'}, says="format to json",
     ),
-    "CSV as Parquet": Mistake(READ.replace("csv", "parquet", 1), READ, says="Correct read.format"),
-    "CSV as JSON": Mistake(READ.replace("csv", "json", 1), READ, says="Correct read.format"),
+    "CSV as Parquet": Mistake(READ.replace("csv", "parquet", 1), READ, says="read.format to csv"),
+    "CSV as JSON": Mistake(READ.replace("csv", "json", 1), READ, says="read.format to csv"),
+    "a delimiter that the file does not have": Mistake(
+        f"{PATHS}\n    options: {{delimiter: ';'}}", f"{PATHS}\n    options: {{delimiter: ','}}",
+        PATHS, says="read.options.delimiter to ','",
+    ),
     "a wrong column type": Mistake(
         f"{PATHS}\n    options: {{types: {{n: integer}}}}",
         f"{PATHS}\n    options: {{types: {{n: int64}}}}", PATHS, says="int64",
@@ -173,6 +177,9 @@ MISTAKES = {
     "the output contains the input": _write("path: .", says="Choose another write.path"),
     "a Windows path as the output": _write("path: 'C:\\out'", says="a path with '/'"),
     "$HOME in the output": _write("path: $HOME/out", says="Write ~ instead of $HOME"),
+    "an address of the web as the output": _write(
+        "path: https://example.com/out", says="Use a path or one of file://, s3://"
+    ),
     "overwrite: true": _write("path: ./out\n    overwrite: true",
                               "path: ./out\n    mode: overwrite", "mode: overwrite"),
     "replace": _write("path: ./out\n    mode: replace", "path: ./out\n    mode: overwrite",

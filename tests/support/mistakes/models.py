@@ -100,7 +100,8 @@ MISTAKES = {
     "temperature beside the task": _prompt(
         "'{text}'\n      temperature: 0", "'{text}'\n      sampling: {temperature: 0}", "sampling"
     ),
-    "a column that is no input": _prompt("'{text} {n}'", "'{text}'", "Write inputs: {text: text, n: n}"),
+    "a column that is no input": _prompt("'{text} {n}'", "'{text}'",
+                                         "Write inputs: {text: text, n: n}"),
     "yes and no as labels": Mistake(
         f"{ZERO_SHOT}\n      candidateLabels: [yes, no]",
         f"{ZERO_SHOT}\n      candidateLabels: ['yes', 'no']", FIELDS, says="such as 'yes'",

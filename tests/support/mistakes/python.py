@@ -126,6 +126,20 @@ MISTAKES = {
                      "    def __call__(self, batch): return batch\n"},
         says="constructorArgs: {path: ...}",
     ),
+    "a misspelled object of the constructor": Mistake(
+        _step("{callable: 'steps:Clean', constructorRefs: {make: 'steps:mak'}}"),
+        _step("{callable: 'steps:Clean', constructorRefs: {make: 'steps:make'}}"), STEP,
+        {"steps.py": "def make(): ...\nclass Clean:\n    def __init__(self, make): ...\n"
+                     "    def __call__(self, batch): return batch\n"},
+        says="did you mean 'make'?",
+    ),
+    "a misspelled name of an object": Mistake(
+        _step("{callable: 'steps:Clean', constructorRefs: {mak: 'steps:make'}}"),
+        _step("{callable: 'steps:Clean', constructorRefs: {make: 'steps:make'}}"), STEP,
+        {"steps.py": "def make(): ...\nclass Clean:\n    def __init__(self, make): ...\n"
+                     "    def __call__(self, batch): return batch\n"},
+        says="constructorRefs.mak",
+    ),
     "a text as a column": _code(
         "def clean(batch):\n    return {'id': batch['id'], 'x': 'abc'}\n",
         "def clean(batch):\n    return {'id': batch['id'], 'x': ['abc'] * len(batch['id'])}\n",

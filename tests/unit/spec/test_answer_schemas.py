@@ -11,7 +11,6 @@ from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document
 from support.documents.refusals import refused, running, short
-from support.documents.vllm_models import vllm
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
 
@@ -136,32 +135,3 @@ def test_deep_schema_is_json() -> None:
 )
 def test_invalid_schema_is_refused(schema: Document, messages: Messages) -> None:
     messages.check(refused(running(chat(schema=schema))))
-
-
-def causal(**fields: Any) -> Document:
-    base = {"runtime": "transformers", "task": "text-generation", "source": "org/model"}
-    return {**base, "inputs": {"question": "text"}, "output": "answer", **fields}
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        chat(repair=1),
-        chat(repair=6, schema={"jsonSchema": NAME}),
-        chat(api="embeddings", schema={"jsonSchema": NAME}),
-        chat(schema={"jsonSchema": NAME}, sampling={"response_format": {"type": "json_object"}}),
-        chat(schema={"jsonSchema": NAME}, sampling={"n": 2}),
-        chat(schema={"jsonSchema": NAME}, sampling={"stream": True}),
-        vllm(schema={"jsonSchema": NAME}, task="embed"),
-        vllm(schema={"jsonSchema": NAME}, sampling={"n": 2}),
-        vllm(schema={"jsonSchema": NAME}, sampling={"structured_outputs": {"regex": "a"}}),
-        causal(schema={"jsonSchema": NAME}, returnFullText=True),
-        causal(schema={"jsonSchema": NAME}, task="fill-mask", inputs={"text": "text"}),
-        causal(schema={"jsonSchema": NAME}, sampling={"num_return_sequences": 2}),
-    ],
-    ids=short,
-)
-def test_model_whose_answers_cannot_be_checked_is_refused(
-    model: Document, messages: Messages
-) -> None:
-    messages.check(refused(running(model)))

@@ -10,8 +10,7 @@ from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
-from support.documents.refusals import refused, refused_at, short
-from support.documents.variations import REMOVED
+from support.documents.refusals import refused, short
 
 NODE: Document = {"name": "v", "hostPath": {"path": "/var"}}
 MOUNT: Document = {"name": "v", "mountPath": "/v"}
@@ -69,42 +68,6 @@ def test_cluster_setting_is_accepted(field: str) -> None:
         assert dumped == {field: value}
 
 
-@pytest.mark.parametrize("sources", [[], ["hostPath", "secret"], list(SOURCES)], ids=len)
-def test_volume_without_exactly_one_source_is_refused(
-    sources: list[str], messages: Messages
-) -> None:
-    volume = {"name": "v", **{name: SOURCES[name] for name in sources}}
-    messages.check(refused(with_cluster(volumes=[volume])))
-
-
-SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
-TWICE: dict[str, Any] = {
-    "volumes": (
-        [NODE, {**NODE, "emptyDir": None}],
-        "two items have the name 'v'. Remove one of them",
-    ),
-    "volumeMounts": ([MOUNT, MOUNT], "two items have the mountPath '/v'. Remove one of them"),
-    "topologySpreadConstraints": (
-        [SPREAD, SPREAD],
-        "two items have the topologyKey and whenUnsatisfiable 'zone DoNotSchedule'. "
-        "Remove one of them",
-    ),
-}
-
-
-@pytest.mark.parametrize("field", TWICE)
-def test_item_that_is_given_twice_is_refused(field: str) -> None:
-    items, message = TWICE[field]
-    assert refused(with_cluster(**{"volumes": [NODE], field: items})) == (
-        f"spec.cluster.{field}: {message}"
-    )
-
-
-def test_mount_without_a_volume_of_the_job_is_refused(messages: Messages) -> None:
-    mounts = [MOUNT, {"name": "w", "mountPath": "/w"}]
-    messages.check(refused(with_cluster(volumes=[NODE], volumeMounts=mounts)))
-
-
 KEYS = [
     *((key, False) for key in ("batchinference.dev/attempt", "ray.io/cluster", "ray.io/x")),
     *((key, False) for key in ("kueue.x-k8s.io/queue-name", "app.kubernetes.io/managed-by")),
@@ -150,51 +113,6 @@ def test_values_suit_the_operator(operator: str, values: list[str], accepted: bo
         assert "nodeSelectorTerms[0].matchExpressions[0]" in refused(document_)
 
 
-@pytest.mark.parametrize(
-    "term", [{"namespaces": ["other"]}, {"namespaceSelector": {}}], ids=["names", "selector"]
-)
-def test_pods_of_other_namespaces_cannot_be_kept_away(term: Document) -> None:
-    """A required anti-affinity keeps the other pods from the nodes of these pods."""
-    near = {"topologyKey": "zone", "labelSelector": {}, **term}
-    anti = {"requiredDuringSchedulingIgnoredDuringExecution": [near]}
-    found = refused(with_cluster(affinity={"podAntiAffinity": anti}))
-    assert "unknown field" in found
-
-
-@pytest.mark.parametrize(
-    "toleration",
-    [
-        {},
-        {"value": "a100"},
-        {"key": ""},
-        {"key": "gpu", "operator": "Exists", "value": "a"},
-        {"key": "gpu", "tolerationSeconds": 60},
-        {"key": "gpu", "effect": "NoSchedule", "tolerationSeconds": 60},
-    ],
-    ids=short,
-)
-def test_toleration_is_refused(toleration: Document, messages: Messages) -> None:
-    messages.check(refused(with_cluster(tolerations=[toleration])))
-
-
-RESERVED = [
-    *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ENABLE_K8S_TOKEN_AUTH", "RAY_ADDRESS"),
-    *("RAY_DATA_AUTOLOAD_PYEXTENSIONTYPE", "RAY_JOB_STOP_WAIT_TIME_S", "RAY_CLUSTER_NAME"),
-    *("KUBERAY_GEN_RAY_START_CMD", "BATCHINFERENCE_JOB_SHA256", "RAY_TMPDIR", "FQ_RAY_IP"),
-    *("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES"),
-    *("NVIDIA_IMEX_CHANNELS", "NVIDIA_MOFED"),
-]
-
-
-@pytest.mark.parametrize("name", RESERVED)
-def test_a_reserved_variable_is_refused(name: str, messages: Messages) -> None:
-    """Some of these variables would disable the authentication of the Ray cluster, or give a pod
-    devices that no limit counts."""
-    env = [{"name": name, "value": "x"}]
-    messages.check(refused(with_cluster(env=env)))
-    messages.check(refused(with_cluster(profiles={"mine": {"env": env}})))
-
-
 @pytest.mark.parametrize("name", ["RAY_memory_usage_threshold", "MY_RAY_ADDRESS", "RAY_AUTHOR"])
 def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
     assert settings(env=[{"name": name, "value": "x"}]).env[0].name == name
@@ -209,39 +127,10 @@ def test_keys_of_an_object_are_no_reserved_variables(prefix: str, messages: Mess
         messages.check(refused(cluster))
 
 
-def test_a_variable_that_is_given_twice_is_refused(messages: Messages) -> None:
-    env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
-    messages.check(refused(with_cluster(env=env)))
-    messages.check(refused(with_cluster(profiles={"mine": {"env": env}})))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("name", name) for name in ("ray-logs", "shared-mem", "batchinference-job")),
-        *(
-            ("mountPath", path)
-            for path in ("/tmp/ray", "//tmp//ray/x", "/dev/shm", "/etc/batchinference/", "/",
-                         "/var/run/secrets/kubernetes.io/serviceaccount",
-                         "/run/secrets/kubernetes.io")
-        ),
-    ],
-)  # fmt: skip
-def test_a_reserved_volume_is_refused(field: str, value: str, messages: Messages) -> None:
-    mount = {**MOUNT, field: value}
-    volumes = [{**NODE, "name": mount["name"]}]
-    messages.check(refused(with_cluster(volumes=volumes, volumeMounts=[mount])))
-
-
 @pytest.mark.parametrize("path", ["/tmp", "/tmp/rays", "/dev/shmem", "/etc/batchinference-own"])
 def test_volume_outside_of_the_reserved_paths_is_accepted(path: str) -> None:
     mounts = [{**MOUNT, "mountPath": path}]
     assert settings(volumes=[NODE], volumeMounts=mounts).volume_mounts[0].mount_path == path
-
-
-@pytest.mark.parametrize("name", ["", "1A", "A B", "A=B", "É", "A\n"])
-def test_env_name_is_refused(name: str, messages: Messages) -> None:
-    messages.check(refused(with_cluster(env=[{"name": name, "value": "x"}])))
 
 
 KEY = {"name": "object", "key": "key"}
@@ -264,66 +153,3 @@ BOTH = {"secretKeyRef": KEY, "configMapKeyRef": KEY}
 )
 def test_env_requires_exactly_one_value(fields: Document, messages: Messages) -> None:
     messages.check(refused(with_cluster(env=[{"name": "A", **fields}])))
-
-
-@pytest.mark.parametrize(
-    "memory", ["", "8 Gi", "8gb", "8GB", "-1Gi", "1e3", ".5Gi", "5.Gi", "8Gi\n", "٣Gi", "Gi", "1_0"]
-)
-def test_memory_quantity_is_refused(memory: str, messages: Messages) -> None:
-    messages.check(refused(with_cluster(head={"memory": memory})))
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "message"),
-    [
-        ("image", "", "image: expected at least 1 character, got ''"),
-        ("image", 7, "image: expected a text, got 7"),
-        ("imagePullPolicy", "always",
-         "imagePullPolicy: 'always' is not one of Always, IfNotPresent, Never; "
-         "did you mean 'Always'?"),
-        ("imagePullSecrets", ["a"], "imagePullSecrets[0]: expected a mapping, got 'a'"),
-        ("imagePullSecrets", [{"name": "a"}] * 9, "imagePullSecrets: expected at most 8"),
-        ("imagePullSecrets.0.name", "", "imagePullSecrets[0].name: expected a Kubernetes name"),
-        ("serviceAccountName", "", "serviceAccountName: expected a Kubernetes name"),
-        ("serviceAccountName", "../x", "serviceAccountName: expected a Kubernetes name"),
-        ("serviceAccount", "a",
-         "serviceAccount: unknown field; did you mean 'serviceAccountName'?"),
-        ("priorityClassName", "a" * 254, "priorityClassName: expected at most 253"),
-        ("volumes.0.name", "Data", "volumes[0].name: expected lower-case letters, digits and '-'"),
-        ("volumeMounts.0.mountPath", "data", "volumeMounts[0].mountPath: expected an absolute pa"),
-        ("volumeMounts.0.mountPath", REMOVED, "volumeMounts[0].mountPath: required, but missing"),
-        *(("volumeMounts.0.subPath", path, "volumeMounts[0].subPath: ")
-          for path in ("..", "../x", "a/../../b", "/etc", "a//b", "", ".")),
-        *(("volumes.2.configMap.items.0.path", path, "volumes[2].configMap.items[0].path: ")
-          for path in ("..", "/etc")),
-        ("volumes.0.projected", {"sources": []}, "volumes[0].projected: unknown field"),
-        ("volumes.5.ephemeral.volumeClaimTemplate.spec.dataSource", {},
-         "volumes[5].ephemeral.volumeClaimTemplate.spec.dataSource: unknown field"),
-        ("volumeMounts.0.mountPropagation", "Bidirectional", "volumeMounts[0].mountPropagation: u"),
-        ("fsGroup", 0, "fsGroup: expected at least 1, got 0"),
-        ("securityContext", {}, "securityContext: unknown field"),
-        ("hostNetwork", True, "hostNetwork: unknown field"),
-        ("envFrom.0.configMapRef", {"name": "c"}, "envFrom[0]: give exactly one of secretRef and"),
-        ("volumes.0.persistentVolumeClaim", {}, "volumes[0].persistentVolumeClaim.claimName: requ"),
-        ("volumes.1.hostPath.path", "a", "volumes[1].hostPath.path: expected an absolute path"),
-        ("volumes.1.hostPath.path", "/etc/../root", "volumes[1].hostPath.path: expected an abs"),
-        ("nodeSelector", {"bad key!": "x"},
-         "nodeSelector.bad key!: as a key: expected a label key such as pool"),
-        ("nodeSelector.a", "b c", "nodeSelector.a: expected letters, digits, '-', '_' and '.'"),
-        ("tolerations.0.key", "a b", "tolerations[0].key: expected a taint key such as pool"),
-        ("nodeSelector", {f"label{number}": "a" for number in range(33)},
-         "nodeSelector: expected at most 32 items, got 33"),
-        ("tolerations.0.tolerationSeconds", -1,
-         "tolerations[0].tolerationSeconds: expected at least 0, got -1"),
-        ("head.memory", "1023Mi", "head.memory: expected at least 1Gi (Ray's services and the dri"),
-        ("head.cpu", 0, "head.cpu: expected more than 0, got 0"),
-        ("head.cpu", float("inf"), "head.cpu: expected at most 1024, got inf"),
-        ("workers", {"min": 3, "max": 2}, "workers: min (3) is above max (2)"),
-        ("queueName", "a_b", "queueName: "),
-        ("queuePriorityClassName", "Nightly", "queuePriorityClassName: "),
-    ],
-    ids=short,
-)  # fmt: skip
-def test_cluster_setting_is_refused(place: str, value: Any, message: str) -> None:
-    found = refused_at(f"spec.cluster.{place}", value)
-    assert found.startswith(f"spec.cluster.{message}")

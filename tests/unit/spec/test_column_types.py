@@ -8,11 +8,8 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.column_types import parse_type
-from plugins.messages import Messages
 from support.documents.minimal import document
-from support.documents.refusals import READ_OPTIONS, refused, short
-
-DEEP = "list<" * 40 + "bool" + ">" * 40
+from support.documents.refusals import READ_OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -29,34 +26,6 @@ DEEP = "list<" * 40 + "bool" + ">" * 40
 )
 def test_type_is_parsed(text: str, parsed: Any) -> None:
     assert parse_type(text) == parsed
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "int",
-        "Text",
-        "INT32",
-        "uuid",
-        "list",
-        "list<string",
-        "list<string>>",
-        "struct<>",
-        "struct<a>",
-        "struct<a: bool, a: bool>",
-        DEEP,
-        "decimal",
-        "decimal<2, 3>",
-        "decimal<77, 2>",
-        "decimal<2",
-        "timestamp<Mars>",
-        "timestamp<us, UTC, UTC>",
-    ],
-    ids=short,
-)
-def test_invalid_type_is_refused_with_its_fix(text: str, messages: Messages) -> None:
-    read = {"format": "csv", "paths": ["in"], "options": {"types": {"x": text}}}
-    messages.check("".join(refused(document(read=read))))
 
 
 def test_every_format_of_files_takes_types_of_partition_values() -> None:

@@ -33,31 +33,6 @@ def test_error_policy_tolerates_errors_only_with_a_limit(
     assert parse(document(errors=errors)).spec.errors.tolerant is tolerant
 
 
-@pytest.mark.parametrize(
-    "errors",
-    [{"maxRows": -1}, {"maxRows": 1.0}, {"maxRows": 10**15 + 1}, {"path": ""}, {"max_rows": 1}],
-    ids=short,
-)
-def test_error_policy_out_of_range_is_refused(errors: dict[str, Any], messages: Messages) -> None:
-    messages.check(refused(document(errors=errors)))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("onChange", "recompute"), ("onDelete", "removeRows")]
-)
-@pytest.mark.parametrize("other", ["table", "limit"])
-def test_rows_of_changed_files_cannot_always_be_replaced(
-    field: str, value: str, other: str, messages: Messages
-) -> None:
-    job = document()
-    job["spec"]["read"][field] = value
-    if other == "table":
-        job["spec"]["write"] = {"format": "delta", "path": "s3://out/table"}
-    else:
-        job["spec"]["read"]["options"] = {"limit": 9}
-    messages.check(refused(job))
-
-
 @pytest.mark.parametrize("format_", ["delta", "lance"])
 def test_retry_of_failed_rows_requires_a_file_format(format_: str, messages: Messages) -> None:
     """A table gets a single commit, so rows that are retried later cannot be added to it."""

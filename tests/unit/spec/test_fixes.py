@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
@@ -83,17 +82,6 @@ def test_length_is_corrected(length: int, bound: int, written: str) -> None:
     assert length_fix(length, bound, "character") == f". {written}"
 
 
-@pytest.mark.parametrize("place", ["spec.steps.1.resources.memory", "spec.deadlines.total"])
-@pytest.mark.parametrize("value", [True, [4], {"a": 1}], ids=short)
-def test_value_that_is_no_text_and_no_number_has_no_unit(place: str, value: Any) -> None:
-    assert ": expected a text, got " in refused_at(place, value)
-
-
-def test_field_of_another_runtime_is_named(messages: Messages) -> None:
-    model = {**model_step()["model"], "factory": "steps:make"}
-    messages.check(refused(document(steps=[model_step(model=model)])))
-
-
 @pytest.mark.parametrize(
     ("callable_", "written"),
     [
@@ -115,21 +103,6 @@ def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:
     assert refused(document(steps=[model_step(model=model)])).endswith(
         ".model.task: 'embeddings' is unknown; did you mean 'feature-extraction'?"
     )
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("spec.steps.1.replicas", 4),
-        ("spec.steps.1.replicas", -1),
-        ("spec.steps.1.replicas", True),
-        ("spec.read.options.shuffle", "rows"),
-        ("spec.read.options.shuffle", "Files"),
-    ],
-    ids=short,
-)
-def test_settings_of_ray_are_translated(place: str, value: Any, messages: Messages) -> None:
-    messages.check(refused_at(place, value))
 
 
 def test_empty_list_is_explained_with_an_example() -> None:

@@ -9,7 +9,6 @@ import pytest
 from batchinference.plan.columns import check_columns
 from batchinference.spec import parse
 from batchinference.spec.gate import Measure, parse_expectation
-from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.documents.refusals import refused
 
@@ -35,31 +34,8 @@ def test_expectation_is_a_condition_on_measures() -> None:
     assert parse_expectation("max(len(text)) < 3 * min(len(text))").columns == {"text"}
 
 
-@pytest.mark.parametrize(
-    "expect",
-    ["agree > 0.9", "mean(agree) > score", "1 < 2", "mean(3) > 1", "mean(a, b) > 1",
-     "median(a) > 1", "mean(a) >", "mean(mean(a)) > 1", "mean(print(a)) > 1"],
-)  # fmt: skip
-def test_expectation_is_refused(expect: str, messages: Messages) -> None:
-    messages.check(refused(gated(expect)))
-
-
 def test_expectation_that_is_nested_too_deeply_is_refused() -> None:
     assert "nested too deeply" in str(refused(gated("not " * 150 + "mean(a)")))
-
-
-@pytest.mark.parametrize(
-    "gate",
-    [{"rows": 3, "percent": 1}, {"rows": None}, {"rows": 0}, {"percent": 0}, {"percent": 101}],
-    ids=str,
-)
-def test_rows_are_refused(gate: dict[str, Any], messages: Messages) -> None:
-    messages.check(refused(gated(**gate)))
-
-
-@pytest.mark.parametrize("kind", ["webdataset", "openaiBatch"])
-def test_files_whose_values_cannot_be_read_are_refused(kind: str, messages: Messages) -> None:
-    messages.check(refused(gated(write={"format": kind, "path": "out"})))
 
 
 def test_columns_of_a_cascade_must_be_in_the_output() -> None:

@@ -16,13 +16,6 @@ from support.documents.refusals import refused, running, short
 from support.documents.runtimes import full_model
 from support.documents.variations import REMOVED
 
-TRANSFORMERS = {
-    "runtime": "transformers",
-    "task": "feature-extraction",
-    "source": "org/model",
-    "inputs": {"text": "text"},
-    "output": "embedding",
-}
 TORCH = {
     "runtime": "torch",
     "source": "model.pt",
@@ -47,7 +40,6 @@ FACTORY = {
     "factoryArgs": {"width": 4},
     "trustSource": REMOVED,
 }
-NO_FACTORY = {"factory": REMOVED, "factoryArgs": REMOVED}
 
 
 @pytest.mark.parametrize(
@@ -67,33 +59,6 @@ NO_FACTORY = {"factory": REMOVED, "factoryArgs": REMOVED}
 )
 def test_model_without_optional_fields_is_accepted(model: Document | str, fields: Document) -> None:
     assert parse(changed(model, **fields))
-
-
-def test_model_requires_a_factory_or_a_source(messages: Messages) -> None:
-    without = changed("torch", **NO_FACTORY, source=REMOVED)
-    messages.check(refused(without))
-    for given in ({"units": 2}, {}):
-        without = changed("torch", factory=REMOVED, factoryArgs=given, source="model.pt")
-        messages.check(refused(without))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"runtime": REMOVED},
-        {"runtime": "pytorch"},
-        {"source": ""},
-        {"source": None},
-        {"inputs": {}},
-        {"inputs": ["text"]},
-        {"batchSize": 8},
-        {"details": "about"},
-        {"size": 8},
-    ],
-    ids=short,
-)
-def test_transformers_model_is_refused(fields: Document, messages: Messages) -> None:
-    messages.check(refused(changed(TRANSFORMERS, **fields)))
 
 
 @pytest.mark.parametrize(

@@ -121,11 +121,6 @@ def test_invalid_notification_is_refused_without_secrets(case: str, messages: Me
     assert "s3cret" not in str(caught.value)
 
 
-def test_notifications_have_different_names(messages: Messages) -> None:
-    with messages.raises(SpecError):
-        parse(document(notifications=[{"name": "a", "urlEnv": "URL"}] * 2))
-
-
 def test_driver_of_a_cluster_gets_no_notifications() -> None:
     made = parse(document(notifications=[{"name": "a", "urlEnv": "URL"}]))
     assert "notifications" not in job_file(made, "uid")

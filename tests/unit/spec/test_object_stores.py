@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.parsed import job
-from support.documents.refusals import accepted_at, refused_at, short
+from support.documents.refusals import accepted_at, refused_at
 
 SIDES = ["read", "write"]
 
@@ -48,16 +46,3 @@ def test_storage_endpoint_is_refused_and_not_shown(
     side: str, endpoint: str, messages: Messages
 ) -> None:
     messages.check(refused_at(f"spec.{side}.storage", {"endpoint": endpoint}))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [{"key": "hunter2"}, {"anonymus": True}, {"anonymous": "yes"}],
-    ids=short,
-)
-def test_storage_setting_is_refused_and_not_shown(
-    value: dict[str, Any], messages: Messages
-) -> None:
-    found = refused_at("spec.read.storage", value)
-    messages.check(found)
-    assert "hunter2" not in found

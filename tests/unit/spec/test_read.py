@@ -16,10 +16,8 @@ from support.documents.refusals import (
     accepted_at,
     reading,
     refused,
-    refused_at,
     short,
 )
-from support.documents.variations import REMOVED
 
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
 FRAME_DEFAULTS = {"truncated": "fail", "size": None, "maxPixels": 64_000_000,
@@ -55,24 +53,6 @@ def test_format_refuses_options_of_other_formats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_", "option", "nearest"),
-    [
-        ("parquet", "colums", "columns"),
-        ("csv", "columns", "columnNames"),
-        ("images", "sise", "size"),
-        ("video", "resize", "size"),
-        ("video", "include_timestamp", "includeTimestamps"),
-        ("audio", "samplerate", "sampleRate"),
-    ],
-)
-def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest: str) -> None:
-    assert refused(reading(format_, **{option: 1})) == (
-        f"spec.read.options.{option}: unknown option '{option}' for {format_}"
-        f"; did you mean '{nearest}'?"
-    )
-
-
-@pytest.mark.parametrize(
     ("format_", "defaults"),
     [
         ("images", {**IMAGE_DEFAULTS, "maxRowBytes": None, "pages": "first"}),
@@ -103,101 +83,14 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     assert read.options.model_dump(by_alias=True) == expected
 
 
-@pytest.mark.parametrize("encoding", ["utf-9", "hex", "rot13", "undefined", "idna", "a\0"])
-@pytest.mark.parametrize("format_", ["text", "csv"])
-def test_encodings_that_are_not_for_text_are_refused(
-    format_: str, encoding: str, messages: Messages
-) -> None:
-    read = {"format": format_, "paths": ["in"], "options": {"encoding": encoding}}
-    messages.check(refused(document(read=read)))
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (REMOVED, "required, but missing"),
-        ("imagse", "'imagse' is unknown; did you mean 'images'?"),
-    ],
-    ids=short,
-)
-def test_unknown_format_is_refused(value: Any, message: str) -> None:
-    assert refused_at("spec.read.format", value) == f"spec.read.format: {message}"
-
-
-@pytest.mark.parametrize(
-    ("format_", "option", "value"),
-    [
-        ("images", "includePaths", "yes"),
-        ("text", "fileExtensions", []),
-        ("text", "fileExtensions", [""]),
-        ("text", "fileExtensions", ["t" * 17]),
-        ("text", "fileExtensions", ["t"] * 33),
-        ("images", "mode", "RGBa"),
-        ("images", "range", [5, 5]),
-        ("video", "background", "red"),
-        ("images", "size", [0, 9]),
-        ("images", "size", [9, 65537]),
-        ("csv", "delimiter", ""),
-        ("csv", "delimiter", "\n"),
-        ("csv", "delimiter", "é"),
-        ("csv", "quote", "a"),
-        ("csv", "escape", "\t"),
-        ("csv", "comment", "é"),
-        ("csv", "skipLines", -1),
-        ("csv", "decimal", ";"),
-        ("csv", "nullValues", ["-", "-"]),
-        ("manifest", "allow", ["intranet"]),
-        ("manifest", "allow", ["http://host:99999/"]),
-    ],
-    ids=short,
-)
-def test_option_out_of_range_is_refused(
-    format_: str, option: str, value: Any, messages: Messages
-) -> None:
-    messages.check(refused(reading(format_, **{option: value})))
-
-
 @pytest.mark.parametrize("delimiter", ["\t", ";", "|", " ", "~"])
 def test_csv_delimiter_is_accepted(delimiter: str) -> None:
     assert parse(reading("csv", delimiter=delimiter))
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        ("paths", REMOVED),
-        ("paths", "s3://in/"),
-        ("paths", []),
-        ("paths", ["in"] * 257),
-        ("path", "s3://in/"),
-        ("options", None),
-    ],
-    ids=short,
-)
-def test_paths_or_options_of_wrong_type_are_refused(
-    place: str, value: Any, messages: Messages
-) -> None:
-    messages.check(refused_at(f"spec.read.{place}", value))
-
-
 def test_paths_up_to_256_are_accepted() -> None:
     paths = [f"in-{number}" for number in range(256)]
     assert len(accepted_at("spec.read.paths", paths).spec.read.paths) == 256
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"escape": '"'},
-        {"quote": "#", "comment": "#"},
-        {"comment": ","},
-        {"delimiter": "\\", "escape": "\\"},
-        {"delimiter": '"'},
-    ],
-    ids=short,
-)
-def test_characters_of_csv_must_differ(options: dict[str, Any], messages: Messages) -> None:
-    messages.check(refused(reading("csv", **options)))
 
 
 def test_csv_may_have_no_quotes_and_no_escape_character() -> None:

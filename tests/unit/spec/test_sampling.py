@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document, document, model_step
-from support.documents.refusals import refused, short
+from support.documents.refusals import short
 from support.documents.vllm_models import vllm
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "b"]}}}
@@ -55,50 +54,3 @@ def endpoint(**sampling: Any) -> Document:
 )
 def test_parameters_are_accepted(model: Document) -> None:
     assert parse(document(steps=[step_of(model)]))
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        asking(max_new_tokens=8),
-        asking(max_tokns=8),
-        asking(guided_choice=["a"]),
-        asking(response_format={"type": "json_object"}),
-        asking(truncate_prompt_tokens=8),
-        asking(xyzzy=8),
-        asking(_eos_token_id=8),
-        asking(best_of=2),
-        asking(num_return_sequences=2),
-        asking(n="3"),
-        asking(logprobs=0),
-        asking(prompt_logprobs=2),
-        asking(detokenize=False),
-        asking(logit_bias={"5": 1}),
-        asking(max_tokens="8"),
-        asking(stop="{m}", n="{m}"),
-        asking(max_tokens="{m}{m}"),
-        asking(max_tokens=True),
-        asking(temperature=None),
-        asking(stop=[1]),
-        asking(structured_outputs={}),
-        asking(structured_outputs={"regex": "a", "choice": ["a"]}),
-        asking(structured_outputs={"jsn": {}}),
-        asking(structured_outputs={"choice": "a"}),
-        asking(structured_outputs={"json": {}, "disable_any_whitespace": True}),
-        embedding(max_tokens=8),
-        embedding(normalize=True),
-        embedding(best_of=2),
-        embedding(pooling="mean"),
-        embedding(max_tokens="{m}"),
-        vllm(task="classify", sampling={"dimensions": 8}),
-        generation(return_dict_in_generate=True),
-        generation(output_scores=True),
-        endpoint(n=2),
-        endpoint(logprobs=True),
-        endpoint(stream=True),
-        chat(api="embeddings", sampling={"encoding_format": "base64"}),
-    ],
-    ids=short,
-)
-def test_parameters_are_refused(model: Document, messages: Messages) -> None:
-    messages.check(refused(document(steps=[step_of(model)])))

@@ -8,7 +8,6 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.models.transformers_tasks import FIELDS, GENERATION, INPUTS, Task
-from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.refusals import refused, running, short
 
@@ -97,37 +96,6 @@ def test_field_of_another_task_is_refused() -> None:
             offenders.append(message)
     assert len(others) > 100
     assert offenders == []
-
-
-@pytest.mark.parametrize(
-    ("task", "fields"),
-    [
-        ("text-classification", {"pooling": "cls"}),
-        ("feature-extraction", {"topK": 2}),
-        ("feature-extraction", {"scoreOutput": "score"}),
-        ("text-classification", {"scoreOutput": "score", "topK": 2}),
-        ("text-classification", {"scoreOutput": "out"}),
-        ("object-detection", {"windowOverlap": 8}),
-        ("zero-shot-classification", {"candidateLabels": []}),
-        ("image-text-to-text", {"images": [], "inputs": {"text": "text"}}),
-        ("image-text-to-text", {"images": ["picture"]}),
-        ("image-text-to-text", {"system": "{photo}", "prompt": "{text}"}),
-        ("image-text-to-text", {"inputs": {"photo": "image", "text": "image"}, "prompt": "{text}"}),
-        ("image-text-to-text", {"inputs": {"photo": "image"}, "system": "Be brief."}),
-        ("text-generation", {"prompt": "say {word}"}),
-        ("text-generation", {"prompt": "say nothing"}),
-        ("text-generation", {"inputs": {"a": "a", "b": "b"}}),
-        ("text-generation", {"sampling": {"seed": 1, "num_beams": 4}}),
-        ("fill-mask", {"source": "s3://models/bert", "revision": "main"}),
-        ("fill-mask", {"source": "./bert", "revision": "main"}),
-        ("text-generation", {"tooLong": "windows"}),
-        ("feature-extraction", {"tooLong": "fail", "windowOverlap": 8}),
-        ("text-generation", {"attention": "flash_attention_2", "dtype": "float32"}),
-    ],
-    ids=short,
-)
-def test_conflicting_fields_are_refused(task: str, fields: Document, messages: Messages) -> None:
-    messages.check(refusal_of(task, **fields))
 
 
 @pytest.mark.parametrize(

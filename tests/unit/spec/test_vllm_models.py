@@ -8,7 +8,6 @@ import pytest
 
 from batchinference.spec import parse
 from plugins.messages import Messages
-from support.documents.http_models import chat
 from support.documents.minimal import Document, document, model_step
 from support.documents.refusals import refused, short
 from support.documents.vllm_models import full_model, vllm, vllm_step
@@ -56,51 +55,6 @@ def test_vllm_model_is_accepted(model: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {"source": None},
-        {"task": "rerank"},
-        {"task": "score"},
-        pair(prompt="{query}"),
-        pair(chat=True),
-        pair(tooLong="truncate"),
-        {"topK": 2},
-        {"task": "embed", "details": "about"},
-        {"details": "answer"},
-        {"sampling": {"logprobs": 2}},
-        {"sampling": {"max_tokens": "{limit}"}},
-        {"tooLong": "windows"},
-        {"tooLong": "truncate", "images": ["question"], "prompt": "{question}"},
-        {"prompt": "{text}"},
-        {"images": ["photo"]},
-        {"adapter": "style"},
-        {"images": ["question"], "messages": [{"role": "user", "content": "{question}"}]},
-        {"prompt": "Hello"},
-        {"adapter": "question"},
-        {"loraPath": "/a"},
-        {"prompt": "Hi", "adapter": "question", "loraPath": "adapters"},
-        {"allow": ["https://a/"]},
-        {"allow": ["/data/"]},
-        {"loraAdapters": ["a/b"]},
-        with_adapter(),
-        with_adapter(loraAdapters=["a/b", "../c"]),
-        with_adapter(loraAdapters=["s3://a/b"]),
-        {"chat": False, "system": "Hm."},
-        {"task": "embed", "chatTemplate": "{{ messages }}"},
-        {"engine": {"tensor_parallel_size": 2}},
-        {"engine": {"revision": "main"}},
-        {"source": "s3://models/llama", "revision": "main"},
-        {"engine": {"model": "b"}},
-        {"parallelism": {"data": 2}},
-        {"maxConcurrentBatches": 16},
-    ],
-    ids=short,
-)
-def test_vllm_model_is_refused(fields: dict[str, Any], messages: Messages) -> None:
-    messages.check(refusal_of(vllm_step(**fields)))
-
-
-@pytest.mark.parametrize(
     ("parallelism", "gpus"),
     [({}, 1), ({"tensor": 4}, 4), ({"pipeline": 2}, 2), ({"tensor": 2, "pipeline": 3}, 6)],
     ids=str,
@@ -117,20 +71,3 @@ def test_vllm_without_gpus_is_for_its_build_for_cpus(messages: Messages) -> None
     assert parse(document(steps=[vllm_step(gpu=0)]))
     messages.check(refusal_of({**vllm_step(), "resources": {"cpu": 2}}))
     assert refusal_of(vllm_step(gpu=0, parallelism={"pipeline": 2})).endswith("to 2, not 0")
-
-
-def test_vllm_batch_size_or_device_is_refused(messages: Messages) -> None:
-    step = vllm_step()
-    messages.check(refusal_of({**step, "batchSize": "auto"}))
-    messages.check(refusal_of({**step, "resources": {"gpu": 1, "custom": {"NPU": 1}}}))
-
-
-@pytest.mark.parametrize("resources", [{"gpu": 1}, {"custom": {"NPU": 1}}], ids=str)
-def test_http_endpoint_with_devices_is_refused(
-    resources: dict[str, Any], messages: Messages
-) -> None:
-    messages.check(refusal_of(model_step(model=chat(), resources=resources)))
-
-
-def test_vllm_token_in_engine_arguments_is_not_shown() -> None:
-    assert "hf_secret1" not in refusal_of(vllm_step(engine={"hf_token": {"hf_secret1"}}))

@@ -113,14 +113,11 @@ def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
         return f". Write {_filled(item[1], field, text)}" if item else ""
-    if field in ("deadlines", "ttl") and re.fullmatch("([1-9][0-9]{0,3}[dhms])+", text):
-        return f". Write {field}: {{{_MEANT_FIELDS[field]}: {text}}}"
     if field == "errors" and isinstance(value, str) and (fix := percent_fix("maxRows", value)):
         return fix.replace("Write ", "Write errors: {") + "}"
-    if field in ("replicas", "workers") and re.fullmatch("[1-9][0-9]{0,3}", text):
-        return f". Write {field}: {{min: {text}, max: {text}}}"
-    if field in ("errors", "retry") and re.fullmatch("[1-9][0-9]?", text):
-        return f". Write {field}: {{{_MEANT_FIELDS[field]}: {text}}}"
+    pattern, fields = _SHORT_FORMS.get(field, ("", ""))
+    if text and re.fullmatch(pattern, text):
+        return f". Write {field}: {{{fields.format(text)}}}"
     return _filled(example_fix("Write", field), field, text)
 
 
@@ -141,10 +138,14 @@ def _filled(example: str, field: str, text: str) -> str:
     return example.replace(old, text) if re.fullmatch(pattern, text) else example
 
 
-_MEANT_FIELDS = {
-    **{"deadlines": "total", "ttl": "afterFinished"},
-    **{"errors": "maxRows", "retry": "maxAttempts"},
+_SHORT_FORMS = {
+    "deadlines": ("([1-9][0-9]{0,3}[dhms])+", "total: {}"),
+    "ttl": ("([1-9][0-9]{0,3}[dhms])+", "afterFinished: {}"),
+    "errors": ("[1-9][0-9]?", "maxRows: {}"),
+    "retry": ("[1-9][0-9]?", "maxAttempts: {}"),
+    **dict.fromkeys(("replicas", "workers"), ("[1-9][0-9]{0,3}", "min: {0}, max: {0}")),
 }
+"""What users write in place of a mapping, and the fields that they mean."""
 
 
 def percent_fix(field: str, value: object) -> str:
@@ -175,17 +176,9 @@ def flag_fix(value: object) -> str:
     return f". Write {flag}" if flag else ""
 
 
-def label_fix(value: object) -> str:
-    """Return the most similar name of Kubernetes: lower-case letters, digits and '-'."""
-    return _name_fix(value, "-")
-
-
-def parameter_fix(value: object) -> str:
-    """Return the most similar name of a parameter: lower-case letters, digits and '_'."""
-    return _name_fix(value, "_")
-
-
-def _name_fix(value: object, sign: str) -> str:
+def name_fix(value: object, sign: str) -> str:
+    """Return the most similar name of lower-case letters, digits and `sign`; empty if the value is
+    no name."""
     name = label_name(value, sign)
     is_digit = bool(re.match("[^A-Za-z]*[0-9]", _plain(value)))
     return f". {'Begin it with a letter: write' if is_digit else 'Write'} {name}" if name else ""

@@ -14,12 +14,12 @@ import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from batchinference.credentials import without_credentials
@@ -33,14 +33,13 @@ from batchinference.spec.fixes import (
     example_fix,
     flag_fix,
     in_units,
-    label_fix,
     length_fix,
     list_fix,
     mapping_fix,
     memory_fix,
     module_fix,
+    name_fix,
     number_fix,
-    parameter_fix,
     percent_fix,
     text_fix,
 )
@@ -118,8 +117,8 @@ _PATTERN_FIXES = {
     DURATION: duration_fix,
     base.MODULE_PATH: module_fix,
     base.DELIMITER: lambda text: "" if str(text).strip() else ". Write delimiter: '|', in quotes",
-    base.DNS_LABEL: label_fix,
-    base.PARAMETER_NAME: parameter_fix,
+    base.DNS_LABEL: partial(name_fix, sign="-"),
+    base.PARAMETER_NAME: partial(name_fix, sign="_"),
 }
 _TYPE_NAMES = {
     dict: "a mapping",
@@ -287,13 +286,14 @@ def _unknown_field(
         return text
     if value is True and (field := _field_with(parent, loc[-1])):
         return f"unknown field; did you mean '{field}: {loc[-1]}'?"
-    near = _suggestion(loc[-1], _aliases(parent))
+    known = [*_fields(parent)]
+    near = _suggestion(loc[-1], known)
     if loc[-2:-1] == ("options",):
         *_, format_, _, option = loc  # read, its format, options, the unknown option
         return f"unknown option '{option}' for {format_}{near}"
-    other_word = meant_by(str(loc[-1]), _aliases(parent))
+    other_word = meant_by(str(loc[-1]), known)
     for count in range(len(location) - 2, 0, -1) if not other_word else ():
-        if loc[-1] in _aliases(owners[count]) and loc[-1] != location[count]:
+        if loc[-1] in _fields(owners[count]) and loc[-1] != location[count]:
             return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
     if near.startswith(";"):
         written = _with_value(near.split("'")[1], parent, value)
@@ -307,14 +307,13 @@ def _unknown_field(
 def _with_value(name: str, model: type[BaseModel] | None, value: object) -> str:
     """Return how to write a value of an unknown field in the field that is meant; empty if only the
     name changes."""
-    field = _field(model, name) if model else None
-    kind = typing.get_origin(_without_none(_annotation(field))) if field else None
+    kind = _fields(model).get(name)
     if name == "callable" and ":" not in str(value):
         return module_fix(value).removeprefix(". ").replace("Write ", "Write callable: ")
-    if isinstance(value, str) and kind is list and len(value) <= MAX_SHOWN:
+    if isinstance(value, str) and typing.get_origin(kind) is list and len(value) <= MAX_SHOWN:
         return f"Write {name}: {list_fix('', value).removeprefix('. Write ')}"
-    is_text = field is not None and _without_none(_annotation(field)) is str
-    if is_text and isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+    is_text = kind is str and isinstance(value, list) and len(value) == 1
+    if is_text and isinstance(value[0], str):
         return f"Write {name}: {value[0]}"
     return ""
 
@@ -341,7 +340,7 @@ def _new_name(
 ) -> str | None:
     """Return the new name of a field that had another name in v1alpha1; None for other fields."""
     name = to_camel(str(location[-1]))
-    if location[-2:-1] == ["options"] and name != location[-1] and name in _aliases(parent):
+    if location[-2:-1] == ["options"] and name != location[-1] and name in _fields(parent):
         return name
     new = RENAMED.get(_last_names(location))
     duration = in_units(value) if name.endswith("Seconds") else ""
@@ -353,31 +352,21 @@ def _last_names(location: list[str | int]) -> str:
     return ".".join([word for word in location if isinstance(word, str)][-2:])
 
 
-def _field_with(model: type[BaseModel] | None, value: str | int) -> str | None:
+def _field_with(model: object, value: str | int) -> str | None:
     """Return the field that has this word as one of several values; None if there is none."""
-    fields = model.model_fields if model is not None else {}
-    named = ((field.alias or name, _values(model, name)) for name, field in fields.items() if model)
+    named = ((name, typing.get_args(kind)) for name, kind in _fields(model).items())
     return next((name for name, known in named if len(known) > 1 and value in known), None)
 
 
-def _field_below(parent: type[BaseModel] | None, name: str) -> str | None:
+def _field_below(parent: object, name: str) -> str | None:
     """Return how to write a field with this meaning in a field of `parent`; None if there is none
     or several."""
     found = {
-        f"{field.alias or key}: {{{inner}: ...}}"
-        for key, field in (parent.model_fields if parent else {}).items()
-        for model in [_without_none(_annotation(field))]
-        if _is_model(model)
-        and (inner := name if name in _aliases(model) else meant_by(name, _aliases(model)))
+        f"{key}: {{{inner}: ...}}"
+        for key, kind in _fields(parent).items()
+        if (inner := name if name in _fields(kind) else meant_by(name, _fields(kind)))
     }
     return found.pop() if len(found) == 1 else None
-
-
-def _models_of(annotation: Any) -> list[type[BaseModel]]:
-    """Return the models in the type of a field, which may be a union."""
-    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    annotations = map(_unwrap, typing.get_args(annotation) if is_union else [annotation])
-    return [each for each in annotations if _is_model(each)]
 
 
 def _field_of_another_variant(
@@ -385,15 +374,11 @@ def _field_of_another_variant(
 ) -> str:
     """Return the message about a field that only other variants of a tagged union have, such as
     another runtime; empty if there are none."""
-    *_, parent, own = [None, None, *owners]
-    if parent is None or own is None:
-        return ""
-    tags = [name for name in own.model_fields if loc[-2] in _values(own, name)]
-    variants = map(_unwrap, typing.get_args(_without_none(_child(parent, location[-2]))))
-    models = [variant for variant in variants if _is_model(variant)]
-    for tag in tags:
-        names = [_values(other, tag)[0] for other in models if loc[-1] in _aliases(other)]
-        if names:
+    for tag, kind in _fields(owners[-1]).items() if len(location) > 1 else ():
+        variants = _variants_around(location, owners)
+        if loc[-2] in typing.get_args(kind) and (
+            names := [typing.get_args(each[tag])[0] for each in variants if loc[-1] in each]
+        ):
             where = f"it is a field of {tag} {' and '.join(names)}, not of {loc[-2]}"
             return f"unknown field; {where}. Remove it, or change {tag}"
     return ""
@@ -403,27 +388,20 @@ def _of_other_variants(
     location: list[str | int], owners: list[type[BaseModel] | None], value: object
 ) -> str:
     """Return which formats or runtimes have a field with this value; empty if none has."""
-    *_, parent, _own = [None, None, *owners]
-    if parent is None or not isinstance(location[-2], str):
-        return ""
-    models = _models_of(_without_none(_child(parent, location[-2])))
     names = [
-        str(_values(model, "format")[0])
-        for model in models
-        if "format" in model.model_fields and value in _values_of_alias(model, location[-1])
+        str(typing.get_args(fields["format"])[0])
+        for fields in _variants_around(location, owners)
+        if "format" in fields and value in typing.get_args(fields.get(str(location[-1])))
     ]
     return f". It is for the format {', '.join(names)}" if names else ""
 
 
-def _values_of_alias(model: type[BaseModel], alias: str | int) -> tuple[Any, ...]:
-    """Return the values of a field that is a literal or None; empty for other fields."""
-    field = _field(model, str(alias))
-    return typing.get_args(_without_none(_annotation(field))) if field else ()
-
-
-def _values(model: type[BaseModel], field: str) -> tuple[Any, ...]:
-    """Return the values of a field that is a literal; empty for other fields."""
-    return typing.get_args(model.model_fields[field].annotation)
+def _variants_around(
+    location: list[str | int], owners: list[type[BaseModel] | None]
+) -> list[dict[str, Any]]:
+    """Return the fields of each variant of the tagged union that has the field of an error."""
+    parent = _fields(owners[-2]) if len(owners) > 1 else {}
+    return [_fields(each) for each in _variants(parent.get(str(location[-2:][0])))]
 
 
 def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
@@ -576,8 +554,7 @@ def _resolve(
     owners: list[type[BaseModel] | None] = []
     current: Any = model
     for word in loc:
-        current = _without_none(current)
-        if variant := _union_variant(current, word):
+        if variant := _variant(current, word):
             current = variant
             continue
         origin = typing.get_origin(current)
@@ -585,62 +562,51 @@ def _resolve(
             continue
         location.append(word if origin is list else str(word))
         owners.append(current if _is_model(current) else None)
-        current = _child(current, word)
+        if _is_model(current):
+            current = _fields(current).get(str(word))
+        else:
+            current = _plain((None, *typing.get_args(current))[-1])  # of the items or values
     return location, owners
 
 
-def _child(annotation: Any, word: str | int) -> Any:
-    if _is_model(annotation):
-        field = _field(annotation, str(word))
-        return _annotation(field) if field else None
-    arguments = typing.get_args(annotation)
-    return _unwrap(arguments[-1]) if arguments else None
+def _fields(kind: object) -> dict[str, Any]:
+    """Return the types of the fields of a model, by their names in YAML; empty for other types."""
+    if not _is_model(kind):
+        return {}
+    fields = typing.cast(type[BaseModel], kind).model_fields
+    return {field.alias or name: _plain(field.annotation) for name, field in fields.items()}
 
 
-def _field(model: type[BaseModel], alias: str) -> FieldInfo | None:
-    fields = model.model_fields.items()
-    return next((field for name, field in fields if (field.alias or name) == alias), None)
-
-
-def _annotation(field: FieldInfo) -> Any:
-    return _unwrap(field.annotation)
-
-
-def _unwrap(annotation: Any) -> Any:
-    while typing.get_origin(annotation) is typing.Annotated:
-        annotation = typing.get_args(annotation)[0]
+def _plain(annotation: Any) -> Any:
+    """Return a type without annotations, and X for `X | None`."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _plain(typing.get_args(annotation)[0])
+    if _is_union(annotation):
+        types_ = [each for each in typing.get_args(annotation) if each is not type(None)]
+        return _plain(types_[0]) if len(types_) == 1 else annotation
     return annotation
 
 
-def _without_none(annotation: Any) -> Any:
-    """Return X for `X | None`, and any other annotation unchanged."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        types_ = [_unwrap(arg) for arg in typing.get_args(annotation) if arg is not type(None)]
-        if len(types_) == 1:
-            return types_[0]
-    return annotation
+def _variants(union: object) -> list[type[BaseModel]]:
+    """Return the models of a union; none for another type."""
+    types_ = typing.get_args(union) if _is_union(union) else ()
+    return [each for each in map(_plain, types_) if _is_model(each)]
 
 
-def _union_variant(annotation: Any, tag: str | int) -> type[BaseModel] | None:
+def _variant(union: object, tag: str | int) -> type[BaseModel] | None:
     """Return the model with this tag in a tagged union; None if there is none."""
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return None
-    for variant in map(_unwrap, typing.get_args(annotation)):
-        if _is_model(variant) and any(
-            tag in typing.get_args(field.annotation) for field in variant.model_fields.values()
-        ):
-            return typing.cast(type[BaseModel], variant)
+    for each in _variants(union):
+        if any(typing.get_args(field.annotation) == (tag,) for field in each.model_fields.values()):
+            return each
     return None
 
 
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _is_union(annotation: object) -> bool:
+    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
 
 
-def _aliases(model: type[BaseModel] | None) -> list[str]:
-    if model is None:
-        return []
-    return [field.alias or name for name, field in model.model_fields.items()]
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -31,17 +32,20 @@ MAX_FIX = 90
 """Maximum number of characters of code in a message."""
 
 
-def own_nodes(body: Iterable[ast.AST], *, certain: bool = False) -> Iterator[ast.AST]:
-    """Yield nodes and their parts, without those in functions. With `certain`, without parts that
-    may not run."""
-    left = [*body]
+Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+
+
+def own_nodes(scope: Scope, *, certain: bool = False) -> Iterator[ast.AST]:
+    """Yield the nodes of the body of a function or a module, without those in its functions and
+    classes. With `certain`, without parts that may not run."""
+    left: list[ast.AST] = [*reversed(scope.body)]
     while left:
-        node = left.pop(0)
+        node = left.pop()
         yield node
         if certain and isinstance(node, _CONDITIONAL):
-            left = [*_certain_parts(node), *left]
+            left += reversed(_certain_parts(node))
         elif not isinstance(node, _SCOPES):
-            left = [*ast.iter_child_nodes(node), *left]
+            left += reversed([*ast.iter_child_nodes(node)])
 
 
 def _certain_parts(node: ast.AST) -> list[ast.expr]:
@@ -128,7 +132,7 @@ class BatchUse:
     def _of_column(self, column: ast.expr) -> str | None:
         if isinstance(column, ast.Subscript) and self.is_column(column.value):
             return self._of_mask(column, column.slice)
-        for part in own_nodes([column], certain=True):
+        for part in own_nodes(ast.Module([ast.Expr(column)], []), certain=True):
             if why := self._of_array(part):
                 of_series = isinstance(part, ast.Attribute) and not hasattr(str, part.attr)
                 fix = "" if of_series else self.for_each(column)

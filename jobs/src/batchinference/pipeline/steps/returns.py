@@ -57,7 +57,7 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     rows."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
-    own = list(own_nodes(function.body))
+    own = list(own_nodes(function))
     if method != "predictBatch" and batch not in _stored(function) and _is_plain(function, batch):
         use = _use_of(function, method, batch)
         if problem := next(filter(None, map(use.problem, _always(function))), None):
@@ -78,7 +78,7 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
 
 
 def _use_of(function: Function, method: str, batch: str) -> BatchUse:
-    own, stored = list(own_nodes(function.body)), _stored(function)
+    own, stored = list(own_nodes(function)), _stored(function)
     read = (ast.unparse(each) for each in own if isinstance(each, ast.Subscript))
     some = (each for each in read if each.startswith(f"{batch}['") and each.endswith("']"))
     return BatchUse(
@@ -92,9 +92,9 @@ def _use_of(function: Function, method: str, batch: str) -> BatchUse:
 
 def _always(function: Function) -> list[ast.AST]:
     """Return the nodes of a function that run in any case, so none after its first return."""
-    returns = [node for node in own_nodes(function.body) if isinstance(node, ast.Return)]
+    returns = [node for node in own_nodes(function) if isinstance(node, ast.Return)]
     end = min((node.end_lineno or 0 for node in returns), default=sys.maxsize)
-    nodes = own_nodes(function.body, certain=True)
+    nodes = own_nodes(function, certain=True)
     return [node for node in nodes if getattr(node, "lineno", 0) <= end]
 
 
@@ -147,7 +147,7 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
             return f"None in line {node.lineno}, as update does. {fix}" if of == batch else None
     if value is None or kind_of(value) == "None":
         return f"None in line {node.lineno}"
-    own, stored = list(own_nodes(function.body)), _stored(function)
+    own, stored = list(own_nodes(function)), _stored(function)
     name = value.id if isinstance(value, ast.Name) else ""
     if stored.count(name) == 1:
         value = next((each for found, each in _assigned(own) if found == name), value)
@@ -172,8 +172,7 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
 
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
     """Return the problem with a column of a dict, which is a literal or has a name."""
-    own, stored = list(own_nodes(function.body)), _stored(function)
-    keys = _stored_keys(function, name)
+    own, stored, keys = list(own_nodes(function)), _stored(function), _stored_keys(function, name)
     if isinstance(value, ast.Dict):
         keys += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
     once = {found: each for found, each in _assigned(own) if stored.count(found) == 1}
@@ -248,7 +247,7 @@ def _one_value(key: str, column: ast.expr, use: BatchUse) -> str:
 def columns_returned(function: Function, batch: str) -> tuple[list[str], str] | None:
     """Return the columns that a function returns in a literal, and how to return the others too;
     None if they are unknown."""
-    own = list(own_nodes(function.body))
+    own = list(own_nodes(function))
     returns = [node.value for node in own if isinstance(node, ast.Return)]
     match returns:
         case [ast.Dict(keys, values)] if all(isinstance(key, ast.Constant) for key in keys):

@@ -16,6 +16,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from batchinference.pipeline.errors import ModelLoad, is_user_file
+from batchinference.pipeline.steps.batch_use import own_nodes
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
@@ -220,13 +221,6 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
             yield node.lineno, node.module.partition(".")[0], [n for n in names if n != "*"]
 
 
-def _inner_nodes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the nodes within functions and classes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from (inner for part in node.body for inner in ast.walk(part))
-
-
 def _outer_of(name: str, tree: ast.Module) -> str:
     """Return the function or class within which a name is defined, with the line; empty if it is in
     none."""
@@ -241,16 +235,11 @@ def _outer_of(name: str, tree: ast.Module) -> str:
 def _names(tree: ast.Module) -> dict[str, None] | None:
     """Return the names that a module defines, in order; None if they are unknown."""
     names: dict[str, None] = {}
-    inner = {id(node): node for node in _inner_nodes(tree)}
     if any(map(_may_set_names, ast.walk(tree))):
         return None
-    for node in (node for node in ast.walk(tree) if id(node) not in inner):
+    for node in own_nodes(tree):
         match node:
-            case (
-                ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-            ):
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
                 names[name] = None
             case ast.ImportFrom(names=[ast.alias(name="*")]) | ast.Match():
                 return None

@@ -1,0 +1,87 @@
+"""Jobs that are refused. Each file of `refused` has the jobs of one part of the specification, by
+what is wrong with them, and `messages.yaml` the messages about them.
+
+`job` is the name of a valid job. Either `values` replace what is `at` a place of it, or `fields`
+are set in the mapping there, or each of the `changes` is a place with its value. REMOVED removes a
+field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugins.messages import Messages
+from support.documents.http_models import chat, json_endpoint
+from support.documents.minimal import Document, document, model_step, python_step
+from support.documents.refusals import refused, valid_documents
+from support.documents.variations import REMOVED, at, changed, place_of
+from support.documents.vllm_models import vllm_step
+from support.documents.yaml_files import read_yaml
+
+SECRETS = ("hunter2", "s3cret", "secret1")
+"""What no message may contain."""
+VARIABLE = {"name": "A", "value": "x"}
+MOUNTED = {
+    "volumes": [{"name": "v", "hostPath": {"path": "/var"}}],
+    "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+}
+TORCH = {
+    **{"runtime": "torch", "source": "model.pt", "trustSource": True},
+    **{"inputs": {"x": "x"}, "output": "y"},
+}
+STEPS: dict[str, Document] = {
+    "embed": model_step(),
+    "torch": model_step(model=TORCH),
+    "chat": model_step(model=chat()),
+    "json endpoint": model_step(model=json_endpoint()),
+    "ask": vllm_step(),
+    "python": python_step(),
+    "function": python_step(callable_="module:function"),
+    "chunk": {"chunk": {"column": "a", "size": 100}},
+    "decode": {"decode": {"column": "a", "format": "image"}},
+}
+JOBS: dict[str, Document] = {
+    **valid_documents(),
+    **{name: document(steps=[{**step, "name": "one"}]) for name, step in STEPS.items()},
+    "mount": document(cluster=MOUNTED),
+    "variable": document(cluster={"env": [VARIABLE]}),
+    "variable of a profile": document(cluster={"profiles": {"mine": {"env": [VARIABLE]}}}),
+}
+
+
+CASES = {
+    f"{file.stem}: {about}": case
+    for file in sorted(Path(__file__).with_name("refused").glob("*.yaml"))
+    for about, case in read_yaml(file).items()
+}
+
+
+def variations(case: dict[str, Any]) -> Iterator[Document]:
+    """Yield the jobs of a case."""
+    job = JOBS[case.get("job", "smallest")]
+    for change in case.get("changes", ()):
+        ((name, value),) = change.items()
+        yield changed(job, place_of(name), REMOVED if value == "REMOVED" else value)
+    place = place_of(case["at"]) if "at" in case else ()
+    for depth in range(1, len(place)):
+        parent = at(job, place[: depth - 1])
+        if isinstance(parent, dict) and place[depth - 1] not in parent:
+            job = changed(job, place[:depth], {})
+    for value in case.get("values", ()):
+        yield changed(job, place, REMOVED if value == "REMOVED" else value)
+    for fields in case.get("fields", ()):
+        mapping = {**at(job, place), **fields}
+        kept = {name: value for name, value in mapping.items() if value != "REMOVED"}
+        yield changed(job, place, kept)
+
+
+@pytest.mark.parametrize("about", CASES)
+def test_job_is_refused(about: str, messages: Messages) -> None:
+    for job in variations(CASES[about]):
+        message = refused(job)
+        messages.check(message)
+        assert not any(secret in message for secret in SECRETS)

@@ -123,7 +123,7 @@ MISTAKES = {
     "CSV as JSON": Mistake(READ.replace("csv", "json", 1), READ, says="read.format to csv"),
     "a delimiter that the file does not have": Mistake(
         f"{PATHS}\n    options: {{delimiter: ';'}}", f"{PATHS}\n    options: {{delimiter: ','}}",
-        PATHS, says="read.options.delimiter to ','",
+        PATHS, says="Set it to ','",
     ),
     "a wrong column type": Mistake(
         f"{PATHS}\n    options: {{types: {{n: integer}}}}",

@@ -25,6 +25,7 @@ _FIX = re.compile(r"(?:.*\. )?(?:(?:Write|Add|Set it to) (?P<text>.*)|Use (?P<wo
 _MEANT = re.compile(r"(?P<problem>.*); did you mean '(?P<text>[^']*)'\?")
 _EXACT = re.compile(
     r"(?!.*(?:[A-Z]{4}|\bOLD\b|\.\.\.|://|\./data|/work|/dbfs|\bme/| instead of |\{name\}|\{\{))"
+    r"(?!.*, or .* for (?:an?|the) )(?!\{\w+\}$)"
     r"(?!(?:an?|the|each|one|its?|such|five|\d+ to|\{\w+\} in) ).*"
 )
 """A fix without words to replace, and without an address that the tests do not reach."""
@@ -88,9 +89,9 @@ def _fixed_field(job: str, said: str) -> str | None:
     document = yaml.safe_load(job)
     top = field["path"].partition(".")[0]
     path = [int(part) if part.isdigit() else part for part in re.findall(r"\w+", field["path"])]
-    path = path if top in document and top != "spec" else ["spec", *path]
+    path = ["spec", *path[path[0] == "spec" :]] if top in ("spec", "read", "write") else path
     meant, fix = _MEANT.fullmatch(field["problem"]), _FIX.fullmatch(field["problem"])
-    if meant and (unknown := re.search(r"reads column '(\w+)'", said)):
+    if meant and (unknown := re.search(r"(?:reads|names) column '(\w+)'", said)):
         return job.replace(unknown[1], meant["text"])
     if meant and not re.search("unknown|not one of", meant["problem"]):
         return None
@@ -106,7 +107,7 @@ def _fixed_field(job: str, said: str) -> str | None:
     if "addColumns" in path[:-1]:
         path = path[: path.index("addColumns") + 1]
         owner = owner if "addColumns" in owner else document["spec"]["steps"][path[2]]
-    _set(owner, path[-1], text, renames=meant is not None and "unknown" in said)
+    _set(owner, path[-1], text, renames=bool(re.search("unknown (?:field|option)", said)))
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 

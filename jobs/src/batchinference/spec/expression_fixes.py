@@ -215,12 +215,13 @@ class _Forms(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.expr:
         match node:
             case ast.Call(
-                ast.Name("any" | "all" as name),
+                ast.Name("any" | "all" as quantor),
                 [ast.GeneratorExp(part, [ast.comprehension(ast.Name(item), source, [])])],
             ) if isinstance(source, ast.List | ast.Tuple):
                 parts = [_Filled({item: each}).visit(deepcopy(part)) for each in source.elts]
-                operator = ast.Or() if name == "any" else ast.And()
-                return self.visit(ast.BoolOp(operator, parts) if len(parts) > 1 else parts[0])
+                operator = ast.Or() if quantor == "any" else ast.And()
+                whole: ast.expr = self.visit(ast.BoolOp(operator, parts))
+                return whole
         self.generic_visit(node)
         options = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
         is_literal = options.get("regex") is False or options.get("literal") is True

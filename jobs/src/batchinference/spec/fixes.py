@@ -214,10 +214,9 @@ def duration_fix(value: object) -> str:
         part = float(found[1]) * _SECONDS[unit]
         return _quoted(in_units(part) if "." in found[1] else f"{found[1]}{unit}")
     fix = _quoted(in_units(value))
-    is_time = isinstance(value, int) and 60 <= value < 24 * 60  # YAML reads 1:30 as 90
-    return (
-        f'{fix}, or "{in_units(value * 60)}" for {value // 60}:{value % 60:02}' if is_time else fix
-    )
+    if isinstance(value, int) and 60 <= value < 24 * 60:  # YAML reads 1:30 as 90
+        fix += f', or "{in_units(value * 60)}" for {value // 60}:{value % 60:02}'
+    return fix
 
 
 def in_units(value: object) -> str:

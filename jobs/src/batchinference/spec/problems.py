@@ -312,9 +312,9 @@ def _with_value(name: str, model: type[BaseModel] | None, value: object) -> str:
         return module_fix(value).removeprefix(". ").replace("Write ", "Write callable: ")
     if isinstance(value, str) and typing.get_origin(kind) is list and len(value) <= MAX_SHOWN:
         return f"Write {name}: {list_fix('', value).removeprefix('. Write ')}"
-    is_text = kind is str and isinstance(value, list) and len(value) == 1
-    if is_text and isinstance(value[0], str):
-        return f"Write {name}: {value[0]}"
+    match value:
+        case [str(text)] if kind is str:
+            return f"Write {name}: {text}"
     return ""
 
 

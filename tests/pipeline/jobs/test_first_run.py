@@ -137,9 +137,9 @@ def test_pictures_of_which_one_is_damaged_get_their_classes(home: Path) -> None:
     path = f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}"
     in_shell(home, commands, PATH=path, HF_HUB_OFFLINE="1")
     rows = rows_of(home / "pictures")
-    numbers = {int(Path(row["path"]).stem.removeprefix("IMG_")): row["prediction"] for row in rows}
-    assert sorted(numbers) == [number for number in range(PICTURES) if number != DAMAGED]
-    right = [found["label"] == motif(number) for number, found in numbers.items()]
+    labels = {int(Path(row["path"]).stem.removeprefix("IMG_")): row["label"] for row in rows}
+    assert sorted(labels) == [number for number in range(PICTURES) if number != DAMAGED]
+    right = [label == motif(number) for number, label in labels.items()]
     assert sum(right) > 0.9 * len(right)
 
 
@@ -151,8 +151,9 @@ def test_commands_lead_from_a_clone_to_labels(
     commands, _, _ = commands_of_readme()
     write_reviews(tmp_path)
     proxies = {name: os.environ.get(name, "") for name in NO_NETWORK}
+    environment = {"REPOSITORY": ROOT.as_uri(), "VENV": ".venv", **proxies}
     began = time.time()
-    online = in_shell(tmp_path, commands[: len(CLONE)], REPOSITORY=ROOT.as_uri(), **proxies)[1]
+    online = in_shell(tmp_path, commands[: len(CLONE)], **environment)[1]
     download = (tmp_path / "batchinference/.venv/.demo").stat().st_mtime - began
     offline = in_shell(tmp_path, commands[len(CLONE) :])[1]
     check_labels(tmp_path)

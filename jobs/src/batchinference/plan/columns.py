@@ -50,7 +50,7 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
         fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
         for message in _own_problems(step, columns, made):
             yield Problem(path, message)
-        for column in sorted(set(step.facts.reads) - set(columns)) if columns is not None else ():
+        for column in sorted({*step.facts.reads} - {*columns}) if columns is not None else ():
             near = None if column in selection else closest(column, selection)
             if near is not None:
                 what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
@@ -58,7 +58,7 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
             elif step.when is not None and column in columns_read_by(step.when):
                 yield _missing_in_condition(f"spec.steps[{index}].when", step, column, columns)
             else:
-                yield Problem(path, _missing_column(step, column, columns, fields))
+                yield Problem(path, _missing_column(step, column, columns or [], fields))
         if columns is None:
             selection = dict.fromkeys(step.facts.selects or (), path)
         columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []

@@ -360,7 +360,7 @@ def _form(name: str, *arguments: ast.expr) -> ast.expr | None:
         return _MAKERS[name](*arguments) if len(arguments) in _MAKER_COUNTS[name] else None
     template = _TEMPLATES.get((name, len(arguments)))
     values = dict(zip("XYZ", arguments, strict=False))
-    return _Filled(values).visit(_parsed(template)) if template else None
+    return _Filled(values).visit(ast.parse(template, mode="eval").body) if template else None
 
 
 class _Filled(ast.NodeTransformer):

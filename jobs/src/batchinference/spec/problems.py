@@ -12,7 +12,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -111,7 +111,7 @@ PATTERNS = {
     base.ENDPOINT: "an http:// or https:// address without user and password",
 }
 """The expected value, by its pattern."""
-_PATTERN_FIXES = {
+_PATTERN_FIXES: dict[str, Callable[[object], str]] = {
     base.CRON: cron_fix,
     base.MEMORY: memory_fix,
     DURATION: duration_fix,

@@ -335,7 +335,7 @@ class _Translation:
             return self._column(column)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         value = self.of(node.args[0])
-        constants = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
+        constants: list[Any] = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
         if name == "len":
             return self._length(value)
         if name == "round":

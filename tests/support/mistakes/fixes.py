@@ -20,7 +20,7 @@ _OTHER_CODE = (
     re.compile(r".*Write (?P<new>return .*)(?P<old>) in line (?P<line>\d+)"),
     re.compile(r".*line (?P<line>\d+): '(?P<old>.*)' needs a package, .*Write '(?P<new>.*)'"),
 )
-_FIELD = re.compile(r"(?:spec\.)?(?P<path>[\w.\[\]]+): (?P<problem>.*)")
+_FIELD = re.compile(r"(?P<path>[\w.\[\]]+): (?P<problem>.*)")
 _FIX = re.compile(r"(?:.*\. )?(?:(?:Write|Add|Set it to) (?P<text>.*)|Use (?P<word>\S+))")
 _MEANT = re.compile(r"(?P<problem>.*); did you mean '(?P<text>[^']*)'\?")
 _EXACT = re.compile(

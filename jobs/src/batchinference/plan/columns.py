@@ -56,7 +56,9 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
                 what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
                 yield Problem(selection[near], f"{what}; did you mean '{column}'?")
             elif step.when is not None and column in columns_read_by(step.when):
-                yield _missing_in_condition(f"spec.steps[{index}].when", step, column, columns)
+                yield _missing_in_condition(
+                    f"spec.steps[{index}].when", step, column, columns or []
+                )
             else:
                 yield Problem(path, _missing_column(step, column, columns or [], fields))
         if columns is None:

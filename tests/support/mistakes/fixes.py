@@ -25,7 +25,7 @@ _FIX = re.compile(r"(?:.*\. )?(?:(?:Write|Add|Set it to) (?P<text>.*)|Use (?P<wo
 _MEANT = re.compile(r"(?P<problem>.*); did you mean '(?P<text>[^']*)'\?")
 _EXACT = re.compile(
     r"(?!.*(?:[A-Z]{4}|\bOLD\b|\.\.\.|://|\./data|/work|/dbfs|\bme/| instead of |\{name\}|\{\{))"
-    r"(?!.*, or .* for (?:an?|the) )(?!\{\w+\}$)"
+    r"(?!\{\w+\}$)"
     r"(?!(?:an?|the|each|one|its?|such|five|\d+ to|\{\w+\} in) ).*"
 )
 """A fix without words to replace, and without an address that the tests do not reach."""
@@ -98,6 +98,8 @@ def _fixed_field(job: str, said: str) -> str | None:
     if meant is None and fix is None:
         return None
     written = (fix["text"] or fix["word"]) if fix else ""
+    if re.search(", or .* for (?:an?|the) ", written):  # it depends on the types
+        return None
     text = meant["text"] if meant else re.sub(_ENDS, "", written)
     if not _EXACT.fullmatch(text):
         return None

@@ -162,7 +162,10 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
         elif not isinstance(kind, str):
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
             fix = "Choose a column with few values, or remove partitionBy"
-            if isinstance(kind, dict):
+            inner = kind
+            while isinstance(inner, list):
+                (inner,) = inner
+            if isinstance(inner, dict):
                 value = _scalar_of(written(column) if column in types else column, kind)
                 fix = (
                     f"Add a column with a step addColumns, such as {{value: {value}}}, and name it"

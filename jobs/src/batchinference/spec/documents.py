@@ -152,18 +152,18 @@ def _reason(error: Exception, text: str) -> str:
     if error.context == "while scanning a quoted scalar":
         mark = error.context_mark  # where the text begins, not where the file ends
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    if _is_syntax(error) and (fix := repair(text, error, _documents_of)):
+    if _is_syntax(error, text) and (fix := repair(text, error, _documents_of)):
         return fix
     reason = _indentation(error, text) or error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
     return place + reason + next(hints, "")
 
 
-def _is_syntax(error: MarkedYAMLError) -> bool:
+def _is_syntax(error: MarkedYAMLError, text: str) -> bool:
     """Return whether the text of a line may be repaired."""
     problem = error.problem or ""
     is_syntax = isinstance(error, ScannerError | ParserError | ComposerError)
-    is_syntax = is_syntax or problem == "found unhashable key"
+    is_syntax = is_syntax or (problem == "found unhashable key" and "{{" in text)
     return is_syntax and r"'\t'" not in problem and "escape character" not in problem
 
 

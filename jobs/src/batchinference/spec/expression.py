@@ -86,8 +86,10 @@ def parse_expression(text: str) -> ast.expr:
         problem, translation = _FIX.split(str(error))[0], _translation(text)
         if translation is None and "\n" in (joined := text.strip()):
             joined = re.sub(r"\s*\n\s*", " ", joined)
-            translation = _translation(joined) or joined
-            problem = "a line break ends an expression, except in brackets"
+            translation = _translation(joined) or (joined if columns_in(joined) else None)
+            problem = (
+                "a line break ends an expression, except in brackets" if translation else problem
+            )
         if translation is None and not _PLAIN_TEXT.fullmatch(text):
             raise
         written = translation or f'"{text!r}" for a text'
@@ -367,9 +369,20 @@ def _check_call(node: ast.Call) -> None:
         raise ValueError(f"{name}() takes {FUNCTIONS[name]} argument(s)")
     for argument in node.args if name == "col" else node.args[1:]:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-            fix = f". Write '{argument.id}' for this text" if isinstance(argument, ast.Name) else ""
             what = f"the last argument of {name}() must be a string in quotes"
-            raise ValueError(f"{what}{fix and f'{fix}; a column needs a python step'}")
+            raise ValueError(f"{what}{_fix_of_argument(name, node.args)}")
+
+
+def _fix_of_argument(name: str, arguments: Sequence[ast.expr]) -> str:
+    """Return what to write instead of a name as the last argument of a function."""
+    match name, arguments:
+        case "col", [ast.Name(column)]:
+            return f". Write col('{column}')"
+        case _, [ast.Constant(str()) as text, ast.Name(column)]:
+            return f". Write {name}({column}, {ast.unparse(text)})"
+        case _, [_, ast.Name(word)]:
+            return f". Write '{word}' for this text; a column needs a python step"
+    return ""
 
 
 def _check_digits(nodes: list[ast.expr]) -> None:

@@ -282,6 +282,8 @@ def _quoted(text: str) -> str:
 
 def text_fix(value: object, field: str = "", *, is_item: bool = False) -> str:
     """Return how to write a value that is no text."""
+    if field == "schedule":
+        return '. Write five fields, such as "30 2 * * *"'
     if isinstance(value, bool):
         words = ("yes", "on", "true") if value else ("no", "off", "false")
         read = f"YAML reads {words[0]}, {words[1]} and {words[2]} as {words[2]}"

@@ -446,13 +446,12 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
     """Return how to write the value correctly; empty if the expected value says it."""
     kind, context = details["type"], details.get("ctx", {})
     known = None if value.secret else value.value
-    is_item = isinstance(details["loc"][-1], int)
+    is_item = isinstance((None, *details["loc"])[-1], int)
     match _EXPECTED.get(kind):
-        case "a text" if field == "schedule":
-            return '. Write five fields, such as "30 2 * * *"'
+        case "a text" if value.secret and value.value is not None:
+            return "" if value.nested else ". Put it in quotes"
         case "a text":
-            is_hidden = value.secret and value.nested
-            return "" if is_hidden else text_fix(value.value, field, is_item=is_item)
+            return text_fix(value.value, field, is_item=is_item)
         case "a list":
             return list_fix(field, known)
         case "a mapping":

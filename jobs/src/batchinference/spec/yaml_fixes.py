@@ -12,15 +12,34 @@ from collections.abc import Callable, Iterator
 import yaml
 from yaml.error import MarkedYAMLError
 
-from batchinference.spec.expression import parse_expression
+from batchinference.spec.expression import columns_in, parse_expression
 from batchinference.spec.fixes import label_name
 
 MAX_TEXT = 8192
 """Maximum number of characters of a text that is repaired: it is parsed for each repair."""
 MAX_SHOWN = 100
 _LINE = re.compile(r"(\s*(?:- +)*)(?:([A-Za-z]\w*)(:? *|:(?=\S)))?(.*)")
-_SECRET = re.compile(r"key|token|secret|password|value|url|auth|body", re.IGNORECASE)
-"""Names of fields whose values are not shown."""
+_SAFE = (
+    *("apiVersion", "kind", "metadata", "spec", "name", "read", "write", "steps", "format", "path"),
+    *("paths", "filter", "when", "expect", "gate", "model", "python", "callable", "method", "task"),
+    *(
+        "runtime",
+        "source",
+        "inputs",
+        "output",
+        "prompt",
+        "schedule",
+        "timeZone",
+        "template",
+        "mode",
+    ),
+    *("addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy", "types"),
+)
+"""Names of fields whose values are shown, as they hold no passwords."""
+_SECRET = re.compile(
+    r"(?:key|token|secret|password|pwd|value|auth|Args|url)\w*['\"]?:", re.IGNORECASE
+)
+"""Names of fields within others whose values are not shown."""
 _CLOSING = {"[": "]", "{": "}"}
 _SIGNS = "*@%>!&|`"
 """Signs with which a plain value cannot begin."""
@@ -40,11 +59,11 @@ def repair(text: str, error: MarkedYAMLError, load: Load) -> str | None:
     if mark is None or len(text) > MAX_TEXT or not lines:
         return None
     last = min(mark.line, len(lines) - 1)
-    start = error.context_mark.line if error.context_mark else last
+    start = min(error.context_mark.line, last) if error.context_mark else last
     before = [number for number in range(last) if lines[number].strip(" -")]
-    numbers = dict.fromkeys([last, start, *before[-1:]])
+    numbers = [*dict.fromkeys([last, start, *before[-1:]])]
     for repairs in (_in_values, _in_brackets, _in_indentation):
-        for number in numbers:
+        for number in numbers[:1] if repairs is _in_indentation else numbers:
             for problem, line in repairs(lines, number):
                 repaired = "\n".join([*lines[:number], line, *lines[number + 1 :]])
                 if line != lines[number] and _error_line(repaired, load) > mark.line:
@@ -65,9 +84,16 @@ def _error_line(text: str, load: Load) -> float:
 
 
 def _written(line: str) -> str:
+    """Return the fix; empty if the line may hold a password, or is long."""
     field = line.strip().removeprefix("- ")
-    name = field.partition(":")[0]
-    return f". Write {field}" if len(field) <= MAX_SHOWN and not _SECRET.search(name) else ""
+    name, _, value = field.partition(": ")
+    expression = value[1:-1] if value[:1] == '"' else ""
+    is_safe = name.rstrip(":") in _SAFE or bool(expression and columns_in(expression))
+    return (
+        f". Write {field}"
+        if len(field) <= MAX_SHOWN and is_safe and not _SECRET.search(field)
+        else ""
+    )
 
 
 def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
@@ -84,7 +110,7 @@ def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
         yield f"the ':' after '{name}' is missing", f"{indent}{field}"
     if value[:1] in ("'", '"') and value.count(value[0]) % 2:
         yield "the quote is not closed", f"{line}{value[0]}"
-    elif value and value[0] not in _CLOSING and (colon.endswith(" ") or not name):
+    elif value and value[0] not in _CLOSING and (colon.endswith(" ") or "-" in indent):
         sign = f"a value cannot begin with {value[0]} without quotes"
         if fixed := _fixed(name, value):
             problem = sign if value[0] in _SIGNS else "the value needs quotes"

@@ -82,6 +82,10 @@ class AnswerField(SpecModel):
 Fields = Annotated[list[AnswerField], Field(min_length=1), *keyed("name", 64)]
 
 
+_NAMES = ("string", "number", "integer", "boolean", "enum")
+"""Types of fields, as users write them."""
+
+
 class AnswerSchema(SpecModel):
     """The JSON that a model answers with: exactly one of `fields` and `jsonSchema`."""
 
@@ -97,9 +101,9 @@ class AnswerSchema(SpecModel):
         if isinstance(value, dict) and isinstance(value.get("fields"), dict):
             name = next(iter(value["fields"]), "NAME")
             raise schema_error(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
-        if isinstance(value, dict) and value.keys().isdisjoint(("fields", "jsonSchema")):
-            if "properties" in value or not all(isinstance(kind, str) for kind in value.values()):
-                raise schema_error("it has neither fields nor jsonSchema. Write jsonSchema: {...}")
+        if isinstance(value, dict) and "properties" in value:
+            raise schema_error("it is a JSON Schema. Write jsonSchema: {...} with this in it")
+        if isinstance(value, dict) and value and {*map(str, value.values())} <= {*_NAMES}:
             fields = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in value.items())
             raise schema_error(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
         return value

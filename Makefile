@@ -37,7 +37,7 @@ CHART := charts/batch-inference-operator
 
 # Number of rounds in which benchmarks run each side alternately. They report medians.
 BENCH_ROUNDS ?= 3
-# Fraction of the rows with which throughput and ablation run.
+# Fraction of the rows with which throughput runs.
 BENCH_SIZE ?= 1
 # Five jobs with two faults each cover each kind of fault once.
 # CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/contributing/chaos.md.
@@ -303,8 +303,7 @@ bench: throughput many-files fleet turnaround resume checkpoint ## Run all bench
 
 .PHONY: turnaround
 turnaround: $(VENV)/.test $(CHART)/charts ## Measure the time from kubectl apply to Complete and to the first row against a handwritten RayJob, on the cluster of KUBECONFIG
-	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_complete.py
-	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_first_row.py
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/turnaround.py
 
 .PHONY: fleet
 fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs; FLEET=attack uses hostile jobs
@@ -340,28 +339,16 @@ traps: $(VENV)/.daft ## Read inputs that are easily read wrongly, with this prod
 gpu: $(VENV)/.test ## Measure rows per second on a GPU of this machine against the model alone
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/gpu.py
 
-.PHONY: ablation
-ablation: $(VENV)/.test ## Measure the cost of row ids, error handling, commits, progress and bucketing, on this machine
-	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/ablation.py
-
 .PHONY: scaling
 scaling: $(VENV)/.test $(CHART)/charts ## Measure a job on 1, 2 and 4 workers, on the cluster of KUBECONFIG
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/scaling.py
-
-# The commit before readers counted what they change.
-.PHONY: readers
-readers: FROM = 33a80a8e
-readers: $(VENV)/.test ## Compare the speed of the readers with the commit FROM, on this machine
-	rm -rf $(OLDER) && mkdir -p $(OLDER)
-	git archive $(FROM) | tar --extract --directory $(OLDER)
-	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/readers.py $(OLDER) $(READERS)
 
 .PHONY: many-files
 many-files: $(VENV)/.test ## Measure the time to the first row of 5,000 files against hand-written Ray Data
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/many_files.py
 
 .PHONY: checkpoint
-checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints, also under four faults
+checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/checkpoint.py
 
 .PHONY: command-line

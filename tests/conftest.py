@@ -9,7 +9,7 @@ pytest_plugins = [
     "plugins.skips",
     "plugins.outcomes",
     "plugins.interrupts",
-    "plugins.timing",
     "plugins.messages",
     "plugins.postgres",
+    "plugins.s3",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from batchinference.api.targets import Target
 from batchinference.cli.watch import watch_status
 from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL
 from support.documents.minimal import document, schedule_document
-from support.program import run_program
+from support.program import Invoke, run_program
 from support.servers.api_server import ApiServer, Namespace, Refused
-
-Invoke = Callable[..., Result]
 
 
 @pytest.fixture

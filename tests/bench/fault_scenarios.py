@@ -1,4 +1,4 @@
-"""The fault scenarios of checkpoint.py: a run with a fault is killed, and a second run resumes it.
+"""Compares runs that are killed at a fault and resumed with those of Ray's CheckpointConfig.
 
 The rows of the output are then read from its files, as any reader does.
 """
@@ -20,6 +20,8 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import yaml
 from faults import COMMITTED_BEFORE, FAULT, FLAGS, Point
+from s3_bench import s3_bench
+from stop_signals import exit_on_signals
 
 from support.documents.minimal import document, python_step
 from support.jobs.command import Command, wait_until
@@ -191,3 +193,29 @@ def outcome_of(found: pa.Table, explodes: bool, *, ended: bool) -> Outcome:
         keys, expected = found.column("id").to_pylist(), Counter[object](ids)
     there = Counter[object](keys)
     return Outcome((expected - there).total(), (there - expected).total(), expected.total(), ended)
+
+
+def table_of_faults(outcomes: dict[str, tuple[Outcome, Outcome]]) -> str:
+    lines = ["| rows lost / rows twice | CheckpointConfig | ours |", "| --- | --- | --- |"]
+    lines += [f"| {name} | {peer} | {ours} |" for name, (peer, ours) in outcomes.items()]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Inject all faults. Fail unless ours loses and repeats no row."""
+    outcomes = {}
+    with s3_bench() as bench:
+        put_input(bench.server)
+        scenarios = Faults(bench.server, bench.directory)
+        for number, scenario in enumerate(SCENARIOS):
+            peer, ours = (scenarios.outcome(scenario, side, number) for side in ("peer", "ours"))
+            outcomes[scenario.name] = peer, ours
+            print(f"{scenario.name}: checkpoint {peer}, ours {ours}", flush=True)
+    print(table_of_faults(outcomes))
+    if not all(ours.ended and ours.lost == ours.twice == 0 for _, ours in outcomes.values()):
+        raise SystemExit("rows of ours were lost or repeated")
+
+
+if __name__ == "__main__":
+    exit_on_signals()
+    main()

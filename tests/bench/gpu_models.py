@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import transformers
-from decoding import SIZE
-from peer_images_loader import Images
+from decoding import SIZE, Images
 from sentence_transformers import SentenceTransformer
 from texts import MODEL, read_texts
 
@@ -117,17 +116,17 @@ def loop(case: str, model: str, source: str, output: str) -> None:
 
 def _loop_images(model: str, source: str) -> tuple[list[str], np.ndarray]:
     """Return paths and embeddings. The pixels are normalized on the GPU."""
-    paths = sorted(Path(source).iterdir())
+    files: Any = Images(source)
     network, workers = _vision_model(model), os.cpu_count() or 1
     loader = torch.utils.data.DataLoader(
-        Images(paths), batch_size=BATCHES["vit"], num_workers=workers, pin_memory=True
+        files, batch_size=BATCHES["vit"], num_workers=workers, pin_memory=True
     )
     found = []
     with torch.inference_mode():
         for images in loader:
             pixels = images.cuda(non_blocking=True).permute(0, 3, 1, 2).bfloat16() / 127.5 - 1
             found.append(network(pixels).last_hidden_state.mean(dim=1).float())
-    return list(map(str, paths)), torch.cat(found).cpu().numpy()
+    return list(map(str, files.paths)), torch.cat(found).cpu().numpy()
 
 
 def _loop_texts(model: str, source: str) -> tuple[list[str], np.ndarray]:

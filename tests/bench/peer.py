@@ -1,4 +1,4 @@
-"""The job of apply_to_complete.py, hand-written with Ray Data."""
+"""The job of turnaround.py complete, hand-written with Ray Data."""
 
 import os
 

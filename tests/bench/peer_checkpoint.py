@@ -12,7 +12,7 @@ import time
 
 import pyarrow.fs
 import ray
-from checkpoint_step import score
+from bench_steps import score
 from ray.data import DataContext
 from ray.data.checkpoint import CheckpointConfig
 

@@ -15,39 +15,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from feed_models import BATCHES, FirstPixels, Zeros
+from peer_throughput import decoded_images, ray_data, write
 from texts import MODEL
 
 
 def loader(source: str, output: str, cpus: int) -> None:
     """Decode images in the workers of a DataLoader of PyTorch."""
     import torch
-    from peer_images_loader import Images
+    from decoding import Images
 
-    paths = sorted(Path(source).iterdir())
+    files: Any = Images(source)
     torch.set_num_threads(1)
-    batches = torch.utils.data.DataLoader(
-        Images(paths), batch_size=BATCHES["images"], num_workers=cpus
-    )
+    batches = torch.utils.data.DataLoader(files, batch_size=BATCHES["images"], num_workers=cpus)
     model = FirstPixels()
     numbers = [model({"image": images.numpy()})["number"] for images in batches]
-    _write(output, np.concatenate(numbers))
+    write(output, pa.table({"number": np.concatenate(numbers)}))
 
 
 def ray_images(source: str, output: str, cpus: int) -> None:
     """Decode images in tasks of Ray Data, and run the model in a pool."""
-    from peer_images import BLOCKS, decode
-
-    data = _ray_data(cpus)
-    paths = sorted(str(path) for path in Path(source).iterdir())
-    dataset = data.from_arrow(pa.table({"path": paths})).repartition(BLOCKS)
-    # different arguments than the actors' keep Ray Data from fusing both and running them in turn
-    dataset = dataset.map_batches(decode, batch_size=BATCHES["images"], max_calls=0)
+    dataset = decoded_images(ray_data(cpus), source, BATCHES["images"])
     _in_pool(dataset, FirstPixels, BATCHES["images"]).write_parquet(output)
 
 
 def ray_texts(source: str, output: str, cpus: int) -> None:
     """Read texts in tasks of Ray Data, and run the model in a pool."""
-    dataset = _ray_data(cpus).read_parquet(source)
+    dataset = ray_data(cpus).read_parquet(source)
     _in_pool(dataset, Zeros, BATCHES["texts"]).write_parquet(output)
 
 
@@ -55,7 +48,7 @@ def loop(source: str, output: str, cpus: int) -> None:
     """Read batches of texts with PyArrow, and run the model on them."""
     model = Zeros()
     texts = (_to_numpy(batch) for batch in _batches(source, BATCHES["texts"]))
-    _write(output, np.concatenate([model(batch)["number"] for batch in texts]))
+    write(output, pa.table({"number": np.concatenate([model(batch)["number"] for batch in texts])}))
 
 
 def tokenizer(source: str, output: str, cpus: int) -> None:
@@ -66,16 +59,8 @@ def tokenizer(source: str, output: str, cpus: int) -> None:
     encode = transformers.AutoTokenizer.from_pretrained(MODEL)
     texts = (batch["text"].to_pylist() for batch in _batches(source, BATCHES["tokens"]))
     lengths = (map(len, encode(some, truncation=True)["input_ids"]) for some in texts)
-    _write(output, np.concatenate([np.fromiter(some, np.int64) for some in lengths]))
-
-
-def _ray_data(cpus: int) -> Any:
-    import ray
-    import ray.data
-
-    ray.init(num_cpus=cpus, log_to_driver=False, include_dashboard=False)
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    return ray.data
+    numbers = np.concatenate([np.fromiter(some, np.int64) for some in lengths])
+    write(output, pa.table({"number": numbers}))
 
 
 def _in_pool(dataset: Any, model: type, rows: int) -> Any:
@@ -93,11 +78,6 @@ def _batches(source: str, rows: int) -> Iterator[pa.RecordBatch]:
 def _to_numpy(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return {name: column.to_numpy(zero_copy_only=False) for name, column in columns}
-
-
-def _write(output: str, numbers: np.ndarray) -> None:
-    Path(output).mkdir()
-    pq.write_table(pa.table({"number": numbers}), f"{output}/numbers.parquet")
 
 
 PEERS = {

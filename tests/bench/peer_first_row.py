@@ -1,4 +1,4 @@
-"""The job of apply_to_first_row.py, hand-written with Ray Data."""
+"""The job of turnaround.py first-row, hand-written with Ray Data."""
 
 import os
 import time

@@ -9,7 +9,7 @@ import sys
 
 import pyarrow.fs
 import ray
-from many_files_step import distance
+from bench_steps import distance
 
 
 def main(source: str, output: str) -> None:

@@ -1,25 +1,13 @@
-"""The hand-written RayJob of the peer: the same pods and worker groups, without the operator."""
+"""The hand-written RayJob of turnaround.py: the same pods and groups, without the operator."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from support.cluster.deployment import PIPELINE_IMAGE
 from support.cluster.object_store import JOB_ENVIRONMENT
 
-SCRIPT = Path(__file__).with_name("peer.py")
 _SMALL = {"cpu": "100m", "memory": "256Mi"}
-
-
-def script() -> dict[str, Any]:
-    """Return the ConfigMap with the script."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": "peer"},
-        "data": {"peer.py": SCRIPT.read_text()},
-    }
 
 
 def ray_job(name: str, environment: dict[str, str]) -> dict[str, Any]:

@@ -10,18 +10,15 @@ worker and to linear scaling. `make scaling` runs this.
 from __future__ import annotations
 
 import tempfile
-import uuid
 from pathlib import Path
 from typing import Any
 
-import sleep_step
+from bench_cluster import CODE, clean, config_map, started, written_rows
 from stop_signals import exit_on_signals
 
-from support.cluster.deployment import PIPELINE_IMAGE, installed
-from support.cluster.kubectl import Kubectl, eventually, run
+from support.cluster.kubectl import Kubectl
 from support.cluster.object_store import ObjectStore
 from support.documents.minimal import document
-from support.outputs.rows import rows_of
 
 WORKERS = (1, 2, 4)
 FILES, ROWS_PER_FILE = 64, 200
@@ -33,13 +30,8 @@ TIMEOUT = 600
 
 
 def main() -> None:
-    name = f"scaling-{uuid.uuid4().hex[:6]}"
-    with installed():
-        run(["kubectl", "create", "namespace", name])
-        try:
-            rates = measure(Kubectl(name))
-        finally:
-            run(["kubectl", "delete", "namespace", name, "--timeout=180s"], timeout=190)
+    with started("scaling") as (kubectl, store):
+        rates = measure(kubectl, store)
     share = {workers: rate / rates[1] / workers for workers, rate in rates.items()}
     for workers, rate in rates.items():
         print(f"scaling {workers} workers {rate:.1f} rows/s linear={share[workers]:.3f}")
@@ -47,19 +39,14 @@ def main() -> None:
         raise SystemExit(f"below {LIMIT} of linear scaling")
 
 
-def measure(kubectl: Kubectl) -> dict[int, float]:
+def measure(kubectl: Kubectl, store: ObjectStore) -> dict[int, float]:
     """Return the rows per second for each number of workers."""
-    store = ObjectStore(kubectl)
-    store.start(PIPELINE_IMAGE)
     with tempfile.TemporaryDirectory() as directory:
         for number in range(FILES):
             lines = (f"row {number} {row}\n" for row in range(ROWS_PER_FILE))
             (Path(directory) / f"{number:02d}.txt").write_text("".join(lines))
         store.upload(Path(directory), "in")
-    code = {"sleep_step.py": Path(sleep_step.__file__).read_text()}
-    kubectl.apply(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": code}
-    )
+    kubectl.apply(config_map("code", "bench_steps.py"))
     return {workers: rate(kubectl, store, workers) for workers in WORKERS}
 
 
@@ -68,10 +55,8 @@ def rate(kubectl: Kubectl, store: ObjectStore, workers: int) -> float:
     name = f"nap-{workers}"
     kubectl.apply(job(name, store, workers))
     kubectl.wait_complete(name, TIMEOUT)
-    with tempfile.TemporaryDirectory() as directory:
-        rows = rows_of(store.download(f"out/{name}", Path(directory) / name))
-    kubectl("delete", "batchinferences,rayjobs", "--all", "--timeout=120s", timeout=130)
-    eventually("all pods are gone", lambda: not kubectl.list("pods", "ray.io/node-type"), 120)
+    rows = written_rows(store, name)
+    clean(kubectl)
     assert len(rows) == FILES * ROWS_PER_FILE, f"{name} wrote {len(rows)} rows"
     pods = {row["pod"] for row in rows}
     assert len(pods) == workers, f"{name} ran on {pods}"
@@ -81,17 +66,12 @@ def rate(kubectl: Kubectl, store: ObjectStore, workers: int) -> float:
 
 
 def job(name: str, store: ObjectStore, workers: int) -> dict[str, Any]:
-    volume = {"name": "code", "mountPath": "/code", "configMap": {"name": "code"}}
     return document(
         name,
         read={"format": "text", "paths": [store.uri("in")]},
-        steps=[{"name": "nap", "python": {"callable": "sleep_step:nap", "method": "map"}}],
+        steps=[{"name": "nap", "python": {"callable": "bench_steps:nap", "method": "map"}}],
         write={"format": "parquet", "path": store.uri(f"out/{name}")},
-        cluster={
-            "workers": {"cpu": 1, "min": workers, "max": workers},
-            "volumes": [volume],
-            "env": [{"name": "PYTHONPATH", "value": "/code"}],
-        },
+        cluster={**CODE, "workers": {"cpu": 1, "min": workers, "max": workers}},
     )
 
 

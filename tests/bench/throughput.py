@@ -121,13 +121,13 @@ class Run:
 
 CASES = {"images": images, "rows": rows, "small": small, "texts": texts}
 LIMITS = {
-    "images": {"peer_images": 1.5, "peer_images_loader": 0.9, "peer_images_daft": 1.0},
-    "rows": {"peer_rows": 1.05},
-    "small": {"peer_small": 1.0},
-    "texts": {"peer_texts": 0.95},
+    "images": {"images": 1.5, "images_loader": 0.9, "images_daft": 1.0},
+    "rows": {"rows": 1.05},
+    "small": {"small": 1.0},
+    "texts": {"texts": 0.95},
 }
 """For each peer of a case, the minimum ratio of our rate to the peer's rate."""
-WITHOUT_RAY = {"peer_images_loader": images, "peer_images_daft": images, "peer_texts": texts}
+WITHOUT_RAY = {"images_loader": images, "images_daft": images, "texts": texts}
 """The peers that do not start Ray, and how to write their input."""
 
 
@@ -153,7 +153,7 @@ def jobs(source: Path, output: Path) -> dict[str, dict[str, object]]:
             "rows",
             read={"format": "parquet", "paths": [str(source)]},
             steps=[
-                {"name": "distance", "python": {"callable": "functions:distance"}},
+                {"name": "distance", "python": {"callable": "bench_steps:distance"}},
                 {"name": "near", "filter": "distance < 0.5"},
             ],
             write={"format": "parquet", "path": str(output)},
@@ -161,7 +161,7 @@ def jobs(source: Path, output: Path) -> dict[str, dict[str, object]]:
         "small": document(
             "small",
             read={"format": "text", "paths": [str(source)]},
-            steps=[{"name": "lengths", "python": {"callable": "functions:lengths"}}],
+            steps=[{"name": "lengths", "python": {"callable": "bench_steps:lengths"}}],
             write={"format": "parquet", "path": str(output)},
         ),
         "texts": document(
@@ -185,8 +185,10 @@ def ours(name: str, source: Path, output: Path, work: Path) -> list[str]:
     return [str(Path(sys.executable).with_name("batchinference")), "run", str(file)]
 
 
-def peer(file: str, source: Path, output: Path) -> list[str]:
-    return [sys.executable, str(HERE / f"{file}.py"), str(source), str(output), str(os.cpu_count())]
+def peer(name: str, source: Path, output: Path) -> list[str]:
+    program = ["peer_images_daft.py"] if name == "images_daft" else ["peer_throughput.py", name]
+    file, *arguments = [*program, str(source), str(output), str(os.cpu_count())]
+    return [sys.executable, str(HERE / file), *arguments]
 
 
 def measure(case: Case, source: Path, work: Path) -> dict[str, float]:
@@ -206,10 +208,10 @@ def measure(case: Case, source: Path, work: Path) -> dict[str, float]:
             if few.exists() and (who == "ours" or who in WITHOUT_RAY):
                 start[who].append(timed(case.name, who, few, work / f"few-{who}-{number}", work))
         if case.name == "small":
-            start["peer_ray"].append(timed(case.name, "peer_ray", source, work / "ray", work))
+            start["nothing"].append(timed(case.name, "nothing", source, work / "ray", work))
     figures = {file: ratio(case, file, whole, start) for file in peers}
     if case.name == "small":
-        return figures | {"start": start_ratio(whole["ours"], start["peer_ray"])}
+        return figures | {"start": start_ratio(whole["ours"], start["nothing"])}
     if few.exists():
         return figures | {f"busy {case.name}": busy(whole["ours"], start["ours"])}
     return figures

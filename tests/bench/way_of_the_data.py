@@ -22,7 +22,7 @@ from support.documents.minimal import Document, document
 from support.jobs.without_ray import InProcessExecution, run_without_ray
 
 STEP = {"name": "upper", "addColumns": {"upper": "text + '!'"}}
-CODE = {"name": "length", "python": {"callable": "way_step:Length"}}
+CODE = {"name": "length", "python": {"callable": "bench_steps:Length"}}
 PACKAGE = "batchinference.pipeline."
 entered: dict[str, None] = {}
 

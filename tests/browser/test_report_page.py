@@ -42,7 +42,7 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return path
 
 
-@pytest.mark.parametrize(("scheme", "size"), SHOWN, ids=["light", "dark", "phone", "dark-phone"])
+@pytest.mark.parametrize(("scheme", "size"), SHOWN)
 def test_page_has_no_accessibility_violations(
     browser: Any, axe: str, file: Path, scheme: str, size: dict[str, int]
 ) -> None:

@@ -60,7 +60,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("size", [DESKTOP, PHONE])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_is_accessible_and_fits_the_window(
     browser: Any, axe: str, address: str, path: str, size: dict[str, int], scheme: str

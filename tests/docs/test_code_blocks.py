@@ -24,123 +24,55 @@ from support.program import run_program
 BLOCKS = code_blocks()
 ANY = -1
 TESTED = {
-    **{
-        (page, "bash"): (
-            3,
-            "tests/pipeline/jobs/test_first_run.py",
-            "test_commands_lead_from_a_clone_to_labels",
-        )
-        for page in ("README.md", "README.zh-CN.md")
-    },
-    ("docs/batch-service.md", "python"): (
-        1,
-        "tests/docs/test_batch_service_page.py",
-        "test_client_of_the_page_gets_all_answers",
-    ),
-    ("docs/batch-service.md", "yaml"): (
-        1,
-        "tests/docs/test_batch_service_page.py",
-        "test_values_of_the_page_configure_the_service",
-    ),
-    ("docs/cluster.md", "console"): (
-        1,
-        "tests/docs/test_pages.py",
-        "test_columns_equal_those_of_kubectl",
-    ),
-    ("docs/cluster.md", "text"): (
-        1,
-        "tests/docs/test_pages.py",
-        "test_plan_of_the_page_is_printed",
-    ),
-    ("docs/get-started.md", "csv"): (
-        1,
-        "tests/docs/test_get_started.py",
-        "test_commands_print_the_expected_output",
-    ),
-    ("docs/get-started.md", "text"): (
-        1,
-        "tests/docs/test_get_started.py",
-        "test_commands_print_the_expected_output",
-    ),
-    **{
-        (page, "yaml"): (
-            1,
-            "tests/docs/test_get_started.py",
-            name,
-        )
-        for page, name in (
-            ("docs/get-started.md", "test_commands_print_the_expected_output"),
-            ("docs/get-started.zh-CN.md", "test_translation_has_the_same_code"),
-        )
-    },
-    ("docs/get-started.zh-CN.md", "csv"): (
-        1,
-        "tests/docs/test_get_started.py",
-        "test_translation_has_the_same_code",
-    ),
-    ("docs/get-started.zh-CN.md", "text"): (
-        1,
-        "tests/docs/test_get_started.py",
-        "test_translation_has_the_same_code",
-    ),
-    ("docs/get-started.md", "py"): (
-        1,
-        "tests/docs/test_get_started.py",
-        "test_python_code_of_the_page_runs",
-    ),
-    ("docs/get-started.zh-CN.md", "py"): (
-        1,
-        "tests/docs/test_get_started.py",
-        "test_translation_has_the_same_code",
-    ),
-    ("docs/gitops.md", "yaml"): (
-        1,
-        "tests/unit/operator/test_health_checks.py",
-        "test_argo_cd_and_kstatus_see_the_phase",
-    ),
-    ("docs/jobs.md", "python"): (
-        1,
-        "tests/docs/test_page_jobs.py",
-        "test_job_of_a_page_writes_the_expected_rows",
-    ),
-    ("docs/migration.md", "py"): (
-        1,
-        "tests/docs/test_site_pages.py",
-        "test_script_and_its_job_write_the_same_rows",
-    ),
-    ("docs/policy.md", "text"): (
-        1,
-        "tests/docs/test_policy_page.py",
-        "test_page_shows_the_message_of_the_policy",
-    ),
-    ("docs/policy.md", "yaml"): (
-        1,
-        "tests/docs/test_policy_page.py",
-        "test_page_shows_the_message_of_the_policy",
-    ),
-    ("docs/python.md", "python"): (
-        3,
-        "tests/pipeline/jobs/test_python_api.py",
-        "test_the_example_of_the_page_runs",
-    ),
-    ("docs/steps.md", "python"): (
-        3,
-        "tests/docs/test_page_jobs.py",
-        "test_job_of_a_page_writes_the_expected_rows",
-    ),
-    ("docs/transcript.md", "console"): (
-        ANY,
-        "tests/e2e/test_transcript.py",
-        "test_page_has_the_columns_and_fields_that_kubectl_shows",
-    ),
-    ("docs/verify.md", "text"): (
-        1,
-        "tests/docs/test_pages.py",
-        "test_verify_prints_the_example",
-    ),
+    "pipeline/jobs/test_first_run.py::test_commands_lead_from_a_clone_to_labels": [
+        ("README.md", "bash", 3),
+        ("README.zh-CN.md", "bash", 3),
+    ],
+    "docs/test_batch_service_page.py::test_client_of_the_page_gets_all_answers": [
+        ("batch-service.md", "python", 1)
+    ],
+    "docs/test_batch_service_page.py::test_values_of_the_page_configure_the_service": [
+        ("batch-service.md", "yaml", 1)
+    ],
+    "docs/test_pages.py::test_columns_equal_those_of_kubectl": [("cluster.md", "console", 1)],
+    "docs/test_pages.py::test_plan_of_the_page_is_printed": [("cluster.md", "text", 1)],
+    "docs/test_get_started.py::test_commands_print_the_expected_output": [
+        ("get-started.md", "csv", 1),
+        ("get-started.md", "text", 1),
+        ("get-started.md", "yaml", 1),
+    ],
+    "docs/test_get_started.py::test_translation_has_the_same_code": [
+        ("get-started.zh-CN.md", "yaml", 1),
+        ("get-started.zh-CN.md", "csv", 1),
+        ("get-started.zh-CN.md", "text", 1),
+        ("get-started.zh-CN.md", "py", 1),
+    ],
+    "docs/test_get_started.py::test_python_code_of_the_page_runs": [("get-started.md", "py", 1)],
+    "unit/operator/test_health_checks.py::test_argo_cd_and_kstatus_see_the_phase": [
+        ("gitops.md", "yaml", 1)
+    ],
+    "docs/test_page_jobs.py::test_job_of_a_page_writes_the_expected_rows": [
+        ("jobs.md", "python", 1),
+        ("steps.md", "python", 3),
+    ],
+    "docs/test_site_pages.py::test_script_and_its_job_write_the_same_rows": [
+        ("migration.md", "py", 1)
+    ],
+    "docs/test_policy_page.py::test_page_shows_the_message_of_the_policy": [
+        ("policy.md", "text", 1),
+        ("policy.md", "yaml", 1),
+    ],
+    "pipeline/jobs/test_python_api.py::test_the_example_of_the_page_runs": [
+        ("python.md", "python", 3)
+    ],
+    "e2e/test_transcript.py::test_page_has_the_columns_and_fields_that_kubectl_shows": [
+        ("transcript.md", "console", ANY)
+    ],
+    "docs/test_pages.py::test_verify_prints_the_example": [("verify.md", "text", 1)],
 }
-"""The number of blocks of a page and a language that one test checks, its file and its name. This
-file checks the blocks of all pages that are jobs, fields of jobs or commands."""
+"""The page, the language and the number of the blocks that each test checks. This file checks the
+blocks of all pages that are jobs, fields of jobs or commands."""
+NUMBERS = {(page, kind): number for rows in TESTED.values() for page, kind, number in rows}
 SPEC_FIELDS = {field.alias or name for name, field in BatchInferenceSpec.model_fields.items()}
 COMMAND = re.compile(r"^\s*(?:\$ )?batchinference (.*)", re.MULTILINE)
 PROGRAM = get_command(app)
@@ -153,6 +85,10 @@ def content(block: CodeBlock) -> Document:
     """Return the mapping in a YAML block; an empty one for a block in another language."""
     found = yaml.load(block.text, yaml.CSafeLoader) if block.language == "yaml" else {}
     return found if isinstance(found, dict) else {}
+
+
+def place_of(block: CodeBlock) -> tuple[str, str]:
+    return block.page.removeprefix("docs/"), block.language
 
 
 def lines_of(block: CodeBlock) -> list[str]:
@@ -184,23 +120,19 @@ def test_each_block_has_a_test_or_a_reason() -> None:
     neither = [
         block.place
         for block in BLOCKS
-        if not (block.reason or is_checked_here(block) or (block.page, block.language) in TESTED)
+        if not (block.reason or is_checked_here(block) or place_of(block) in NUMBERS)
     ]
     assert neither == [], "run them in a test, or write <!-- not run: REASON --> before them"
 
 
 def test_each_test_exists_and_checks_as_many_blocks() -> None:
-    places = ((block.page, block.language) for block in BLOCKS if not block.reason)
-    found = Counter(place for place in places if place in TESTED)
-    missing = [name for _, file, name in TESTED.values() if f"def {name}(" not in source(file)]
-    assert missing == []
-    assert found == {
-        place: found[place] if number == ANY else number for place, (number, *_) in TESTED.items()
+    for test in TESTED:
+        file, name = test.split("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+    found = Counter(place_of(block) for block in BLOCKS if not block.reason)
+    assert {place: found[place] for place in NUMBERS} == {
+        place: found[place] if number == ANY else number for place, number in NUMBERS.items()
     }
-
-
-def source(file: str) -> str:
-    return (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_a_reason_is_short_and_needed() -> None:

@@ -31,7 +31,7 @@ def test_table_lists_each_policy_violation() -> None:
         for number, one in enumerate(VIOLATIONS, start=1)
     ]
     table = "\n".join(["| | field | violation | refused by |", "| --- | --- | --- | --- |", *rows])
-    assert f"<!-- violations -->\n{table}\n<!-- end -->" in PAGE
+    assert f"<!-- violations -->\n{table}\n<!-- end -->" in TESTS
 
 
 WITHOUT_PROFILES = "cluster.profiles"

@@ -15,10 +15,8 @@ from generators.troubleshooting import WAITING
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
-from support.program import run_program
 
 OPERATOR = ROOT / "operator/src/batchinference_operator"
-PAGES_WITH_JOBS = ["docs/index.md", "docs/migration.md"]
 REFERENCE, RECORDING = "reference.md", "transcript.md"
 MAX_WORDS = 50_000
 """Words of all other pages of the site. If a page becomes longer, another one becomes shorter."""
@@ -48,15 +46,6 @@ def test_install_page_has_each_extra_and_its_packages() -> None:
     page = (ROOT / "docs/install.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|.*\| (`[^|]+) \|$", page, re.MULTILINE)
     assert {extra: set(re.findall(r"`([^`]+)`", packages)) for extra, packages in rows} == extras
-
-
-@pytest.mark.parametrize("page", PAGES_WITH_JOBS)
-def test_jobs_of_the_page_are_valid(page: str, tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    for block in blocks(page, "yaml"):
-        file.write_text(block)
-        checked = run_program("validate", "--fields-only", str(file))
-        assert checked.exit_code == 0, checked.output
 
 
 def test_script_and_its_job_write_the_same_rows(

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: INTERRUPTED.set())
     # options of the caller could select a part of the tests
-    os.environ["PYTEST_ADDOPTS"] = "--fail-on-skip --timing"
+    os.environ["PYTEST_ADDOPTS"] = "--fail-on-skip --durations=15"
     groups = read_groups(GROUPS)
     if not arguments:
         return run_landing(groups)

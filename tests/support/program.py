@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from unittest.mock import patch
 
@@ -11,6 +12,8 @@ from typer.testing import Result
 
 from batchinference.cli.main import app
 
+Invoke = Callable[..., Result]
+WriteJob = Callable[..., str]
 _command = cache(get_command)
 """typer would build the commands from their signatures at each call, which takes 20 ms."""
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from traps import models
+
 Row = dict[str, Any]
 Content = str | bytes | Callable[[], bytes]
 """The content of a file, or a function that makes it."""
@@ -96,7 +98,7 @@ class Case:
     refused: str = ""
     """Why BatchInference refuses the input, or a row of it, although it could be read. Empty if it
     is right."""
-    runs: Callable[[Any, Path], Outcome] | None = None
+    runs: Callable[[Case, Path, Any], Outcome] | None = None
     """Runs the case with BatchInference, if one run of its job is not all."""
 
     @property
@@ -115,6 +117,7 @@ class Case:
             path = directory / "in" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(bytes_of(content))
+        models.write(self.steps, directory)
         if self.write is not None:
             self.write(directory)
 

@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from support.servers.loopback import handled_by
 
 Answer = tuple[int, dict[str, str], bytes]
 Script = Callable[[str, int], Answer | None]
@@ -62,16 +63,8 @@ def endpoint(script: Script) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_: Any) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with handled_by(Handler) as port:
+        yield f"http://127.0.0.1:{port}/v1"
 
 
 def _text(request: dict[str, Any]) -> str:

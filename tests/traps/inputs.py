@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import tarfile
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from support.inputs.formats import tar_of
 from traps.case import Content, bytes_of
 
 
@@ -24,8 +27,6 @@ def packed(content: Content) -> Content:
 
 def compressed(codec: str, content: bytes) -> bytes:
     """Return content that is packed with a codec of Arrow, such as zstd."""
-    import pyarrow as pa
-
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as stream:
         stream.write(content)
@@ -38,9 +39,6 @@ def parquet(columns: Any, **options: Any) -> Content:
 
 
 def _parquet(columns: Any, options: Mapping[str, Any]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     out = io.BytesIO()
     given = columns() if callable(columns) else columns
     table = given if isinstance(given, pa.Table) else pa.table(given)
@@ -51,15 +49,4 @@ def _parquet(columns: Any, options: Mapping[str, Any]) -> bytes:
 def tar(members: Iterable[tuple[str, Content]]) -> Content:
     """Return an archive with these members, in this order."""
     given = list(members)
-
-    def make() -> bytes:
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w") as archive:
-            for name, content in given:
-                data = bytes_of(content)
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                archive.addfile(info, io.BytesIO(data))
-        return out.getvalue()
-
-    return make
+    return lambda: tar_of((name, bytes_of(content)) for name, content in given)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 POSITIONS = 32
+_LIMIT = {"model_max_length": POSITIONS}
 WORDS = [f"w{number}" for number in range(50)]
 _SPECIAL = {
     "pad_token": "[PAD]",
@@ -33,26 +34,20 @@ ALTERNATING = (
     f"{_EACH}{{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}}"
     f"{{{{ raise_exception('roles must alternate') }}}}{{% endif %}}{_CONTENTS}"
 )
-NO_EMPTY = (
-    f"{_EACH}{{% if not m['content'] %}}{{{{ raise_exception('no content') }}}}{{% endif %}}"
-    + _CONTENTS
-)
 BROKEN = f"{_EACH}{{{{ m['content'] }}}}"
 
 
-def write(*names: str) -> Callable[[Path], None]:
-    """Return a function that writes models below the directory of a case."""
+def write(steps: Iterable[Mapping[str, Any]], directory: Path) -> None:
+    """Write the models that these steps name by `source` below the directory of a case."""
+    given = {step["model"].get("source") for step in steps if "model" in step}
+    for name, make in _MODELS.items():
+        if source(name) in given:
+            import torch
 
-    def make(directory: Path) -> None:
-        import torch
-
-        for name in names:
             torch.manual_seed(0)
             folder = directory / "models" / name
             folder.mkdir(parents=True)
-            _MODELS[name](folder)
-
-    return make
+            make(folder)
 
 
 def source(name: str) -> str:
@@ -112,20 +107,16 @@ def _roberta(folder: Path) -> None:
     _tokenizer(folder, **_SPECIAL)
 
 
-def _nan(kind: str) -> Callable[[Path], None]:
-    """Return a function that writes a model one weight of which is NaN."""
+def _nan(folder: Path) -> None:
+    """Write a model one weight of which is NaN."""
+    import torch
+    import transformers as hf
 
-    def make(folder: Path) -> None:
-        import torch
-        import transformers as hf
-
-        _bert(kind, model_max_length=POSITIONS)(folder)
-        model = getattr(hf, kind).from_pretrained(folder)
-        with torch.no_grad():
-            model.base_model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
-        model.save_pretrained(folder)
-
-    return make
+    _bert("BertModel", **_LIMIT)(folder)
+    model = hf.BertModel.from_pretrained(folder)
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.weight[0, 0] = float("nan")
+    model.save_pretrained(folder)
 
 
 def _gpt(kind: str, template: str | None = None) -> Callable[[Path], None]:
@@ -230,31 +221,20 @@ def _tiny(name: str) -> Callable[[Path], None]:
     return make
 
 
-_LIMIT = {"model_max_length": POSITIONS}
 _MODELS: dict[str, Callable[[Path], None]] = {
     "classifier": _bert("BertForSequenceClassification", **_LIMIT),
-    "tagger": _bert("BertForTokenClassification", **_LIMIT),
     "embedder": _bert("BertModel", **_LIMIT),
-    "filler": _bert("BertForMaskedLM", **_LIMIT),
-    "unlimited-classifier": _bert("BertForSequenceClassification"),
-    "unlimited-tagger": _bert("BertForTokenClassification"),
     "unlimited-embedder": _bert("BertModel"),
     "wrong-limit": _bert("BertModel", model_max_length=512),
     "roberta": _roberta,
-    "nan": _nan("BertModel"),
-    "nan-classifier": _nan("BertForSequenceClassification"),
+    "nan": _nan,
     "gpt": _gpt("GPT2LMHeadModel"),
     "gpt-classifier": _gpt("GPT2ForSequenceClassification"),
     "gpt-tagger": _gpt("GPT2ForTokenClassification"),
     "gpt-embedder": _gpt("GPT2Model"),
-    "chat": _gpt("GPT2LMHeadModel", CHAT),
     "no-system": _gpt("GPT2LMHeadModel", NO_SYSTEM),
     "alternating": _gpt("GPT2LMHeadModel", ALTERNATING),
-    "no-empty": _gpt("GPT2LMHeadModel", NO_EMPTY),
     "broken": _gpt("GPT2LMHeadModel", BROKEN),
     "whisper": _whisper,
-    **{
-        name: _tiny(name)
-        for name in ("speech_recognizer", "audio_classifier", "entailment_model", "encoder_decoder")
-    },
+    **{name: _tiny(name) for name in ("speech_recognizer", "audio_classifier", "encoder_decoder")},
 }

@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
+from support.inputs.media_files import saved
 from traps.case import Content
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -31,46 +33,20 @@ def picture(
 def _picture(
     color: Any, kind: str, mode: str, size: tuple[int, int], options: Mapping[str, Any]
 ) -> bytes:
-    from PIL import Image
-
     return saved(Image.new(mode, size, color), kind, **options)
-
-
-def saved(image: Any, kind: str, **options: Any) -> bytes:
-    """Return a Pillow image as a file."""
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
 
 
 def pixels(array: Any, kind: str = "PNG", **options: Any) -> Content:
     """Return an array of pixels as a picture."""
-
-    def make() -> bytes:
-        from PIL import Image
-
-        return saved(Image.fromarray(np.asarray(array)), kind, **options)
-
-    return make
+    return lambda: saved(Image.fromarray(np.asarray(array)), kind, **options)
 
 
 def photo(
     kind: str = "JPEG", seed: int = 0, size: tuple[int, int] = (40, 60), **options: Any
 ) -> bytes:
     """Return a picture of noise, of several kilobytes. `size` is its height and width."""
-    from PIL import Image
-
     noise = np.random.default_rng(seed).integers(0, 255, (*size, 3), dtype="uint8")
     return saved(Image.fromarray(noise), kind, **options)
-
-
-def exif(orientation: int) -> bytes:
-    """Return the metadata that says how the camera was held."""
-    from PIL import Image
-
-    data = Image.Exif()
-    data[274] = orientation
-    return data.tobytes()
 
 
 def halves(kind: str = "PNG", **options: Any) -> Content:
@@ -86,8 +62,6 @@ def hidden(
     """Return a picture of one blue pixel; all others are transparent and have this colour."""
 
     def make() -> bytes:
-        from PIL import Image
-
         image = Image.new("RGBA", (8, 8), (*color, 0))
         image.putpixel((7, 7), (0, 0, 255, 255))
         return saved(image if mode == "RGBA" else image.convert(mode), kind, **options)
@@ -137,8 +111,6 @@ def palette(kind: str) -> Content:
     """Return a picture of one blue pixel; the other colour of its palette is transparent."""
 
     def make() -> bytes:
-        from PIL import Image
-
         image = Image.new("P", (8, 8), 0)
         image.putpalette([240, 30, 10, *BLUE])
         image.putpixel((7, 7), 1)
@@ -149,8 +121,6 @@ def palette(kind: str) -> Content:
 
 def red_palette() -> bytes:
     """Return a red picture whose palette has four colours."""
-    from PIL import Image
-
     image = Image.new("P", (8, 8), 3)
     image.putpalette([0, 0, 0] * 3 + [*RED])
     return saved(image, "PNG")
@@ -160,26 +130,14 @@ def frames_of(kind: str, *colors: Any, **options: Any) -> Content:
     """Return a picture with a page or frame of each colour."""
 
     def make() -> bytes:
-        from PIL import Image
-
         first, *others = (Image.new("RGB", (8, 8), color) for color in colors)
         return saved(first, kind, save_all=True, append_images=others, **options)
 
     return make
 
 
-def two_sizes() -> bytes:
-    """Return a TIFF with a red page of 8 x 8 pixels and a blue one of 16 x 4."""
-    from PIL import Image
-
-    first, second = Image.new("RGB", (8, 8), RED), Image.new("RGB", (16, 4), BLUE)
-    return saved(first, "TIFF", save_all=True, append_images=[second])
-
-
 def two_photos(kind: str) -> bytes:
     """Return a picture with two frames of noise."""
-    from PIL import Image
-
     first, second = (Image.open(io.BytesIO(photo("PNG", seed))) for seed in (0, 1))
     return saved(first, kind, save_all=True, append_images=[second])
 

@@ -21,14 +21,11 @@ from traps.case import Case, Outcome, Row
 
 Run = Callable[[BatchInference], Report]
 """Runs a job to its end: on Ray, or in this process without it."""
-_LOCATIONS = {"format": "", "paths": ["in"]}
 
 
 def outcome_of(case: Case, directory: Path, run: Run) -> Outcome:
     """Run a case and return what the product did."""
-    if case.runs is not None:
-        return case.runs(run, directory)
-    return run_job(case, directory, run)
+    return (case.runs or run_job)(case, directory, run)
 
 
 def run_job(case: Case, directory: Path, run: Run, **changes: Any) -> Outcome:

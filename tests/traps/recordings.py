@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import struct
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
+from support.inputs.media_files import recorded, sound_of
 from traps.case import Content
 
 MP4 = {"container": "mp4", "codec": "libx264", "pixels": "yuv420p"}
@@ -25,15 +25,7 @@ def sound(
     samples: np.ndarray, rate: int = 8000, kind: str = "WAV", subtype: str | None = None
 ) -> Content:
     """Return samples as a sound file."""
-
-    def make() -> bytes:
-        import soundfile
-
-        out = io.BytesIO()
-        soundfile.write(out, samples, rate, format=kind, subtype=subtype)
-        return out.getvalue()
-
-    return make
+    return lambda: sound_of(samples, kind, rate, subtype=subtype)
 
 
 def wave(samples: np.ndarray, rate: int = 8000, *, size: int | None = None) -> bytes:
@@ -47,31 +39,9 @@ def wave(samples: np.ndarray, rate: int = 8000, *, size: int | None = None) -> b
             + b"data" + struct.pack("<I", claimed) + data)  # fmt: skip
 
 
-def encoded_sound(container: str, codec: str, seconds: float = 1.0, rate: int = 48000) -> Content:
+def encoded_sound(container: str, codec: str) -> Content:
     """Return a tone in a container that only FFmpeg writes, such as m4a or webm."""
-
-    def make() -> bytes:
-        import av
-
-        out = io.BytesIO()
-        tone = sine(seconds, rate)[:, 0][None]
-        with av.open(out, "w", format=container) as file:
-            stream = file.add_stream(codec, rate=rate, layout="mono")
-            frame = av.AudioFrame.from_ndarray(tone, format="fltp", layout="mono")
-            frame.sample_rate, frame.pts = rate, 0
-            resampler = av.AudioResampler(stream.format, stream.layout, rate, _frame_size(stream))
-            for part in [*resampler.resample(frame), *resampler.resample(None)]:
-                for packet in stream.encode(part):
-                    file.mux(packet)
-            for packet in stream.encode(None):
-                file.mux(packet)
-        return out.getvalue()
-
-    return make
-
-
-def _frame_size(stream: Any) -> int:
-    return int(stream.codec_context.frame_size or 960)
+    return lambda: recorded(sine(1, 48_000), container, codec)
 
 
 def video(
@@ -127,7 +97,7 @@ def filmed(
 def rotated(mp4: bytes, degrees: int) -> bytes:
     """Return an MP4 file whose track says that players rotate it clockwise, as phones write it."""
     at = mp4.index(b"tkhd") + 4 + 4 + 36  # version and flags, then the fields before the matrix
-    cos, sin = {90: (0, 1), 180: (-1, 0), 270: (0, -1)}[degrees]
+    cos, sin = {90: (0, 1), 180: (-1, 0)}[degrees]
     one = 1 << 16
     matrix = struct.pack(
         ">iiiiiiiii", cos * one, sin * one, 0, -sin * one, cos * one, 0, 0, 0, 1 << 30

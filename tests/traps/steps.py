@@ -6,26 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 Batch = dict[str, np.ndarray]
-
-
-def fail(batch: Batch) -> dict[str, Any]:
-    raise ValueError("no row is good")
-
-
-def keep(batch: Batch) -> Batch:
-    return batch
-
-
-def mean_model() -> Any:
-    import torch
-
-    class Mean(torch.nn.Module):
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            return image.float().mean(dim=(1, 2, 3))
-
-    return Mean()
 
 
 def root() -> Any:
@@ -37,17 +21,6 @@ def root() -> Any:
             return torch.sqrt(x)
 
     return Root()
-
-
-def inverse() -> Any:
-    """Return a model whose result for 0 is infinite."""
-    import torch
-
-    class Inverse(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 1 / x
-
-    return Inverse()
 
 
 class FailOnce:
@@ -87,7 +60,6 @@ class WriteBeside:
 
     def _delta(self, number: int, mode: str = "append") -> None:
         import deltalake
-        import pyarrow as pa
 
         deltalake.write_deltalake(self._table, pa.table({"n": [number]}), mode=mode)
 
@@ -96,19 +68,13 @@ class WriteBeside:
 
     def _lance(self, number: int) -> None:
         import lance
-        import pyarrow as pa
 
         lance.write_dataset(pa.table({"n": [number]}), self._table, mode="append")
 
     def _files(self, number: int) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         pq.write_table(pa.table({"n": [number]}), f"{self._table}/other-{number}.parquet")
 
     def _iceberg(self, number: int) -> None:
-        import pyarrow as pa
-
         from traps.cases.runs import iceberg_table
 
         iceberg_table(Path(self._table).parent).append(pa.table({"n": [number]}))

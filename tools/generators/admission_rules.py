@@ -11,13 +11,12 @@ The chart defines these variables:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
-from batchinference.rendering.policy import RULES, Rule, Tree, refusal
+from batchinference.rendering.policy import RULES, Rule, refusal
 from batchinference.spec.pods import DEVICE_VARIABLES
 
 MAX_ITEMS = 64
@@ -38,7 +37,7 @@ def admission_rules() -> str:
     start = _Expression("variables.cluster", "variables.place + '.cluster'")
     expressions: dict[str, list[str]] = {}
     for rule in RULES:
-        of_rule = [_tree_problems(rule, field, start) for field in _fields(rule.tree)]
+        of_rule = [_problems(rule, steps, start) for steps in rule.steps]
         expressions.setdefault(rule.policy, []).extend(of_rule)
     found = [_rule(policy, of_policy) for policy, of_policy in expressions.items()]
     return _HEADER + yaml.safe_dump(found, sort_keys=False, width=100)
@@ -46,12 +45,6 @@ def admission_rules() -> str:
 
 def _rule(policy: str, expressions: list[str]) -> dict[str, Any]:
     return {"policy": policy, "refused": refusal(policy, ALLOWED), "expressions": expressions}
-
-
-def _fields(tree: Tree) -> Iterator[Tree]:
-    """Yield a tree with a single path for each field of a tree."""
-    for step, below in tree.items():
-        yield from ({step: one} for one in _fields(below)) if below else [{step: below}]
 
 
 def _join(texts: str) -> str:
@@ -90,22 +83,22 @@ def _append_path(path: str, name: str = "") -> str:
     return f"{path[:-1]}.{name}'" if path.endswith("'") else f"{path} + '.{name}'"
 
 
-def _tree_problems(rule: Rule, tree: Tree, at: _Expression) -> str:
-    """Return the expression of the problems of the fields that match a tree with a single path."""
-    if not tree:
+def _problems(rule: Rule, steps: list[str], at: _Expression) -> str:
+    """Return the expression of the problems of the fields that match the steps of a path."""
+    if not steps:
         return _field_problem(rule, at.value, at.path)
-    ((step, below),) = tree.items()
+    step, *below = steps
     if step == "[]":
         items = f"variables.indexes.filter({at.item}, {at.item} < size({at.value}))"
-        return _join(f"{items}.map({at.item}, {_tree_problems(rule, below, at.index())})")
+        return _join(f"{items}.map({at.item}, {_problems(rule, below, at.index())})")
     if step == "{}":
-        return _join(f"{at.value}.map({at.item}, {_tree_problems(rule, below, at.key())})")
+        return _join(f"{at.value}.map({at.item}, {_problems(rule, below, at.key())})")
     if step == "*":
         problem = _field_problem(rule, at.item, at.key().path)
         return _join(f"{at.value}.map({at.item}, {problem})")
     child = at.field(step.rstrip("?"))
     missing = _field_problem(rule, "''", child.path) if step.endswith("?") else "''"
-    return f"(has({child.value}) ? {_tree_problems(rule, below, child)} : {missing})"
+    return f"(has({child.value}) ? {_problems(rule, below, child)} : {missing})"
 
 
 def _field_problem(rule: Rule, value: str, path: str) -> str:

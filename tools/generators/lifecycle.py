@@ -1,8 +1,9 @@
-"""Generates docs/lifecycle.md: phases, transitions and retries."""
+"""The phases of a job and their transitions, for docs/lifecycle.md."""
 
 from __future__ import annotations
 
 from batchinference.spec.phases import Phase
+from generators.pages import table
 
 MEANINGS = {
     Phase.PENDING: "the job waits for admission, for the name of its RayJob, or for resources",
@@ -48,7 +49,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         Phase.SUSPENDED: "`suspend` is set and nothing was created",
     },
     Phase.PLANNING: {
-        Phase.PENDING: "a pod cannot start, or the API server rejects an object",
+        Phase.PENDING: "the API server rejects an object",
         Phase.STARTING: "the RayJob exists",
         Phase.RUNNING: "the driver processes rows",
         **_WORK,
@@ -59,14 +60,14 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         **_WORK,
     },
     Phase.RUNNING: {
-        Phase.PENDING: "no row is finished yet, and a pod cannot start",
+        Phase.PENDING: "a pod cannot start",
         Phase.STARTING: "KubeRay submitted the job to a new head",
         **_WORK,
     },
     Phase.FINALIZING: {
         Phase.STARTING: "KubeRay submitted the job to a new head",
         Phase.RUNNING: "KubeRay submitted the job to a new head",
-        Phase.PENDING: "Kueue evicted the job, or a new head cannot start",
+        Phase.PENDING: "Kueue evicted the job",
         Phase.SUCCEEDED: "the driver reported success",
         **_END,
         **_SUSPEND,
@@ -85,50 +86,14 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
     Phase.FAILED: {Phase.PENDING: "the job failed as `InvalidSpec`, and its spec has changed"},
 }
 """The possible next phases of each phase, and when they follow. None is a job without a phase."""
-_INTRODUCTION = """# The life of a job
-
-This page lists the phases of a BatchInference, when they change, and when attempts are retried.
-Programs should use the [conditions](cluster.md#watching) instead of `status.phase`.
-"""
-_CAUSES = """
-## Causes
-
-`status.attempts[].cause` contains the [cause](troubleshooting.md#causes-of-failure) of a failed
-attempt, and `message` the original message. If the cause is retried, the operator starts another
-attempt, with a new RayJob and a new cluster, until `retry.maxAttempts` attempts have failed.
-`retry.onCause` sets for single causes whether they are retried:
-
-```yaml
-retry:
-  maxAttempts: 5
-  backoff: {initial: 30s, max: 10m}
-  onCause: {Incomplete: Fail, Application: Retry}
-  outOfMemory: {memoryFactor: 1.5, maxMemory: 64Gi}
-```
-
-With `retry.outOfMemory`, an attempt after `OutOfMemory` requests more memory
-([Attempts](cluster.md#attempts-deadlines-and-cleanup)). Ray retries single tasks within an
-attempt. These retries have no cause and do not count. If the operator is unavailable when a
-deadline passes, KubeRay
-[ends the attempt later](operations.md#when-the-operator-is-unavailable).
-"""
 
 
 def phases() -> str:
-    """Return a row for each phase: its meaning, when it begins, and the next phases."""
+    """Return a table with each phase: its meaning, when it begins, and the next phases."""
     rows = []
     for phase in Phase:
         begins = dict.fromkeys(each[phase] for each in TRANSITIONS.values() if phase in each)
-        following = ", ".join(TRANSITIONS[phase]) or "-"
-        rows.append(f"| {phase} | {MEANINGS[phase]} | {'; '.join(begins)} | {following} |\n")
-    return "".join(rows)
-
-
-def lifecycle_page() -> str:
-    """Return docs/lifecycle.md."""
-    return (
-        f"{_INTRODUCTION}\n"
-        f"| phase | meaning | begins when | next |\n| --- | --- | --- | --- |\n{phases()}\n"
-        "A job has no phase right after it was created.\n"
-        f"{_CAUSES}"
-    )
+        rows.append(
+            (phase, MEANINGS[phase], "; ".join(begins), ", ".join(TRANSITIONS[phase]) or "-")
+        )
+    return table(("phase", "meaning", "begins when", "next"), rows)

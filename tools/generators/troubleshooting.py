@@ -1,4 +1,4 @@
-"""Generates docs/troubleshooting.md: what can stop a job, why, and what to do."""
+"""What can stop a job, why, and what to do, for docs/troubleshooting.md."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from batchinference.spec.causes import Cause
+from generators.pages import table
 
 
 @dataclass(frozen=True)
@@ -76,51 +77,24 @@ _LINKS = {
     re.compile("[Rr]etry the failed rows"): "errors.md#run-only-the-failed-rows",
 }
 """The target of a link on each of these phrases."""
-_INTRODUCTION = """# Troubleshooting
-
-This page lists what can stop a job or make it wait, why, and what to do.
-
-| where the job ran | where the cause is |
-| --- | --- |
-| on your machine | the last lines of `batchinference run`, `batchinference status OUTPUT` |
-| on a cluster | `kubectl get bi NAME -o wide`, `kubectl describe bi NAME` |
-
-| problem | read |
-| --- | --- |
-| the job is refused before it starts | its message: it names the field, the value and the fix |
-| the job has failed | [Causes of failure](#causes-of-failure) |
-| the job waits | [Reasons for waiting](#reasons-for-waiting) |
-| the job is slow | [Troubleshooting slow jobs](performance.md#troubleshooting-slow-jobs) |
-| rows fail | [Failed rows](errors.md#failed-rows) |
-| `batchinference verify` finds a problem | [Findings](verify.md#findings) |
-
-## Causes of failure
-
-On a cluster, the operator starts the next attempt if the cause is retried (`retry.onCause` changes
-[that](lifecycle.md#causes)). Otherwise, and on your machine, correct the cause and [run the job
-again](errors.md#run-the-job-again): committed rows are kept.
-
-| cause | what happened | retried | what to do |
-| --- | --- | --- | --- |
-"""
 
 
-def troubleshooting_page() -> str:
-    """Return docs/troubleshooting.md."""
-    causes = "".join(
-        f"| `{cause.value}` | {cause.meaning} | {'yes' if cause.retried else 'no'} "
-        f"| {_linked(cause.remedy)}{_NOTES.get(cause, '')} |\n"
-        for cause in Cause
-    )
-    waiting = "".join(
-        f"| `{reason}` | {entry.meaning} | {entry.remedy} |\n" for reason, entry in WAITING.items()
-    )
-    return (
-        f"{_INTRODUCTION}{causes}\n"
-        "## Reasons for waiting\n\n"
-        "`REASON` of `kubectl get bi` is the phase, one of the causes above, or one of these:\n\n"
-        f"| reason | why | what to do |\n| --- | --- | --- |\n{waiting}"
-    )
+def causes() -> str:
+    """Return a table with each cause of failure."""
+    return table(
+        ("cause", "what happened", "retried", "what to do"),
+        (
+            (f"`{cause.value}`", cause.meaning, "yes" if cause.retried else "no",
+             f"{_linked(cause.remedy)}{_NOTES.get(cause, '')}")
+            for cause in Cause
+        ),
+    )  # fmt: skip
+
+
+def reasons() -> str:
+    """Return a table with each reason for waiting."""
+    rows = ((f"`{reason}`", entry.meaning, entry.remedy) for reason, entry in WAITING.items())
+    return table(("reason", "why", "what to do"), rows)
 
 
 def _linked(remedy: str) -> str:

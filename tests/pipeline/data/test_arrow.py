@@ -46,7 +46,6 @@ def test_concat_widens_types() -> None:
 @pytest.mark.parametrize(
     "values",
     [np.arange(12.0).reshape(2, 3, 2), [np.zeros((2, 2), np.uint8), np.ones((3, 2), np.uint8)]],
-    ids=["one shape", "several shapes"],
 )
 def test_concat_keeps_tensors_next_to_null_rows(values: np.ndarray | list[np.ndarray]) -> None:
     table = pa.table({"t": to_column(values), "good": [True, True]})

@@ -41,10 +41,8 @@ from batchinference.pipeline.storage.arrow_files import (
 from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
 from batchinference.pipeline.verify.row_check import wrong_errors
 from batchinference.spec.progress import Counts
-from batchinference.spec.report import JobState
 from plugins.messages import Messages
-from support.jobs.on_ray import errors_of, job_document, run_in_process
-from support.outputs.rows import rows_of
+from support.inputs.read_files import read_files
 
 EXTENSION = {"ARROW:extension:name": PICKLED, "ARROW:extension:metadata": ""}
 
@@ -145,31 +143,21 @@ def test_each_way_to_read_refuses_pickles(tmp_path: Path, messages: Messages) ->
     assert not marker.exists()
 
 
-def job(directory: Path, **read: Any) -> dict[str, Any]:
-    fields = {"format": "parquet", **read}
-    return job_document(
-        "job", directory / "in", directory / "out", read=fields, errors={"maxPercent": 100}
-    )
-
-
 def test_input_file_with_pickles_is_a_failed_row(tmp_path: Path, messages: Messages) -> None:
     marker = tmp_path / "marker"
-    write_hostile(tmp_path / "in" / "evil.parquet", marker, good=[1, 2, 3])
-    pq.write_table(pa.table({"good": [4]}), tmp_path / "in" / "fine.parquet")
-    report = run_in_process(job(tmp_path)).report
-    assert report.state is JobState.SUCCEEDED, report.message
-    (error,) = errors_of(tmp_path / "out")
-    messages.check(error["error"])
-    assert [row["good"] for row in rows_of(tmp_path / "out")] == [4]
+    write_hostile(tmp_path / "evil.parquet", marker, good=[1, 2, 3])
+    pq.write_table(pa.table({"good": [4]}), tmp_path / "fine.parquet")
+    outcome = read_files("parquet", tmp_path)
+    messages.check(*outcome.bad.values())
+    assert (list(outcome.bad), outcome.good) == ([(0, 0)], [{"good": 4}])
     assert not marker.exists()
 
 
 def test_columns_next_to_pickles_can_be_read(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    write_hostile(tmp_path / "in" / "evil.parquet", marker, good=[1, 2, 3])
-    report = run_in_process(job(tmp_path, options={"columns": ["good"]})).report
-    assert report.state is JobState.SUCCEEDED, report.message
-    assert sorted(row["good"] for row in rows_of(tmp_path / "out")) == [1, 2, 3]
+    write_hostile(tmp_path / "evil.parquet", marker, good=[1, 2, 3])
+    found = read_files("parquet", tmp_path, columns=["good"]).good
+    assert found == [{"good": n} for n in (1, 2, 3)]
     assert not marker.exists()
 
 
@@ -180,12 +168,10 @@ def test_field_of_a_struct_behind_a_dotted_name_is_checked(tmp_path: Path) -> No
         [evil.column("evil").chunk(0)], fields=[evil.schema.field("evil").with_name("y")]
     )
     fields = [pa.field("x", nested.type), pa.field("x.y", pa.int64())]
-    (tmp_path / "in").mkdir()
     table = pa.table([nested, pa.array([1, 2, 3])], schema=pa.schema(fields))
-    pq.write_table(table, tmp_path / "in" / "evil.parquet")
-    report = run_in_process(job(tmp_path, options={"columns": ["x.y"]})).report
-    assert report.state is JobState.SUCCEEDED, report.message
-    assert [row["x.y"] for row in rows_of(tmp_path / "out")] == [1, 2, 3]
+    pq.write_table(table, tmp_path / "evil.parquet")
+    found = read_files("parquet", tmp_path, columns=["x.y"]).good
+    assert found == [{"x.y": n} for n in (1, 2, 3)]
     assert not marker.exists()
 
 
@@ -198,11 +184,10 @@ def hostile_column(name: str, file: Path, marker: Path) -> Path:
 
 def test_manifest_of_pickles_is_a_failed_row(tmp_path: Path, messages: Messages) -> None:
     marker = tmp_path / "marker"
-    hostile_column("uri", tmp_path / "in" / "evil.parquet", marker)
-    run = run_in_process(job(tmp_path, format="manifest", options={"column": "uri"}))
-    assert run.report.state is JobState.SUCCEEDED, run.report.message
-    (error,) = errors_of(tmp_path / "out")
-    messages.check(error["error"])
+    hostile_column("uri", tmp_path / "evil.parquet", marker)
+    outcome = read_files("manifest", tmp_path, column="uri")
+    messages.check(*outcome.bad.values())
+    assert (list(outcome.bad), outcome.good) == ([(0, 0)], [])
     assert not marker.exists()
 
 
@@ -340,7 +325,7 @@ def test_worker_with_these_variables_is_refused(
 def test_command_removes_these_variables_before_ray_reads_them() -> None:
     name = "RAY_DATA_AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA"
     program = (
-        "from batchinference.cli.run import pipeline_is_installed\n"
+        "from batchinference.cli.packages import pipeline_is_installed\n"
         "assert pipeline_is_installed()\n"
         "from ray.data._internal.tensor_extensions import arrow\n"
         "assert arrow._AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA is False"

@@ -131,7 +131,7 @@ CUT_TRACKS = [
 ]
 
 
-@pytest.mark.parametrize("kind", [*CUT, *CUT_TRACKS], ids="-".join)
+@pytest.mark.parametrize("kind", [*CUT, *CUT_TRACKS])
 @pytest.mark.parametrize("left", ["half", "all but 2 bytes"])
 def test_missing_end_fails_the_row_or_is_counted(
     tmp_path: Path, kind: tuple[str, str], left: str
@@ -154,7 +154,7 @@ def test_file_whose_index_is_missing_says_so(tmp_path: Path, messages: Messages)
         messages.check(error)
 
 
-@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000, 0], ids=hex)
+@pytest.mark.parametrize("size", [0xFFFFFFFF, 0x7FFFF000, 0])
 def test_recording_that_states_no_size_is_complete(tmp_path: Path, size: int) -> None:
     content = bytearray(encoded(TONE, "WAV", "PCM_16"))
     for at in (4, content.find(b"data") + 4):

@@ -25,12 +25,12 @@ from batchinference.pipeline.execution.batch_size import (
     MAX_SMALLER,
     BatchSize,
 )
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
+from batchinference.pipeline.execution.step_runner import StepRunner
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.outputs.batches import Run, as_one_batch, good, outcomes
+from support.outputs.stages import TOLERANT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +63,7 @@ def runner(transform: Any, batch_size: Any) -> Run:
     step = Step.model_validate(
         {"name": "step", "python": {"callable": "m:Class"}, "batchSize": batch_size}
     )
-    return as_one_batch(StepRunner(step, transform, ErrorHandling(True, Location("/none"))))
+    return as_one_batch(StepRunner(step, transform, TOLERANT))
 
 
 def batch(*values: int) -> RowBatch:
@@ -110,7 +110,7 @@ def test_halved_size_grows_again_if_memory_ran_out_with_fewer_rows() -> None:
     assert list(dict.fromkeys(reached)) == [1, 2, 4, 8, 16, 32, 64]
 
 
-@pytest.mark.parametrize("first", [3, 64], ids=["at the end", "at the full size"])
+@pytest.mark.parametrize("first", [3, 64])
 def test_size_grows_again_after_several_large_rows(first: int) -> None:
     size = BatchSize("step", 64)
     size.record_success(64, 1.0)
@@ -234,9 +234,7 @@ def test_search_ends_at_the_size_with_the_most_rows_per_second() -> None:
         assert note == {"batch_size": expected, "rows_per_second": rate}
 
 
-@pytest.mark.parametrize(
-    ("rows", "seconds", "expected"), [(24, 1.0, 32), (17, 1.5, 16)], ids=["faster", "slower"]
-)
+@pytest.mark.parametrize(("rows", "seconds", "expected"), [(24, 1.0, 32), (17, 1.5, 16)])
 def test_search_ends_if_batches_stay_smaller_than_the_size(
     rows: int, seconds: float, expected: int
 ) -> None:
@@ -267,7 +265,7 @@ def test_results_in_several_batches_lose_no_row_of_an_input_row(ids: list[int], 
     step = Step.model_validate(
         {"name": "step", "python": {"callable": "m:Class"}, "batchSize": size}
     )
-    run = StepRunner(step, lambda part: part, ErrorHandling(True, Location("/none")))
+    run = StepRunner(step, lambda part: part, TOLERANT)
     with mock.patch.object(step_runner, "RESULT_BYTES", 1):
         found = list(run(whole))
     assert sorted(n for one in found if one.ids.size for n in one.table["n"].to_pylist()) == [

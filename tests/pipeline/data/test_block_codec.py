@@ -396,7 +396,6 @@ def test_columns_with_values_are_unchanged() -> None:
         ([4] * 15, 1 << 20, [4, 4, 4, 8, 8, 8, 12, 12]),
         ([], 1 << 20, []),
     ],
-    ids=["cut", "joined", "both", "large", "large and cut", "very large", "too many", "none"],
 )
 def test_blocks_of_a_reader_have_their_rows_or_bytes(
     monkeypatch: pytest.MonkeyPatch, given: list[int], most_bytes: int, expected: list[int]

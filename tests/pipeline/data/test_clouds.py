@@ -1,11 +1,13 @@
-"""Google Cloud Storage and Azure Blob Storage, on simulated servers."""
+"""Files at an address: on a local disk, and on simulated Google Cloud Storage and Azure."""
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from plugins.messages import Messages
 from support.servers.clouds import ACCOUNT_KEY, Cloud, served
+from support.servers.s3 import S3Server
 
 SIGNATURE = "signature-of-the-tests"
 
@@ -36,9 +39,11 @@ def clouds() -> Iterator[dict[str, Cloud]]:
         yield {"gs": google, "az": azure}
 
 
-@pytest.fixture(params=["gs", "az"])
-def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud]) -> Location:
-    """Return a unique path in a bucket."""
+@pytest.fixture(params=["disk", "gs", "az"])
+def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud], tmp_path: Path) -> Location:
+    """Return an empty directory, or a unique path in a bucket."""
+    if request.param == "disk":
+        return Location(str(tmp_path))
     endpoint = clouds[request.param].endpoint
     storage = Storage(endpoint=endpoint, anonymous=request.param == "gs")
     return Location(f"{request.param}://bucket/{uuid.uuid4().hex}", storage)
@@ -49,35 +54,62 @@ def cloud(place: Location, clouds: dict[str, Cloud]) -> Cloud:
     return clouds[place.scheme]
 
 
-def test_written_content_can_be_read(place: Location, cloud: Cloud) -> None:
-    target = place / "deep/a b#é.bin"
-    for content in (b"", b"content", bytes(range(256)) * 40_000):
-        target.write(content)
-        assert cloud.objects[target.path] == content
-        assert target.read() == content
-        assert target.exists()
+only_clouds = pytest.mark.parametrize("place", ["gs", "az"], indirect=True)
 
 
-def test_missing_file_is_not_found(place: Location) -> None:
-    assert not (place / "none").exists()
-    with pytest.raises(FileNotFoundError):
-        (place / "none").read()
-    (place / "none").delete()
+def test_written_content_can_be_read(place: Location, clouds: dict[str, Cloud]) -> None:
+    """Also if the name is that of a compressed file."""
+    contents = (b"", b"content", memoryview(gzip.compress(b"content")), bytes(range(256)) * 40_000)
+    for name in ("deep/a b#é.bin", "a.gz", "a.json.gz", "a.bz2", "a.zst"):
+        target = place / name
+        for content in contents:
+            target.write(content)
+            path = target.path
+            stored = Path(path).read_bytes() if place.local else clouds[place.scheme].objects[path]
+            assert stored == target.read() == bytes(content)
+            assert target.exists()
+
+
+def test_missing_file_raises_and_can_be_deleted(place: Location) -> None:
+    for _ in range(2):
+        assert not (place / "none").exists()
+        with pytest.raises(FileNotFoundError):
+            (place / "none").read()
+        (place / "none").delete()
+        (place / "none").write(b"x")
+        (place / "none").delete()
     with pytest.raises(BadInput, match=f"read.paths.0.: '{place.uri}/none' does not exist"):
         snapshot_input([f"{place.uri}/none"], [], place.storage)
+
+
+def listed(place: Location, *, recursive: bool = False) -> list[str]:
+    return sorted(place.below(info.path) for info in place.files(recursive=recursive))
 
 
 def test_files_are_listed_and_deleted(place: Location) -> None:
     for name in ("a", "sub/b", "sub/deep/c"):
         (place / name).write(b"x")
-    assert [info.path for info in place.files()] == [(place / "a").path]
-    found = place.files(recursive=True)
-    assert sorted(info.path for info in found) == [
-        (place / name).path for name in ("a", "sub/b", "sub/deep/c")
-    ]
-    assert [place.at(info.path).read() for info in found] == [b"x"] * 3
-    (place / "sub").delete_directory()
-    assert [info.path for info in place.files(recursive=True)] == [(place / "a").path]
+    assert (listed(place), listed(place / "sub"), listed(place / "none")) == (["a"], ["b"], [])
+    assert listed(place, recursive=True) == ["a", "sub/b", "sub/deep/c"]
+    assert [place.at(info.path).read() for info in place.files(recursive=True)] == [b"x"] * 3
+    for _ in range(2):
+        (place / "sub").delete_directory()
+        assert listed(place, recursive=True) == ["a"]
+
+
+def test_moved_file_is_in_its_new_place_only(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulated servers copy no objects."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    s3.client().create_bucket(Bucket="moves")
+    disk, bucket = Location(str(tmp_path)), Location("s3://moves")
+    for source, target in ((disk / "x", disk / "y"), (bucket / "x", bucket / "y")):
+        source.write(b"new")
+        target.write(b"old")
+        source.move(target)
+        assert (target.read(), source.exists()) == (b"new", False)
 
 
 def test_input_is_found_by_directory_and_glob(place: Location) -> None:
@@ -89,6 +121,7 @@ def test_input_is_found_by_directory_and_glob(place: Location) -> None:
         assert [frozen.address(file).read() for file in frozen.files()] == [b"text"] * 2
 
 
+@only_clouds
 def test_transient_error_is_retried(place: Location, cloud: Cloud) -> None:
     (place / "a").write(b"content")
     cloud.fail(1)
@@ -98,6 +131,7 @@ def test_transient_error_is_retried(place: Location, cloud: Cloud) -> None:
     assert cloud.objects[(place / "b").path] == b"content"
 
 
+@only_clouds
 def test_file_is_fetched_with_few_requests(place: Location, cloud: Cloud) -> None:
     cloud.put((place / "a").path, bytes(3 << 20))
     cloud.requests()

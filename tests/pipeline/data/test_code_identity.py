@@ -9,16 +9,11 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.commit.code_hashes import changed_code, write_code
+from batchinference.pipeline.commit.changes import changed_code, write_code
 from batchinference.pipeline.errors import BadOutput, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import code_identity
-from batchinference.pipeline.steps.code_identity import (
-    SAMPLE_BYTES,
-    SAMPLES,
-    code_of,
-    model_digest,
-)
+from batchinference.pipeline.steps.code_identity import SAMPLE_BYTES, SAMPLES, code_of, model_digest
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.steps import Step
@@ -124,7 +119,7 @@ def test_a_smaller_file_is_hashed_entirely(tmp_path: Path) -> None:
 
 
 MODEL: dict[str, Any] = {
-    **{"runtime": "sentenceTransformers", "inputs": {"text": "text"}, "output": "embedding"},
+    **{"runtime": "sentenceTransformers", "inputs": {"text": "text"}, "output": "embedding"}
 }
 
 

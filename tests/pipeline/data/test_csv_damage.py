@@ -118,11 +118,6 @@ def test_values_of_one_line_limit_the_damage(tmp_path: Path) -> None:
         assert sorted(outcome.bad) == [(0, 1), (0, 3)]
 
 
-def test_quotes_are_no_damage_if_files_have_none(tmp_path: Path) -> None:
-    outcome = read_csv(tmp_path, 'a\tb\n1\t"x\n2\t"The" film\n', delimiter="\t", quote="")
-    assert [row["b"] for row in outcome.good] == ['"x', '"The" film']
-
-
 def test_damaged_header_is_refused(tmp_path: Path, messages: Messages) -> None:
     with messages.raises(BadInput):
         read_csv(tmp_path, 'a,"b\n1,x\n')

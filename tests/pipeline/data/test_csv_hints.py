@@ -33,18 +33,6 @@ def test_file_that_needs_another_option_is_refused(tmp_path: Path, case: str) ->
     assert re.search(rf"Set .*{re.escape(value)}", str(refused.value))
 
 
-FIXED: dict[str, dict[str, Any]] = {
-    "semicolons": {"delimiter": ";"},
-    "tabs": {"delimiter": "\t"},
-}
-
-
-@pytest.mark.parametrize("case", FIXED)
-def test_suggested_option_reads_the_file(tmp_path: Path, case: str) -> None:
-    outcome = read_csv(tmp_path, REFUSED[case][0], **FIXED[case])
-    assert ([row["id"] for row in outcome.good], outcome.bad) == ([1, 2], {})
-
-
 ENCODED: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "UTF-16": ("id,text\n1,ä\n".encode("utf-16"), {}, "utf-16"),
     "UTF-16 without a mark": ("id,text\n1,ä\n".encode("utf-16-le"), {}, "utf-16-le"),

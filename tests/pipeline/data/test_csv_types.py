@@ -131,19 +131,6 @@ def _place(row: int, late: bool) -> tuple[int, int]:
     return (1, row - 1) if late and row else (0, row)
 
 
-def test_one_value_of_many_files_makes_the_column_text(tmp_path: Path) -> None:
-    ids = ["A12" if number == 33 else str(number) for number in range(40)]
-    outcome = read_csv(tmp_path, *(f"id,t\n{value},x\n" for value in ids))
-    assert [row["id"] for row in outcome.good] == ids
-
-
-def test_all_of_a_small_input_is_sampled(tmp_path: Path) -> None:
-    padding = "x" * 1000
-    ids = [*map(str, range(10_000, 13_000)), "00501"]
-    outcome = read_csv(tmp_path, "id,t\n" + "".join(f"{each},{padding}\n" for each in ids))
-    assert [row["id"] for row in outcome.good] == ids
-
-
 LATE = {
     "int64": ("1", ["A12", "007", "+5", "1.5", "0x1F", "9223372036854775808", "N/A"]),
     "float64": ("1.5", ["A12", "007.5", "9007199254740993", "1e400", "12345678901234567.89"]),

@@ -16,16 +16,17 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import StageRunner
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.pipeline.steps import decode as decode_step
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
+from support.inputs.media_files import saved
 from support.inputs.photographs import photograph
 from support.outputs.batches import end, good, outcomes
+from support.outputs.stages import TOLERANT
 
 
 def run(values: Any, **decode: Any) -> pa.Table | TransformResult:
@@ -41,12 +42,6 @@ def decoded(values: Any, **decode: Any) -> list[Any]:
     return values_of(table.column("raw"))
 
 
-def encoded(pixels: np.ndarray, file_format: str = "png") -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, file_format)
-    return buffer.getvalue()
-
-
 def recorded(samples: np.ndarray, rate: int = 8000) -> bytes:
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, rate, format="wav", subtype="FLOAT")
@@ -54,7 +49,7 @@ def recorded(samples: np.ndarray, rate: int = 8000) -> bytes:
 
 
 PICTURES = [photograph("chelsea")[:40, :50], photograph("coffee")[:32, :32]]
-FILES = [encoded(picture) for picture in PICTURES]
+FILES = [saved(Image.fromarray(picture), "PNG") for picture in PICTURES]
 SAMPLES = np.linspace(-0.5, 0.5, 1600, dtype=np.float32).reshape(800, 2)
 
 
@@ -188,11 +183,10 @@ def test_value_that_would_be_changed_fails_its_row(declared: str, value: str) ->
 
 
 def test_large_values_are_decoded_in_parts() -> None:
-    picture = io.BytesIO()
-    Image.new("1", (5000, 5000)).save(picture, "PNG")  # 75 MB in RGB
+    picture = saved(Image.new("1", (5000, 5000)), "PNG")  # 75 MB in RGB
     step = Step.model_validate({"name": "s", "decode": {"column": "raw", "format": "image"}})
-    runner = StageRunner(Stage("s", (step,)), ErrorHandling(True, Location("/none")))
-    table = pa.table({"raw": [picture.getvalue(), b"bad", picture.getvalue(), FILES[0]]})
+    runner = StageRunner(Stage("s", (step,)), TOLERANT)
+    table = pa.table({"raw": [picture, b"bad", picture, FILES[0]]})
     before = merged([good(0, 0, table), end(0, 4)])
     parts = list(runner(before))
     assert [len(part.ids) for part in parts] == [1, 1, 1]
@@ -202,11 +196,11 @@ def test_large_values_are_decoded_in_parts() -> None:
 
 
 def test_rows_of_an_input_row_stay_together() -> None:
-    images = [encoded(np.zeros((2500, 2500, 3), np.uint8))] * 5  # 19 MB each in RGB
+    images = [saved(Image.new("RGB", (2500, 2500)), "PNG")] * 5  # 19 MB each in RGB
     table = pa.table({"raw": [images, images[:1]]})
     steps = [{"explode": {"column": "raw"}}, {"decode": {"column": "raw", "format": "image"}}]
     made = [Step.model_validate({"name": f"s{n}", **one}) for n, one in enumerate(steps)]
-    runner = StageRunner(Stage("s", tuple(made)), ErrorHandling(True, Location("/none")))
+    runner = StageRunner(Stage("s", tuple(made)), TOLERANT)
     parts = list(runner(good(0, 0, table)))
     assert [(part.ids.tolist(), part.source.tolist()) for part in parts] == [
         ([0] * 5, [0]),

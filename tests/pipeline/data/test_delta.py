@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,9 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.snapshot import ProcessedFiles
-from batchinference.spec.read import ReadDelta
 from plugins.messages import Messages
 from support.inputs.delta_vectors import (
     commit,
@@ -27,34 +24,20 @@ from support.inputs.delta_vectors import (
     entries,
     live_adds,
 )
-from support.inputs.read_files import Input, Outcome
+from support.inputs.read_files import Input, Outcome, open_versioned
 
 
-def opened(table: Path, **options: Any) -> Input:
-    read = ReadDelta.model_validate({"format": "delta", "path": str(table), "options": options})
-    source = open_input(read)
-    assert isinstance(source, FileInput)
-    return Input(source)
+def opened(table: Path, earlier: ProcessedFiles | None = None, **options: Any) -> Input:
+    return open_versioned({"format": "delta", "path": str(table), "options": options}, earlier)
 
 
-def changes_after(earlier: Input, table: Path, **options: Any) -> Outcome:
+def changes_after(earlier: Input, table: Path) -> Outcome:
     """The rows that an addition to an output with an earlier version has."""
-    read = ReadDelta.model_validate({"format": "delta", "path": str(table), "options": options})
-    source = open_input(read, ProcessedFiles([earlier.frozen]))
-    assert isinstance(source, FileInput)
-    return Input(source).read()
+    return opened(table, ProcessedFiles([earlier.frozen])).read()
 
 
 def read(table: Path, **options: Any) -> Outcome:
     return opened(table, **options).read()
-
-
-def numbers(outcome: Outcome, name: str = "id") -> list[int]:
-    return sorted(row[name] for row in outcome.good)
-
-
-def filtered(outcome: Outcome) -> int:
-    return sum(len(batch.filtered) for batch in outcome.batches)
 
 
 def append(table: Path, day: str, *ids: int, **options: Any) -> None:
@@ -71,53 +54,11 @@ def days(tmp_path: Path) -> Path:
 
 
 def test_version_is_read_with_its_columns(days: Path) -> None:
-    assert numbers(read(days, version=1)) == [*range(6)]
+    assert read(days, version=1).ids == [*range(6)]
     found = read(days, columns=["day"])
     assert [*found.good[0]] == ["day"]
     assert len(found.good) == 9
     assert {row["day"] for row in read(days).good} == {"fri day", "sat/day", "sun=day"}
-
-
-@pytest.mark.parametrize(
-    ("condition", "files", "kept"),
-    [
-        ("day == 'fri day'", 1, [0, 1, 2]),
-        ("day != 'fri day' and id > 7", 1, [8]),
-        ("id >= 5", 2, [5, 6, 7, 8]),
-        ("id in [1, 4]", 2, [1, 4]),
-        ("day is None", 0, []),
-        ("startswith(day, 's')", 2, [3, 4, 5, 6, 7, 8]),
-        ("id % 4 == 0", 3, [0, 4, 8]),
-    ],
-)
-def test_filter_reads_only_files_that_may_have_such_rows(
-    days: Path, condition: str, files: int, kept: list[int]
-) -> None:
-    source = opened(days, filter=condition, columns=["id"])
-    assert len(source.frozen) == files
-    found = source.read()
-    assert (numbers(found), filtered(found)) == (kept, 3 * files - len(kept))
-    assert all([*row] == ["id"] for row in found.good)
-
-
-def test_statistics_of_nan_null_and_cut_times_skip_no_row(tmp_path: Path) -> None:
-    moment = dt.datetime(2026, 1, 1, 0, 0, 0, 1999, tzinfo=dt.UTC)
-    columns = {
-        "real": [1.0, float("nan")],
-        "text": ["a" * 100, None],
-        "time": [moment, moment],
-        "price": [Decimal("1.10"), Decimal("1.10")],
-        "date": [dt.date(2026, 1, 1), dt.date(2026, 1, 2)],
-    }
-    write_deltalake(tmp_path, pa.table(columns))
-    for condition, count in {
-        "real != 1.0": 1,
-        "text is None": 1,
-        f"text == '{'a' * 100}'": 1,
-        "price > 1": 2,
-        "price > 2": 0,
-    }.items():
-        assert len(read(tmp_path, filter=condition).good) == count, condition
 
 
 @pytest.mark.parametrize("parts", [["text"], None])
@@ -129,7 +70,7 @@ def test_files_on_which_a_filter_fails_have_failed_rows_and_others_are_left_out(
     source = opened(tmp_path, filter="int(text) > 1")
     assert len(source.frozen) == (2 if parts else 1)
     found = source.read()
-    assert (numbers(found), len(found.bad)) == ([6], 1)
+    assert (found.ids, len(found.bad)) == ([6], 1)
     assert len(read(tmp_path, filter="id > 0.5").good) == 3
 
 
@@ -156,7 +97,7 @@ def test_row_groups_without_such_rows_are_not_decoded(
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
     found = opened(tmp_path, filter="id > 52 and id < 58").read()
-    assert (numbers(found), filtered(found), set(decoded)) == ([53, 54, 56, 57], 93, {5})
+    assert (found.ids, found.filtered, set(decoded)) == ([53, 54, 56, 57], 93, {5})
     assert found.ends == {0: 97}
     assert found.places == [(0, 52), (0, 53), (0, 54), (0, 55)]
 
@@ -167,15 +108,15 @@ def test_deleted_positions_are_no_rows_in_any_part_of_a_file(tmp_path: Path) -> 
     (path,) = live_adds(tmp_path)
     delete_positions(tmp_path, path, [0, 4, 9])
     delete_positions(tmp_path, path, [0, 4, 5, 9], inline=True)
-    assert numbers(read(tmp_path, version=2)) == [1, 2, 3, 5, 6, 7, 8]
+    assert read(tmp_path, version=2).ids == [1, 2, 3, 5, 6, 7, 8]
     source = opened(tmp_path)
     whole = source.read()
-    assert numbers(whole) == [1, 2, 3, 6, 7, 8]
-    assert (whole.ends, filtered(whole)) == ({0: 6}, 0)
+    assert whole.ids == [1, 2, 3, 6, 7, 8]
+    assert (whole.ends, whole.filtered) == ({0: 6}, 0)
     assert source.given.count() == RowCount(6, estimated=False)
     gaps = {0: [(1, 3), (5, None)]}
     parts = [batch for task in source.given.read_tasks(3, gaps) for batch in task()]
-    assert numbers(Outcome(parts)) == [2, 3, 8]
+    assert Outcome(parts).ids == [2, 3, 8]
     assert Outcome(parts).places == [(0, 1), (0, 2), (0, 5)]
 
 
@@ -202,7 +143,7 @@ def test_line_separators_in_statistics_do_not_end_a_commit(tmp_path: Path, separ
     append(tmp_path, "monday", 1)
     earlier = opened(tmp_path)
     append(tmp_path, f"sun{separator}day", 2)
-    assert numbers(changes_after(earlier, tmp_path)) == [2]
+    assert changes_after(earlier, tmp_path).ids == [2]
 
 
 def test_partitions_that_a_later_version_replaces_are_left_out_or_refused(
@@ -271,7 +212,7 @@ def test_value_that_does_not_fit_its_type_is_a_failed_row(tmp_path: Path) -> Non
     pq.write_table(pa.table({"id": ["1", "x"], "day": ["a", "b"]}), tmp_path / path)
     found = read(tmp_path)
     assert set(found.bad) == {(0, 1)}
-    assert numbers(found) == [1]
+    assert found.ids == [1]
 
 
 def test_hive_timestamps_are_points_in_time(tmp_path: Path) -> None:

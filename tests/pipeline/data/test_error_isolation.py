@@ -1,4 +1,5 @@
-"""Isolation of failed rows by splitting a batch in half."""
+"""Errors of steps and storage: failed rows are isolated by splitting a batch in half at a low cost,
+their causes are counted, and transient errors of storage are retried."""
 
 from __future__ import annotations
 
@@ -18,12 +19,17 @@ from batchinference.pipeline.error_attribution import (
     has_stopped_kernel,
     is_about_the_row,
     is_device_fault,
+    is_transient,
 )
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import Part, isolate
+from batchinference.pipeline.output.error_groups import cause_of
 from batchinference.pipeline.row_warnings import count_tokens, warn
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import ATTEMPTS, with_retries
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.warnings import WarningName
+from support.failure_costs import BY_NAME, measure
 from support.tiers import examples
 
 
@@ -120,9 +126,7 @@ class UnidentifiedImageError(OSError):
     "error",
     [JobFailure("no"), BadInput("no"), ModelLoad("no"), OSError(errno.ENOSPC, "full"),
      ConnectionError("gone"), TimeoutError("late"), MemoryError(), OutOfMemoryError("device"),
-     RuntimeError("CUDA error: device-side assert triggered"), KeyboardInterrupt()],
-    ids=lambda error: type(error).__name__,
-)  # fmt: skip
+     RuntimeError("CUDA error: device-side assert triggered"), KeyboardInterrupt()])  # fmt: skip
 def test_errors_not_about_a_row_are_raised_at_once(error: BaseException) -> None:
     calls = []
 
@@ -141,7 +145,6 @@ def test_errors_not_about_a_row_are_raised_at_once(error: BaseException) -> None
     [ValueError("x"), KeyError("x"), TypeError("x"), RuntimeError("x"), ZeroDivisionError(),
      pa.ArrowInvalid("x"), UnidentifiedImageError("x"), AssertionError(), RecursionError(),
      FileNotFoundError(errno.ENOENT, "x"), OSError("Truncated File Read"), BadGzipFile("x")],
-    ids=lambda error: type(error).__name__,
 )  # fmt: skip
 def test_errors_about_rows_fail_the_rows(error: Exception) -> None:
     def fail(table: pa.Table) -> pa.Table:
@@ -217,3 +220,113 @@ def test_tokens_of_a_batch_that_raises_are_counted() -> None:
     assert all(warning.row < part.rows for part in parts for warning in part.warnings)
     shown = [w for part in parts for w in part.warnings if w.name is WarningName.ROTATED]
     assert len(shown) == 8 - 1, "of the rows that have not failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("KeyError: 'a b' (own.py:7 in f)", "KeyError: ... (own.py:7 in f)"),
+        ('KeyError: "it\'s"', "KeyError: ..."),
+        ("ValueError: 12 of 4.5 rows", "ValueError: ... of ... rows"),
+        ("OSError: utf8 in a1b2", "OSError: utf8 in a1b2"),
+        ("OSError: img_00123.jpg:17 at -1.5", "OSError: img_....jpg:... at -..."),
+        ("TypeError: <Row at 0x7f3a> of 0x7F3B", "TypeError: <Row at ...> of ..."),
+        ("TypeError: <class 'int'> < 3", "TypeError: <class ...> < ..."),
+        ("ValueError: bad value\nin a.txt", "ValueError: bad value"),
+        ("RuntimeError: \n\nCUDA out of memory\nTry 1", "RuntimeError: CUDA out of memory"),
+        ("", ""),
+    ],
+)
+def test_cause_has_no_values_of_the_row(error: str, cause: str) -> None:
+    assert cause_of(error) == cause
+
+
+SLACK_SECONDS = 0.1
+"""CPU seconds that a failure may take once, for example to import a module."""
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_failures_do_not_make_the_work_much_slower(name: str) -> None:
+    cost = measure(BY_NAME[name])
+    assert cost.twice < 3 * cost.many + SLACK_SECONDS, cost
+    assert cost.one < 2 * cost.clean + SLACK_SECONDS, cost
+
+
+TRANSIENT = [
+    OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject operation"),
+    OSError("AWS Error SLOW_DOWN during PutObject operation: Please reduce your request rate"),
+    OSError("AWS Error UNKNOWN (HTTP status 503) during GetObject operation: No response body."),
+    OSError("AWS Error UNKNOWN (HTTP status 429) during GetObject operation"),
+    OSError("Azure Error: [ServerBusy] 503 Server busy"),
+    OSError("Azure Error: [] Fail to get a new connection for: https://a. Could not connect"),
+    OSError("google::cloud::Status(UNAVAILABLE: Retry policy exhausted"),
+    OSError(errno.ESTALE, "Stale file handle"),
+    OSError(errno.ETIMEDOUT, "Connection timed out"),
+]
+PERMANENT = [
+    FileNotFoundError(errno.ENOENT, "Path does not exist"),
+    OSError("AWS Error ACCESS_DENIED during GetObject operation: Access Denied"),
+    OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation"),
+    OSError("AWS Error UNKNOWN (HTTP status 400) during HeadObject operation"),
+    OSError("Azure Error: [AuthorizationFailure] 403 Server failed to authenticate the request"),
+    OSError("google::cloud::Status(PERMISSION_DENIED: no"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError("Corrupt snappy compressed data."),
+]
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Replace sleep, and return the list of the seconds that each call was asked to sleep."""
+    slept: list[float] = []
+    monkeypatch.setattr(retry.time, "sleep", slept.append)
+    return slept
+
+
+class Call:
+    """A call that fails a given number of times."""
+
+    def __init__(self, error: OSError, times: int) -> None:
+        self.error, self.times, self.calls = error, times, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise self.error
+        return "done"
+
+
+@pytest.mark.usefixtures("waits")
+def test_temporary_errors_are_retried() -> None:
+    for error in TRANSIENT:
+        call = Call(error, ATTEMPTS - 1)
+        assert is_transient(error), error
+        assert with_retries(call) == "done"
+        assert call.calls == ATTEMPTS
+
+
+def test_permanent_errors_are_raised_at_once(waits: list[float]) -> None:
+    for error in PERMANENT:
+        call = Call(error, 1)
+        assert not is_transient(error), error
+        with pytest.raises(OSError) as raised:  # noqa: PT011 - the same object
+            with_retries(call)
+        assert raised.value is error
+        assert (call.calls, waits) == (1, [])
+
+
+def test_last_error_is_raised_after_all_attempts(waits: list[float]) -> None:
+    call = Call(TRANSIENT[0], 99)
+    with pytest.raises(OSError, match="NETWORK_CONNECTION"):
+        with_retries(call)
+    assert call.calls == ATTEMPTS
+    assert len(waits) == ATTEMPTS - 1
+
+
+def test_backoff_doubles_with_jitter(waits: list[float]) -> None:
+    for _ in range(2):
+        with_retries(Call(TRANSIENT[0], ATTEMPTS - 1))
+    first, second = waits[: ATTEMPTS - 1], waits[ATTEMPTS - 1 :]
+    for number, wait in enumerate(first):
+        assert 2**number / 2 <= wait <= 2**number
+    assert first != second

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ray.data.datasource import Partitioning
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import RowCount, scan
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.scan import FileRows
 from plugins.messages import Messages
 from support.documents.parsed import job
 from support.documents.refusals import short
-from support.inputs.read_files import Input, Outcome, open_input
+from support.inputs.read_files import Outcome, open_input
 from support.tiers import examples
 
 SIZES = [3, 0, 5, 1, 4]
@@ -163,12 +160,7 @@ def partitioned(directory: Path, **parts: list[str]) -> Path:
     return directory
 
 
-def test_partition_columns_equal_those_of_ray(tmp_path: Path) -> None:
-    directory = partitioned(tmp_path / "in", cls=["cat", "dog"], day=["2026-01-01", "07"])
-    found = read_all(open_input("parquet", directory, partitioning="hive").given).good
-    parser = ray.data.datasource.PathPartitionParser(Partitioning("hive"))
-    paths = sorted(map(str, directory.rglob("*.parquet")))
-    assert found == [{"id": row, **parser(path)} for path in paths for row in (1, 2)]
+def test_path_of_the_job_may_have_partition_keys(tmp_path: Path) -> None:
     (tmp_path / "lang=de").mkdir()
     (tmp_path / "lang=de" / "a.txt").write_text("eins\n")
     texts_ = open_input("text", tmp_path / "lang=de", partitioning="hive").given
@@ -265,15 +257,6 @@ def test_declared_types_of_partition_values_are_used_or_refused(
         open_input("text", tmp_path / "n=1.txt", partitioning="hive", types={"m": "int64"})
 
 
-def test_column_of_paths_has_the_chosen_name(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"path": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(BadInput, match=r"a\.parquet has a column 'path'.*pathColumn"):
-        open_input("parquet", tmp_path, includePaths=True)
-    given = open_input("parquet", tmp_path, pathColumn="source").given
-    assert read_all(given).good == [{"path": "x", "source": str(tmp_path / "a.parquet")}]
-    assert given.columns() == ["path", "source"]
-
-
 def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path, messages: Messages) -> None:
     write(tmp_path / "in", "txt", [2])
     paths = (tmp_path / "in", tmp_path / "none", tmp_path / "no*" / "*.txt")
@@ -282,38 +265,3 @@ def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path, messages: Mess
     assert texts(open_input("text", *paths, ignoreMissingPaths=True).read()) == ["0:0", "0:1"]
     with messages.raises(BadInput):
         open_input("text", tmp_path / "none", ignoreMissingPaths=True)
-
-
-class UnreliableReader:
-    """A reader whose storage fails a given number of times, always at the same row."""
-
-    def __init__(self, opened: Input, row: int, times: int) -> None:
-        self.reader = opened.file_rows.reader
-        self.row, self.times = row, times
-
-    def for_file(self, *_: Any) -> Self:
-        return self
-
-    def read(self, file: Any) -> Any:
-        tables = self.reader.read(file)
-        for number, chunk in enumerate(t.slice(row, 1) for t in tables for row in range(len(t))):
-            if number == self.row and self.times > 0:
-                self.times -= 1
-                raise OSError("AWS Error NETWORK_CONNECTION during GetObject operation")
-            yield chunk
-
-
-@pytest.mark.parametrize("row", [0, 1, 4])
-def test_reading_resumes_at_the_row_where_storage_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int
-) -> None:
-    monkeypatch.setattr(scan, "STORAGE", replace(scan.STORAGE, first_wait=0))
-    opened = open_input("text", write(tmp_path / "in", "txt", [5]))
-    reader = UnreliableReader(opened, row, times=3)
-    object.__setattr__(opened.file_rows, "reader", reader)
-    outcome = opened.read()
-    assert [row["text"] for row in outcome.good] == [f"0:{n}" for n in range(5)]
-    assert outcome.batches[-1].ends == ((0, 5),)
-    reader.times = 99
-    with pytest.raises(Exception, match=r"000\.txt cannot be read: AWS Error NETWORK"):
-        opened.read()

@@ -260,7 +260,7 @@ def test_stored_starts_are_limited(source: Path, monkeypatch: pytest.MonkeyPatch
     frozen = open_files(parquet(source)).frozen
     stats = frozen.with_stats({0: FileStats(100, list(range(0, 100, 20)))}).stats
     assert stats == {0: FileStats(100, [0, 60])}
-    assert files.parts_of(frozen.files()[:1], stats, 5)[1].start == 60
+    assert planning.parts_of(frozen.files()[:1], stats, 5)[1].start == 60
 
 
 def test_only_the_types_of_wanted_columns_are_stored(tmp_path: Path) -> None:

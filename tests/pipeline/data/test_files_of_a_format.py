@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,37 +12,32 @@ from typing import Any
 import av
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import soundfile
 from PIL import Image
 
 from batchinference.pipeline.input import file_rule
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_class
+from batchinference.pipeline.input.snapshot import as_parquet
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.file_extensions import extension_of
 from batchinference.spec.read import FILE_FORMATS, ReadCsv, ReadParquet
 from support.inputs.document_files import docx_with, mail_of, pdf_of, pptx_with
+from support.inputs.formats import tar_of
+from support.inputs.media_files import saved, sound_of
 from support.inputs.read_files import read_files
 
 
 def picture(kind: str) -> bytes:
-    content = io.BytesIO()
-    Image.new("RGB", (8, 8), (255, 0, 0)).save(content, kind)
-    return content.getvalue()
+    return saved(Image.new("RGB", (8, 8), (255, 0, 0)), kind)
 
 
 def table() -> bytes:
-    content = io.BytesIO()
-    pq.write_table(pa.table({"v": [1]}), content)
-    return content.getvalue()
+    return as_parquet(pa.table({"v": [1]}))
 
 
 def sound(kind: str) -> bytes:
-    content = io.BytesIO()
-    soundfile.write(content, np.zeros(800, np.float32), 8000, format=kind)
-    return content.getvalue()
+    return sound_of(np.zeros(800, np.float32), kind)
 
 
 def film(kind: str, codec: str, rate: int = 25, sound: str = "") -> bytes:
@@ -74,11 +68,7 @@ def frames_for(kind: str, rate: int) -> list[Any]:
 
 
 def archive() -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        member = tarfile.TarInfo("0.txt")
-        tar.addfile(member, io.BytesIO())
-    return content.getvalue()
+    return tar_of([("0.txt", b"")])
 
 
 def numbers(write: Callable[..., None]) -> bytes:

@@ -97,7 +97,7 @@ def arrays_of(tokenizer: Any, tokens: FlatTokens, flat: FlatTokenizer) -> dict[s
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("options", [{}, {"add_special_tokens": False}], ids=["special", "plain"])
+@pytest.mark.parametrize("options", [{}, {"add_special_tokens": False}])
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_tokens_equal_those_of_the_library(name: str, options: dict[str, Any], side: str) -> None:
     tokenizer = TOKENIZERS[name](padding_side=side, truncation_side=side)
@@ -142,7 +142,6 @@ def test_cut_is_left_to_the_library_without_letters_of_the_sample() -> None:
         (lambda kind: kind, {"stride": 2}),
         (lambda kind: type("Own", (kind,), {"__call__": lambda *_, **__: {}}), {}),
     ],
-    ids=["option", "own call"],
 )
 def test_other_tokenizers_are_left_to_the_library(
     change: Callable[[type], type], options: dict[str, Any]
@@ -270,11 +269,7 @@ def test_options_of_the_library_for_its_tokenizer_are_respected(
     assert np.abs(found - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"source": "/nowhere"}, {"options": {"stride": 1}}],
-    ids=["no files", "option"],
-)
+@pytest.mark.parametrize("fields", [{"source": "/nowhere"}, {"options": {"stride": 1}}])
 def test_replica_tokenizes_if_tasks_cannot(bert: str, fields: Document) -> None:
     settings = {"task": "feature-extraction", "source": bert, **fields}
     assert not list(preparations(model_of("transformers", ("text",), **settings)))
@@ -292,7 +287,6 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [({"split_special_tokens": True}, TokenizerFile), ({"do_lower_case": False}, hf.BertTokenizer)],
-    ids=["unchanged", "changed"],
 )
 def test_tasks_use_the_library_if_it_changes_the_tokenizer_of_the_file(
     change: Document, expected: type, bert: str, tmp_path: Path, flags: set[str]
@@ -300,9 +294,7 @@ def test_tasks_use_the_library_if_it_changes_the_tokenizer_of_the_file(
     folder = shutil.copytree(bert, tmp_path / "model")
     settings = folder / "tokenizer_config.json"
     settings.write_text(json.dumps({**json.loads(settings.read_text()), **change}))
-    step, batch = step_of(str(folder)), pa.table({"text": ["A b", "C"]})
-    assert step.model is not None
-    preparation = Preparation("embed", step.model)
+    preparation, batch = preparation_of(str(folder)), pa.table({"text": ["A b", "C"]})
     replica = FlatTokenizer(hf.AutoTokenizer.from_pretrained(folder))
     for kind in (TokenizerFile, expected):
         _, prepared = split_prepared(preparation(batch))
@@ -312,10 +304,8 @@ def test_tasks_use_the_library_if_it_changes_the_tokenizer_of_the_file(
 
 
 def test_tasks_prepare_nothing_that_replicas_cannot_use(bert: str, flags: set[str]) -> None:
-    step, batch = step_of(bert), pa.table({"text": ["A b"]})
-    assert step.model is not None
-    preparation = Preparation("embed", step.model)
-    for _ in preparations(step.model):  # type: ignore[arg-type]
+    preparation, batch = preparation_of(bert), pa.table({"text": ["A b"]})
+    for _ in preparations(step_of(bert).model):  # type: ignore[arg-type]
         flat_tokens.refuse(split_prepared(preparation(batch))[1])
     assert preparation(batch) is batch
 
@@ -328,9 +318,7 @@ def test_rows_do_not_fail_if_the_head_of_ray_does_not_answer(
 
     monkeypatch.setattr(ray_compat, "put_note", unanswered)
     monkeypatch.setattr(ray_compat, "has_flag", unanswered)
-    step, batch = step_of(bert), pa.table({"text": ["A b"]})
-    assert step.model is not None
-    _, prepared = split_prepared(Preparation("embed", step.model)(batch))
+    _, prepared = split_prepared(preparation_of(bert)(pa.table({"text": ["A b"]})))
     assert prepared
     flat_tokens.refuse(prepared)
 
@@ -341,10 +329,14 @@ def step_of(source: str, **fields: Any) -> Step:
     return step
 
 
+def preparation_of(source: str) -> Preparation:
+    model = step_of(source).model
+    assert model is not None
+    return Preparation("embed", model)
+
+
 def test_only_texts_of_computed_rows_have_tokens(bert: str) -> None:
-    step = step_of(bert)
-    assert step.model is not None
-    preparation = Preparation("embed", step.model)
+    preparation = preparation_of(bert)
     batch = pa.table({"text": ["a", None, "b c", "  "], "n": [1, 2, 3, 4]})
     table, prepared = split_prepared(preparation(batch))
     assert table.equals(batch)

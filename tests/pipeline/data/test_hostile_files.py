@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import io
-import json
 import struct
-import tarfile
 import tracemalloc
 import warnings
 import zlib
@@ -15,21 +13,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import soundfile
 from numpy.lib import format as npy
 from PIL import Image
 
 from batchinference import pipeline
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.input.snapshot import as_parquet
 from batchinference.pipeline.media.images import FORMATS, open_image
 from plugins.messages import Messages
-from support.inputs.formats import add_member, pictures, png
+from support.inputs.formats import pictures, png, tar_of
+from support.inputs.media_files import saved, sound_of, write_film
 from support.inputs.read_files import open_input, read_files
 
 GOOD = b'{"a": 1}\n'
@@ -43,9 +40,7 @@ def npy_header(shape: tuple[int, ...], *, fortran: bool = False) -> bytes:
 
 
 def flac(claimed_samples: int) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, np.zeros(100), 8000, format="FLAC")
-    content = bytearray(buffer.getvalue())
+    content = bytearray(sound_of(np.zeros(100), "FLAC"))
     # in STREAMINFO, the 36-bit sample count follows the rate, the channels and the sample width
     content[21] = content[21] & 0xF0 | claimed_samples >> 32
     content[22:26] = (claimed_samples & 0xFFFFFFFF).to_bytes(4, "big")
@@ -53,29 +48,12 @@ def flac(claimed_samples: int) -> bytes:
 
 
 def wav(rate: int) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, np.zeros(1000), 8000, format="WAV")
-    return buffer.getvalue().replace(struct.pack("<I", 8000), struct.pack("<I", rate), 1)
-
-
-def tar_of(members: dict[str, bytes], mode: str = "w") -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode=mode) as archive:  # type: ignore[call-overload]
-        for name, content in members.items():
-            add_member(archive, name, content)
-    return buffer.getvalue()
-
-
-def parquet(table: pa.Table, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, **options)
-    return buffer.getvalue()
+    content = sound_of(np.zeros(1000), "WAV")
+    return content.replace(struct.pack("<I", 8000), struct.pack("<I", rate), 1)
 
 
 def large_png(width: int, height: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("1", (width, height)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return saved(Image.new("1", (width, height)), "PNG")
 
 
 MIB = 1 << 20
@@ -85,7 +63,7 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
     "array of 2 MiB": ("numpy", "a.npy", lambda: npy_header((2 * MIB,)) + bytes(2 * MIB),
                        "more than maxRowBytes (1048576)", {"maxRowBytes": MIB}),
     "pictures of a sample": ("webdataset", "a.tar", lambda: tar_of(
-        {f"a.{n}.png": large_png(2000, 2000) for n in range(2)}),
+        (f"a.{n}.png", large_png(2000, 2000)) for n in range(2)),
         "sample 'a' has more bytes than maxRowBytes (20000000) once decoded",
         {"maxRowBytes": 20_000_000}),
     "2^36 samples": ("audio", "a.flac", lambda: flac(2**36 - 1),
@@ -94,7 +72,7 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
                           {"sampleRate": 1_000_000}),
     "2^31 samples a second": ("audio", "a.wav", lambda: wav(2**31 - 1), "are no rate",
                               {"sampleRate": 16_000}),
-    "member": ("webdataset", "a.tgz", lambda: tar_of({"a.bin": bytes(2 * MIB)}, "w:gz"),
+    "member": ("webdataset", "a.tgz", lambda: tar_of([("a.bin", bytes(2 * MIB))], "w:gz"),
                "sample 'a' has more bytes than maxRowBytes (1048576) with 'bin'",
                {"maxRowBytes": MIB}),
     "line of text": ("text", "a.txt.gz", lambda: gzip.compress(b" " * (2 * MIB)),
@@ -141,10 +119,9 @@ def test_rows_next_to_a_large_row_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(GOOD + long + GOOD + long + long + GOOD)
     outcome = read_files("json", tmp_path / "a.jsonl", **limit)
     assert (len(outcome.good), set(outcome.bad)) == (3, {(0, 1), (0, 3), (0, 4)})
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for key, size in {"a": 10, "b": 5000, "c": 10}.items():
-            add_member(archive, f"{key}.bin", bytes(size))
-            add_member(archive, f"{key}.txt", b"text")
+    sizes = {"a": 10, "b": 5000, "c": 10}
+    members = ((f"{key}.bin", bytes(size)) for key, size in sizes.items())
+    (tmp_path / "a.tar").write_bytes(tar_of(members))
     outcome = read_files("webdataset", tmp_path / "a.tar", **limit)
     assert (len(outcome.good), set(outcome.bad)) == (2, {(0, 1)})
 
@@ -182,7 +159,7 @@ def test_long_csv_value_takes_little_more_memory_than_a_row_may_have(
 
 
 def test_large_samples_are_not_inspected_together(tmp_path: Path) -> None:
-    members = {f"{number}.bin": bytes(5 * MIB) for number in range(20)}
+    members = ((f"{number}.bin", bytes(5 * MIB)) for number in range(20))
     (tmp_path / "a.tar").write_bytes(tar_of(members, "w:gz"))
     tracemalloc.start()
     try:
@@ -193,7 +170,7 @@ def test_large_samples_are_not_inspected_together(tmp_path: Path) -> None:
 
 
 def test_parquet_file_whose_column_has_no_name_in_utf8_is_a_bad_row(tmp_path: Path) -> None:
-    content = parquet(pa.table({"nämeless": [1, 2]})).replace("nä".encode(), b"n\xf4\xff")
+    content = as_parquet(pa.table({"nämeless": [1, 2]})).replace("nä".encode(), b"n\xf4\xff")
     (tmp_path / "a.parquet").write_bytes(content)
     assert "UnicodeDecodeError" in read_files("parquet", tmp_path).bad[0, 0]
 
@@ -249,12 +226,7 @@ def test_videos_that_refer_to_other_files_are_not_opened(text: str, tmp_path: Pa
 
 
 def test_frames_with_too_many_pixels_are_a_bad_row(tmp_path: Path, messages: Messages) -> None:
-    with av.open(tmp_path / "a.mkv", "w") as container:
-        stream = container.add_stream("ffv1", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 40, 30, "bgr0"
-        pixels = np.zeros((30, 40, 3), np.uint8)
-        container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
-        container.mux(stream.encode())
+    write_film(tmp_path / "a.mkv", [np.zeros((30, 40, 3), np.uint8)], "ffv1", "bgr0")
     assert len(read_files("video", tmp_path, maxPixels=1200).good) == 1
     (error,) = read_files("video", tmp_path, maxPixels=1199).bad.values()
     messages.check(error)
@@ -291,14 +263,6 @@ def test_no_module_opens_images_or_videos_of_any_format() -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("Image.open", "av.open")
     }
     assert found == {"media/images.py: Image.open", "media/recordings.py: av.open"}
-
-
-def test_objects_over_several_lines_are_read(tmp_path: Path) -> None:
-    rows = [{"id": number, "tags": ["a", "b"], "deep": {"x": number}} for number in range(3000)]
-    text = "\n".join(json.dumps(row, indent=2) for row in rows)
-    (tmp_path / "a.jsonl").write_text(text + "\n")
-    outcome = read_files("json", tmp_path)
-    assert (outcome.good, outcome.bad) == (rows, {})
 
 
 def test_carriage_return_line_ends_are_not_a_long_header(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from batchinference.spec import parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
+from support.documents.http_models import chat
 from support.documents.minimal import document
 from support.documents.refusals import short
 from support.documents.report_pages import STEPS, SUCCEEDED, Page, cut_on_a_phone, page_data
@@ -50,16 +51,6 @@ ERRORS = [
         "classify", "ValueError: no", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]
     ),
 ]
-
-CHAT = {
-    "runtime": "http",
-    "api": "chat",
-    "name": "tiny",
-    "url": "http://localhost/v1",
-    "inputs": {"text": "text"},
-    "prompt": "{text}",
-    "output": "answer",
-}
 
 
 def shown(report: dict[str, Any] | None = None, **given: Any) -> Page:
@@ -158,10 +149,6 @@ def test_stored_values_of_a_row_are_shown_by_column(
 def test_speed_of_a_small_job_is_explained_by_its_start(report: dict[str, Any], start: str) -> None:
     assert page_data(report).report.start_text.partition(" for")[0] == start
     assert bool(start) == ("of which" in shown(report).text("header"))
-
-
-def test_one_row_is_no_plural() -> None:
-    assert "1 row in" in shown({"counts": {"read": 1, "written": 1}}).text("header")
 
 
 def test_paths_of_the_page_are_normalized() -> None:
@@ -282,7 +269,7 @@ def test_thumbnail_is_small() -> None:
     [
         (
             {"steps": {"ask": STEPS["decode"], "slim": STEPS["classify"]}},
-            [{"name": "ask", "model": CHAT}],
+            [{"name": "ask", "model": chat()}],
         ),
         ({"steps": {"decode": STEPS["classify"]}}, None),
         ({"seconds": {"preparing": 90, "running": 30}}, None),

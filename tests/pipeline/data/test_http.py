@@ -68,19 +68,6 @@ async def test_chat_answers_equal_those_of_openais_client(
     assert len(set(answers)) > 6, "the model gives too few different answers"
 
 
-@pytest.mark.long("serve")
-async def test_completions_equal_those_of_openais_client(
-    server: str, language_model: Path, client: openai.AsyncOpenAI
-) -> None:
-    model = served_model(server, language_model, api="completions")
-    answers = await ask(model, question=ROWS[:6])
-    for row, answer in zip(ROWS, answers, strict=False):
-        expected = await client.completions.create(
-            model=str(language_model), prompt=row, temperature=0, max_tokens=12
-        )
-        assert answer == expected.choices[0].text
-
-
 @pytest.mark.usefixtures("no_backoff")
 async def test_each_row_gets_its_own_answer_through_network_faults() -> None:
     async def complete(request: web.Request) -> web.Response:

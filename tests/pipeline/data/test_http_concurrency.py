@@ -181,7 +181,7 @@ async def opened(busy: Busy, **fields: Any) -> AsyncIterator[Endpoint]:
 
 
 @pytest.mark.parametrize(
-    "rejection", [RateLimited("429", 0.5), RateLimited("429"), Overloaded("503")], ids=repr
+    "rejection", [RateLimited("429", 0.5), RateLimited("429"), Overloaded("503")]
 )
 @pytest.mark.parametrize(("at_once", "concurrency"), [(1, 4), (3, 16), (20, 64)])
 def test_busy_endpoint_answers_every_row(
@@ -251,7 +251,7 @@ async def test_rejection_without_a_wait_delays_no_other_request() -> None:
     assert max(others) < HTTP.first_wait / 2 <= again
 
 
-@pytest.mark.parametrize("rejection", [RateLimited("429"), Overloaded("503")], ids=repr)
+@pytest.mark.parametrize("rejection", [RateLimited("429"), Overloaded("503")])
 def test_endpoint_that_answers_nobody_gets_few_requests(rejection: Exception) -> None:
     @in_virtual_time
     async def run() -> None:
@@ -279,7 +279,7 @@ class DownAfter(Busy):
         return body
 
 
-@pytest.mark.parametrize("error", [NoResponse("refused"), Overloaded("503")], ids=repr)
+@pytest.mark.parametrize("error", [NoResponse("refused"), Overloaded("503")])
 def test_rows_that_waited_while_others_were_answered_do_not_fail(error: Exception) -> None:
     @in_virtual_time
     async def run() -> None:
@@ -294,7 +294,7 @@ def test_rows_that_waited_while_others_were_answered_do_not_fail(error: Exceptio
     run()
 
 
-@pytest.mark.parametrize("error", [NoResponse("refused"), RequestFailed("400")], ids=repr)
+@pytest.mark.parametrize("error", [NoResponse("refused"), RequestFailed("400")])
 def test_other_errors_do_not_change_the_limit(error: Exception) -> None:
     @in_virtual_time
     async def run() -> None:

@@ -105,16 +105,6 @@ async def test_tokens_and_cut_answers_are_reported() -> None:
         assert [name for _, name, _ in plain(warnings)] == warned
 
 
-async def test_tokens_of_complete_requests_are_reported() -> None:
-    usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
-    response = {"choices": [{"finish_reason": "length"}, 7], "usage": usage}
-    async with served(answering(200, response)) as server:
-        with collect_warnings() as warnings:
-            await ask(chat(url=server.url, **REQUESTS), body=["{}"], url=[None])
-    assert tokens_in(warnings) == {"inputTokens": {0: 3}, "cachedTokens": {0: 2}}
-    assert plain(warnings) == [(0, "AnswerCut", 0)]
-
-
 async def test_schema_is_a_response_format_and_invalid_answers_are_sent_back() -> None:
     number = {"type": "integer", "maximum": 5}
     found = iter(["7", "3"])
@@ -428,7 +418,10 @@ REQUESTS: dict[str, Any] = {
 
 
 async def test_complete_request_is_sent_and_its_response_kept() -> None:
-    response = '{"choices": [{"n": 1.50}],\n "usage": {"prompt_tokens": 3}}'
+    response = (
+        '{"choices": [{"n": 1.50, "finish_reason": "length"}, 7],\n '
+        '"usage": {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}}'
+    )
 
     async def answer(_: web.Request) -> web.Response:
         return web.Response(text=response, content_type="application/json")
@@ -440,7 +433,9 @@ async def test_complete_request_is_sent_and_its_response_kept() -> None:
             model = chat(url=server.url + "/v1", name=name, **REQUESTS)
             with collect_warnings() as warnings:
                 assert await ask(model, body=texts, url=urls) == [response] * 3
-        assert tokens_in(warnings) == {"inputTokens": dict.fromkeys(range(3), 3)}
+        tokens = {"inputTokens": 3, "cachedTokens": 2}
+        assert tokens_in(warnings) == {n: dict.fromkeys(range(3), x) for n, x in tokens.items()}
+        assert sorted(plain(warnings)) == [(row, "AnswerCut", 0) for row in range(3)]
         sent = {request.path: request.body for request in server.requests}
         assert sorted(sent) == ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
         assert [sent[f"/v1{path}"].get("model") for path in PATHS] == [

@@ -15,9 +15,9 @@ from batchinference.pipeline.input.ignored_files import (
     NONE_IGNORED,
     IgnoredFiles,
     Reason,
+    similar_names,
 )
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.similar_names import similar_names
 from batchinference.pipeline.input.snapshot import InputSnapshot, read_snapshot
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FILE_FORMATS

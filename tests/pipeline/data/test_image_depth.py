@@ -71,7 +71,6 @@ def test_photograph_with_16_bits_equals_that_with_8_bits(tmp_path: Path) -> None
         {"rowsperstrip": 7},
         {"tile": (16, 16)},
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("bits", [12, 16])
 def test_colours_with_12_and_16_bits(tmp_path: Path, options: dict[str, Any], bits: int) -> None:
@@ -108,7 +107,6 @@ def test_range_states_black_and_white(tmp_path: Path) -> None:
         (np.linspace(0, 100_000, 64).astype(np.uint32), [0, 100_000]),
         (np.linspace(0, 1, 64).astype(np.float32), [0, 1]),
     ],
-    ids=lambda value: str(getattr(value, "dtype", "")),
 )
 def test_values_of_unknown_range_need_the_option(
     tmp_path: Path, values: np.ndarray, ends: list[float]
@@ -221,7 +219,6 @@ def test_reduced_depth_is_counted_and_fails_options_that_need_it(tmp_path: Path,
         ),
         (tiff(np.zeros((4, 4), np.float64)), "sample format"),
     ],
-    ids=["empty", "text", "wrong checksum", "TIFF of double precision"],
 )
 def test_unknown_image_is_a_failed_row_with_its_cause(
     tmp_path: Path, content: bytes, cause: str
@@ -297,7 +294,6 @@ def test_mode_of_16_bits_converts_other_images(tmp_path: Path) -> None:
         (Image.new("1", (2, 2), 1), "PNG", (255, 255, 255)),
         (Image.new("1", (2, 2), 1), "TIFF", (255, 255, 255)),
     ],
-    ids=lambda value: getattr(value, "mode", value if isinstance(value, str) else ""),
 )
 def test_other_colour_models_become_rgb(
     tmp_path: Path, image: Image.Image, file_format: str, expected: tuple[int, ...]

@@ -56,6 +56,13 @@ def test_orientation_is_applied_or_ignored(tmp_path: Path, writer: str) -> None:
         assert (upright.warnings, stored.warnings) == ({(0, 0): {"Rotated": 0}}, {})
 
 
+def test_size_is_that_of_the_upright_image(tmp_path: Path) -> None:
+    path = write(tmp_path, "JPEG", exif(6))
+    (pixels,) = read_files("images", path, size=[32, 24]).column("image")
+    corners = [pixels[y, x].argmax() for y, x in ((2, 2), (2, 21), (29, 21))]
+    assert (pixels.shape, corners) == ((32, 24, 3), [2, 0, 1])  # blue, red and green
+
+
 @pytest.mark.parametrize("writer", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize(
     "tags",
@@ -65,7 +72,6 @@ def test_orientation_is_applied_or_ignored(tmp_path: Path, writer: str) -> None:
         b"II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x01\0\0\0zz\0\0\0\0\0\0",
         b"II*\0\x08\0\0\0\xff\xff\x12\x01\x03\0\x01\0\0\0\x09\0\0\0",
     ],
-    ids=["no TIFF", "far offset", "text as orientation", "too many tags"],
 )
 def test_invalid_exif_fails_no_row(tmp_path: Path, writer: str, tags: bytes) -> None:
     outcome = read_files("images", write(tmp_path, writer, b"Exif\0\0" + tags))

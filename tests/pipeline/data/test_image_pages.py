@@ -60,7 +60,7 @@ def test_first_page_is_read_and_the_others_are_counted(tmp_path: Path, writer: s
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("size", [None, [8, 9]], ids=["sizes kept", "one size"])
+@pytest.mark.parametrize("size", [None, [8, 9]])
 def test_each_page_is_a_row(tmp_path: Path, writer: str, size: list[int] | None) -> None:
     outcome = read_image(tmp_path, pages(writer), pages="all", size=size)
     assert colours(outcome) == list(COLOURS)
@@ -121,9 +121,7 @@ def pyramid(*types: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("types", "first", "others"),
-    [((PAGE, SMALLER, PAGE, MASK), 0, 1), ((SMALLER, PAGE), 50, 0)],
-    ids=["after pages", "before a page"],
+    ("types", "first", "others"), [((PAGE, SMALLER, PAGE, MASK), 0, 1), ((SMALLER, PAGE), 50, 0)]
 )
 def test_smaller_versions_and_masks_are_no_pages(
     tmp_path: Path, types: tuple[int, ...], first: int, others: int
@@ -148,7 +146,6 @@ def test_thumbnail_is_not_read_instead_of_its_photograph(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "image",
     [b"P4 9 1\n12", b"P5\n# P5 1 1\n2 1 255\n12", b"P5 2 1 4095\n1234", b"P6 2 1 255\n123456"],
-    ids=["1 bit", "gray", "16 bits", "RGB"],
 )
 def test_further_images_of_ppm_files_are_counted(tmp_path: Path, image: bytes, kept: str) -> None:
     outcome = read_image(tmp_path, image * 3, pages=kept)

@@ -1,9 +1,8 @@
-"""Windows of texts: they are computed longest first, and the results are in the order of the input.
-
-For the windows of tasks that read, see test_segments.py."""
+"""The order in which rows reach a model: by length, or by the beginning of prompts."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from threading import Event
@@ -16,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import length_sorting, step_runner
+from batchinference.pipeline.execution import concurrent_batches, length_sorting, step_runner
 from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
 from batchinference.pipeline.execution.dataset import BlockCalls
 from batchinference.pipeline.execution.length_sorting import (
     WINDOW_ROWS,
@@ -26,15 +26,20 @@ from batchinference.pipeline.execution.length_sorting import (
     longest_first,
     text_lengths,
 )
+from batchinference.pipeline.execution.prefix_order import BEGINNING, prefix_order
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.rows_in_flight import RowsInFlight
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
+from batchinference.spec.models import HttpModel, VllmModel
+from support.documents.http_models import chat
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import filter_step, steps_of
+from support.documents.vllm_models import vllm, vllm_step
 from support.outputs.batches import end, failed, filtered, good, plain
 from support.tiers import examples
 
@@ -121,7 +126,6 @@ def test_large_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
         (model_step(model=model_step()["model"] | {"task": "text-generation"}), False),
         ({"name": "own", "python": {"callable": "user_code:Scaler"}}, False),
     ],
-    ids=["embeddings", "generation", "class"],
 )
 def test_actor_of_a_text_model_gets_the_longest_texts_first(
     monkeypatch: pytest.MonkeyPatch, step: Document, sorted_: bool
@@ -153,7 +157,6 @@ def test_actor_of_a_text_model_gets_the_longest_texts_first(
         (10**9, 100, 5000, 1, 5000),
         (0, 64, 32, 1, 32),
     ],
-    ids=["small", "replicas", "large", "larger batches", "long texts", "large batches", "empty"],
 )
 def test_windows_are_limited_by_rows_bytes_batches_and_replicas(
     rows: int, row_bytes: int, batch_size: int, replicas: int, expected: int
@@ -175,7 +178,6 @@ RENAMED = [
         ([filter_step(), model_step()], ("text",)),
         ([*RENAMED, model_step()], ("text",)),
     ],
-    ids=["none", "no model", "model", "renamed"],
 )  # fmt: skip
 def test_columns_of_the_first_model(steps: list[Document], columns: tuple[str, ...]) -> None:
     assert columns_of_first_model(steps_of(*steps)) == columns
@@ -189,3 +191,97 @@ def test_dictionary_encoded_texts_have_lengths(kind: pa.DataType) -> None:
     assert lengths.tolist() == [2, 0, 3, 2]
     numbers = pa.array([1, 2, 1]).dictionary_encode()
     assert text_lengths(pa.table({"a": numbers}), ("a",)) is None
+
+
+A, B = "a" * BEGINNING, "b" * BEGINNING
+
+
+def turns(system: str, text: str) -> list[dict[str, str]]:
+    return [{"content": system, "role": "system"}, {"content": text, "role": "user"}]
+
+
+def block(**columns: Any) -> pa.Table:
+    return encode(good(0, 0, pa.table(columns)))
+
+
+def order(rows: pa.Table, *columns: str) -> list[int] | None:
+    found = prefix_order(rows, columns or ("text",))
+    return None if found is None else found.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["z", "b", "a"], None),
+        ([A + "2", "z", A + "1", "y"], [2, 0, 1, 3]),
+        ([A + "1", B + "1", A + "2", B + "2"], [0, 2, 1, 3]),
+        ([A + "z", A + "y", A + "x"], None),
+        ([A + B + "1", A + "z", A + B + "0"], [2, 0, 1]),
+        (["same", "same"], [0, 1]),
+        ([None, A + "1", "z", A + "1", None], [1, 3, 2, 0, 4]),
+        ([None, None], None),
+        ([1, 1], None),
+        ([turns(A, "1"), turns("", "0"), turns(A, "2")], [0, 2, 1]),
+    ],
+    ids=["differ", "some", "interleaved", "all alike", "alike then equal", "equal", "nulls",
+         "only nulls", "numbers", "conversations"],
+)  # fmt: skip
+def test_rows_with_the_same_beginning_follow_each_other(
+    texts: list[Any], expected: list[int] | None
+) -> None:
+    assert order(block(text=texts)) == expected
+
+
+def test_beginning_is_that_of_the_prompt() -> None:
+    rows = block(document=[A, B, A], question=pa.array(["z", "y", "x"]).dictionary_encode())
+    assert order(rows, "document", "question") == [2, 0, 1]
+    assert order(rows, "question", "document") is None
+    assert order(rows, "dropped") is None
+
+
+def test_rows_of_an_input_row_stay_in_their_order() -> None:
+    rows = good(0, 0, pa.table({"text": [A + "1", B, A + "0"]}))
+    same = RowBatch(rows.table, rows.ids[[0, 1, 1]], rows.ids[:2])
+    assert order(encode(same)) is None
+
+
+def test_batches_are_in_prefix_order_and_results_in_that_of_the_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = [*"zy", A + "2", B + "2", A + "1", "x", B + "1", A + "3"]
+    batches = list[list[str]]()
+    monkeypatch.setattr(concurrent_batches, "IN_FLIGHT", RowsInFlight())
+
+    def run(batch: pa.Table) -> Iterator[pa.Table]:
+        batches.append([text[-1] for text in decode(batch).table["text"].to_pylist()])
+        yield batch
+
+    (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": 3}))
+    concurrent = ConcurrentBatches(stage, lambda: run, threading.Event())
+    given = merged([good(0, 0, pa.table({"text": texts})), failed(0, 9)])
+    found = decode(pa.concat_tables(concurrent(encode(given))))
+    assert found.table["text"].to_pylist() == texts
+    assert found.ids.tolist() == given.ids.tolist()
+    assert found.errors.num_rows == 1
+    assert batches[0] == ["z", "y", "1"]
+    assert [text for batch in batches for text in batch] == [*"zy123", *"12x"]
+
+
+@pytest.mark.parametrize(
+    ("model", "columns"),
+    [
+        (vllm(), ("text",)),
+        (vllm(prompt="{b} {a}", inputs={"a": "x", "b": "y"}), ("y", "x")),
+        (vllm(prompt="{a}", system="{b}", inputs={"a": "x", "b": "y"}), ("y", "x")),
+        (vllm(prompt="{a}", images=["b"], inputs={"a": "x", "b": "y"}), ("x",)),
+        (vllm(system="{b}", inputs={"a": "x", "b": "y"}), ("y", "x")),
+        (vllm(sampling={"max_tokens": "{b}"}, inputs={"a": "x", "b": "y"}), ("x",)),
+        (vllm(engine={"enable_prefix_caching": False}), ()),
+        (vllm(task="embed"), ()),
+        (chat(), ("text",)),
+        (chat(api="embeddings"), ()),
+    ],
+)
+def test_columns_of_a_prompt(model: dict[str, Any], columns: tuple[str, ...]) -> None:
+    kind = VllmModel if model["runtime"] == "vllm" else HttpModel
+    assert kind.model_validate(model).prefix_columns == columns

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.storage import allowed_addresses, retry
 from support.inputs.formats import pictures, png
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
@@ -282,6 +283,7 @@ class TestParts:
             assert read.ends == whole.ends == {0: 100, 1: 30}
             assert sum(len(batch.source) for batch in read.batches) == 130
             assert abs(len(cut) - min(parts, 130)) <= 2
+        assert opened.given.count() == RowCount(130, estimated=False)
 
     def test_task_fetches_only_its_rows(self, tmp_path: Path, web: Web) -> None:
         web.paths = {f"/{number}": [b"x"] for number in range(100)}
@@ -293,9 +295,3 @@ class TestParts:
             list(task())
         assert set(web.asked.values()) == {1}
         assert len(web.asked) == 100
-
-    def test_rows_are_counted(self, directory: Path) -> None:
-        opened = open_input("manifest", directory)
-        count = opened.given.count()
-        assert count is not None
-        assert (count.rows, count.estimated) == (130, False)

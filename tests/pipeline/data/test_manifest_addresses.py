@@ -15,13 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.input.readers import url_list as manifest
-from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.storage import allowed_addresses, http, retry
 from batchinference.pipeline.storage.allowed_addresses import Allowed, Forbidden, is_public
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import ManifestOptions
 from plugins.messages import Messages
 from support.documents.refusals import short
 from support.inputs.read_files import read_files
@@ -260,27 +257,6 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(http.TransientFetchError):
         Fetcher(Allowed(), 1).fetch_url("http://host/")
     assert len(asked) == 1, "another try would begin after the longest pause"
-
-
-def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-
-    def fetched(_: Fetcher, uri: str, __: Location) -> bytes:
-        begun.append(uri)
-        return bytes(1000)
-
-    monkeypatch.setattr(Fetcher, "fetch", fetched)
-    monkeypatch.setattr(manifest, "HELD_BYTES", 4000)
-    monkeypatch.setattr(manifest, "TABLE_BYTES", 1)
-    pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), tmp_path / "a.parquet")
-    file = Location(str(tmp_path / "a.parquet"))
-    reader = ManifestReader(ManifestOptions(maxBytes=1000))
-    reader.prepare([file])
-    yielded = 0
-    for table in reader.read(file):
-        yielded += table.num_rows
-        assert len(begun) <= yielded + 4 + 1, "the table that is yielded, and the row behind it"
-    assert yielded == len(begun) == 26
 
 
 def test_local_manifest_reads_its_own_directory_only(tmp_path: Path, messages: Messages) -> None:

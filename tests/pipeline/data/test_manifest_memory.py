@@ -1,8 +1,9 @@
-"""The read task of a manifest holds few images in memory, even if they are large."""
+"""The read task of a manifest holds few bytes and images in memory, even if they are large."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,21 @@ class Content(bytes):
         Content.alive -= 1
 
 
+def tables(directory: Path, **options: Any) -> Iterator[pa.Table]:
+    """Yield the tables that are read from a manifest of 26 addresses."""
+    pq.write_table(pa.table({"uri": [*string.ascii_lowercase]}), directory / "a.parquet")
+    file = Location(str(directory / "a.parquet"))
+    reader = ManifestReader(ManifestOptions(**options))
+    reader.prepare([file])
+    yield from reader.read(file)
+
+
 def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatch) -> list[int]:
-    """Return the number of rows in each table that is read from a manifest of 26 pictures."""
+    """Return the number of rows in each table of pictures."""
     patch.setattr(Fetcher, "fetch", lambda *_: Content())
     patch.setattr(images, "decode", decode)
     patch.setattr(url_list, "TABLE_BYTES", 2 * PICTURE_BYTES)
-    pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), path / "a.parquet")
-    file = Location(str(path / "a.parquet"))
-    reader = ManifestReader(ManifestOptions(decode="image"))
-    reader.prepare([file])
-    return [table.num_rows for table in reader.read(file)]
+    return [table.num_rows for table in tables(path, decode="image")]
 
 
 def test_images_are_decoded_when_their_table_is_created(
@@ -84,3 +90,20 @@ def test_fetched_content_is_freed_when_it_is_decoded(
     monkeypatch.setattr(url_list, "HELD_ROWS", 4)
     assert read(tmp_path, decode, monkeypatch) == [26]
     assert max(seen) <= 4 + 2, "those that wait, the one that is decoded, and the one before it"
+
+
+def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def fetched(_: Fetcher, uri: str, __: Location) -> bytes:
+        begun.append(uri)
+        return bytes(1000)
+
+    monkeypatch.setattr(Fetcher, "fetch", fetched)
+    monkeypatch.setattr(url_list, "HELD_BYTES", 4000)
+    monkeypatch.setattr(url_list, "TABLE_BYTES", 1)
+    yielded = 0
+    for table in tables(tmp_path, maxBytes=1000):
+        yielded += table.num_rows
+        assert len(begun) <= yielded + 4 + 1, "the table that is yielded, and the row behind it"
+    assert yielded == len(begun) == 26

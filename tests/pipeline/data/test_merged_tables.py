@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,55 +22,21 @@ from batchinference.pipeline.output.tables import sql_merge
 from batchinference.pipeline.output.tables.keys import Keys
 from plugins.messages import Messages
 from support.inputs.delta_vectors import delete_positions, enable_vectors, live_adds
-from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
-from support.outputs.rows import Row
-from support.outputs.tables import sql_rows, table_rows, write_fields
+from support.jobs.table_writes import TableTarget
 
 LAKES = ["delta", "iceberg"]
 FORMATS = [*LAKES, "sqlite", "postgresql"]
 
 
-@dataclass
-class Target:
-    """A table in its own directory or database."""
-
-    format: str
-    place: Path
-    address: str
-
-    def write(self, **fields: Any) -> dict[str, Any]:
-        common = write_fields(self.format if self.format in LAKES else "sql", self.place)
-        own = {"url": self.address} if self.format == "postgresql" else {}
-        return {**common, "mode": "merge", "key": ["id"], **own, **fields}
-
-    def run(self, *tables: pa.Table, name: str = "job", **fields: Any) -> bool:
-        """Run a job. Calls with different names run different jobs."""
-        return run_job(self.place / name, self.write(**fields), tables)
-
-    def open(self, *tables: pa.Table, name: str = "job", **fields: Any) -> TableJob:
-        """Open a job and write rows, without a commit."""
-        job = open_job(self.place / name, self.write(**fields))
-        assert job is not None
-        for table in tables:
-            job.put(table)
-        return job
-
-    def rows(self, by: str = "id") -> list[Row]:
-        if self.format in LAKES:
-            return in_order(table_rows(self.format, self.place), by)
-        return in_order(sql_rows(self.engine()), by)
-
-    def engine(self) -> sa.Engine:
-        return sa.create_engine(self.address)
+def merging(kind: str, place: Path, **fields: Any) -> TableTarget:
+    return TableTarget(kind, place, {"mode": "merge", "key": ["id"], **fields})
 
 
 @pytest.fixture(params=FORMATS)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    kind = request.param
-    address = f"sqlite:///{tmp_path}/data.db"
-    if kind == "postgresql":
-        address = request.getfixturevalue("postgres")
-    return Target(kind, tmp_path, address)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> TableTarget:
+    of_server = request.param == "postgresql"
+    url = {"url": request.getfixturevalue("postgres")} if of_server else {}
+    return merging(request.param, tmp_path, **url)
 
 
 lakes = pytest.mark.parametrize("target", LAKES, indirect=True)
@@ -86,7 +51,7 @@ def passed() -> None:
     """Pass the check before the commit."""
 
 
-def test_rows_are_updated_or_added(target: Target) -> None:
+def test_rows_are_updated_or_added(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, text=["a", "b"]), rows_with(3, text=["c"]), name="first")
     assert target.run(rows_with(2, 4, text=["B", "D"]), rows_with(3, text=[None]), name="second")
     assert target.rows() == [
@@ -97,7 +62,7 @@ def test_rows_are_updated_or_added(target: Target) -> None:
     ]
 
 
-def test_columns_that_the_job_does_not_write_keep_their_values(target: Target) -> None:
+def test_columns_that_the_job_does_not_write_keep_their_values(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, text=["a", "b"], size=[1.5, 2.5]), name="first")
     assert target.run(rows_with(2, 3, size=[9.0, 8.0]), name="second")
     assert target.rows() == [
@@ -107,14 +72,14 @@ def test_columns_that_the_job_does_not_write_keep_their_values(target: Target) -
     ]
 
 
-def test_rows_that_have_only_the_key_change_nothing_else(target: Target) -> None:
+def test_rows_that_have_only_the_key_change_nothing_else(target: TableTarget) -> None:
     assert target.run(rows_with(1, text=["a"]), name="first")
     assert target.run(rows_with(1, 2), name="second")
     assert target.rows() == [{"id": 1, "text": "a"}, {"id": 2, "text": None}]
 
 
 @lakes
-def test_new_columns_are_added(target: Target) -> None:
+def test_new_columns_are_added(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, text=["a", "b"]), name="first")
     assert target.run(rows_with(2, **{'odd "name': [0.5]}), name="second")
     found = {row["id"]: row['odd "name'] for row in target.rows()}
@@ -122,7 +87,7 @@ def test_new_columns_are_added(target: Target) -> None:
 
 
 @databases
-def test_column_that_a_database_lacks_is_refused(target: Target, messages: Messages) -> None:
+def test_column_that_a_database_lacks_is_refused(target: TableTarget, messages: Messages) -> None:
     assert target.run(rows_with(1), name="first")
     with messages.raises(BadOutput):
         target.run(rows_with(1, other=[1]), name="second")
@@ -139,7 +104,7 @@ KEYS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("values", KEYS.values(), ids=KEYS)
-def test_keys_of_each_type(target: Target, values: list[Any]) -> None:
+def test_keys_of_each_type(target: TableTarget, values: list[Any]) -> None:
     keys = pa.array(values) if not isinstance(values[0], pa.Scalar) else pa.array([255, 0], "uint8")
     before, after = pa.table({"id": keys, "n": [1, 2]}), pa.table({"id": keys[1:], "n": [3]})
     assert target.run(before, name="first")
@@ -147,7 +112,7 @@ def test_keys_of_each_type(target: Target, values: list[Any]) -> None:
     assert sorted(row["n"] for row in target.rows()) == [1, 3]
 
 
-def test_key_of_several_columns(target: Target) -> None:
+def test_key_of_several_columns(target: TableTarget) -> None:
     keys = {"key": ["id", "page"]}
     assert target.run(rows_with(1, 1, page=["x", "y"], n=[1, 2]), name="first", **keys)
     assert target.run(rows_with(1, 2, page=["y", "x"], n=[3, 4]), name="second", **keys)
@@ -167,14 +132,14 @@ REFUSED: dict[str, Callable[[], list[pa.Table]]] = {
 @pytest.mark.parametrize("target", ["delta", "postgresql"], indirect=True)
 @pytest.mark.parametrize("tables", REFUSED.values(), ids=REFUSED)
 def test_rows_without_a_key_of_their_own_are_refused(
-    target: Target, tables: Callable[[], list[pa.Table]], messages: Messages
+    target: TableTarget, tables: Callable[[], list[pa.Table]], messages: Messages
 ) -> None:
     with messages.raises(BadOutput):
         target.run(*tables())
     assert target.rows() == []
 
 
-def test_value_that_does_not_fit_the_table_is_refused(target: Target) -> None:
+def test_value_that_does_not_fit_the_table_is_refused(target: TableTarget) -> None:
     assert target.run(pa.table({"id": pa.array([1], pa.int32()), "n": [1.5]}), name="first")
     with pytest.raises(BadOutput, match=r"in the table"):
         target.run(rows_with(2**40, n=["x"]), name="second")
@@ -182,7 +147,7 @@ def test_value_that_does_not_fit_the_table_is_refused(target: Target) -> None:
 
 
 @lakes
-def test_key_that_the_table_has_twice_is_refused(target: Target, messages: Messages) -> None:
+def test_key_that_the_table_has_twice_is_refused(target: TableTarget, messages: Messages) -> None:
     assert target.run(rows_with(1, 2, 1, n=[1, 2, 3]), name="first", mode="append", key=None)
     with messages.raises(BadOutput):
         target.run(rows_with(1, n=[4]), name="second")
@@ -191,7 +156,7 @@ def test_key_that_the_table_has_twice_is_refused(target: Target, messages: Messa
 
 
 def test_rows_that_a_deletion_vector_removes_stay_deleted(tmp_path: Path) -> None:
-    target = Target("delta", tmp_path, "")
+    target = merging("delta", tmp_path)
     deltalake.write_deltalake(tmp_path / "out", rows_with(1, 2, 3, n=[1, 2, 3]))
     enable_vectors(tmp_path / "out")
     (path,) = live_adds(tmp_path / "out")
@@ -203,65 +168,65 @@ def test_rows_that_a_deletion_vector_removes_stay_deleted(tmp_path: Path) -> Non
 
 
 @lakes
-def test_table_must_have_the_key(target: Target, messages: Messages) -> None:
+def test_table_must_have_the_key(target: TableTarget, messages: Messages) -> None:
     assert target.run(pa.table({"text": ["a"]}), name="first", mode="append", key=None)
     with messages.raises(BadOutput):
         target.open(name="second")
 
 
 @lakes
-def test_updated_row_moves_to_its_partition(target: Target) -> None:
+def test_updated_row_moves_to_its_partition(target: TableTarget) -> None:
     by = {"partitionBy": ["part"]}
     assert target.run(rows_with(1, 2, 3, part=["x", "x", "y"], n=[1, 2, 3]), name="first", **by)
     assert target.run(rows_with(1, part=["y"]), name="second", **by)
     assert target.run(rows_with(2, n=[9]), name="third")
     found = {row["id"]: (row["part"], row["n"]) for row in target.rows()}
     assert found == {1: ("y", 1), 2: ("x", 9), 3: ("y", 3)}
-    if target.format == "delta":
+    if target.kind == "delta":
         table = deltalake.DeltaTable(target.place / "out")
         assert table.to_pyarrow_table(filters=[("part", "=", "y")]).num_rows == 2
 
 
-def test_job_without_rows_changes_nothing(target: Target) -> None:
+def test_job_without_rows_changes_nothing(target: TableTarget) -> None:
     assert target.run(rows_with(1, text=["a"]), name="first")
     assert target.run(name="second")
     assert target.rows() == [{"id": 1, "text": "a"}]
 
 
-@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-def test_table_takes_one_merge_of_a_series(target: Target, filled: bool) -> None:
+@pytest.mark.parametrize("filled", [False, True])
+def test_table_takes_one_merge_of_a_series(target: TableTarget, filled: bool) -> None:
     if filled:
         target.run(rows_with(9, text=["z"]), name="first")
     job = target.open(rows_with(1, text=["a"]), name="second")
     files = job.place(job.check())[1]
-    table = table_of(target.write())
+    table = target.table()
     for _ in range(2):
         table.register(files, Fence("first", "series", passed))
     with pytest.raises(BadOutput):
-        table_of(target.write()).register(files, Fence("second", "series", passed))
+        target.table().register(files, Fence("second", "series", passed))
     assert [row["id"] for row in target.rows()] == [1, 9][: 1 + filled]
     assert (table.commits("first"), table.commits("second")) == (1, 0)
 
 
-def test_rows_of_others_that_arrive_during_a_merge_are_merged_too(target: Target) -> None:
+def test_rows_of_others_that_arrive_during_a_merge_are_merged_too(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, text=["a", "b"], n=[1, 2]), name="first")
     job = target.open(rows_with(2, 3, text=["B", "C"]), name="second")
     files = job.place(job.check())[1]
     others = iter([True])
 
     def interrupt() -> None:
-        if next(others, False) and target.format != "sqlite":  # which has one writer at a time
+        if next(others, False) and target.kind != "sqlite":  # which has one writer at a time
             target.run(rows_with(1, 3, n=[7, 8]), name="other")
 
-    table_of(target.write()).register(files, Fence("commit", "series", interrupt))
+    target.table().register(files, Fence("commit", "series", interrupt))
     expected = {1: ("a", 1), 2: ("B", 2), 3: ("C", None)}
-    if target.format != "sqlite":
+    if target.kind != "sqlite":
         expected |= {1: ("a", 7), 3: ("C", 8)}
     assert {row["id"]: (row["text"], row["n"]) for row in target.rows()} == expected
 
 
 @pytest.mark.parametrize("target", ["postgresql"], indirect=True)
-def test_merges_that_block_each_other_are_repeated(target: Target) -> None:
+def test_merges_that_block_each_other_are_repeated(target: TableTarget) -> None:
     """They lock the same rows in opposite order, so PostgreSQL ends one of them."""
     ids = range(6000)
     assert target.run(rows_with(*ids, n=[0] * len(ids)), name="first")
@@ -273,12 +238,12 @@ def test_merges_that_block_each_other_are_repeated(target: Target) -> None:
         placed[name] = job.place(job.check())[1]
 
     def register(name: str) -> None:
-        table_of(target.write()).register(placed[name], Fence(name, f"of {name}", passed))
+        target.table().register(placed[name], Fence(name, f"of {name}", passed))
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(register, placed))
     assert [row["n"] for row in target.rows()] == [1] * len(ids)
-    assert all(table_of(target.write()).commits(name) for name in placed)
+    assert all(target.table().commits(name) for name in placed)
 
 
 @databases
@@ -292,12 +257,10 @@ def test_merges_that_block_each_other_are_repeated(target: Target) -> None:
     ],
 )
 def test_existing_table_must_have_a_unique_constraint(
-    target: Target, columns: str, accepted: bool, messages: Messages
+    target: TableTarget, columns: str, accepted: bool, messages: Messages
 ) -> None:
-    with target.engine().begin() as connection:
-        connection.execute(sa.text(f"CREATE TABLE rows ({columns})"))
-        connection.execute(sa.text("CREATE UNIQUE INDEX one ON rows (id) WHERE id > 5"))
-        connection.execute(sa.text("INSERT INTO rows VALUES (1, 'x')"))
+    index = "CREATE UNIQUE INDEX one ON rows (id) WHERE id > 5"
+    target.execute(f"CREATE TABLE rows ({columns})", index, "INSERT INTO rows VALUES (1, 'x')")
     if accepted:
         assert target.run(rows_with(1, 2, part=["y", "z"]))
         assert target.rows() == [{"id": 1, "part": "y"}, {"id": 2, "part": "z"}]
@@ -307,18 +270,12 @@ def test_existing_table_must_have_a_unique_constraint(
 
 
 def test_database_that_ignores_case_keeps_its_rows(tmp_path: Path, messages: Messages) -> None:
-    target = Target("sqlite", tmp_path, f"sqlite:///{tmp_path}/data.db")
-    with target.engine().begin() as connection:
-        connection.execute(sa.text("CREATE TABLE rows (id TEXT COLLATE NOCASE PRIMARY KEY, n INT)"))
-        connection.execute(sa.text("INSERT INTO rows VALUES ('a', 1)"))
+    target = merging("sqlite", tmp_path)
+    create = "CREATE TABLE rows (id TEXT COLLATE NOCASE PRIMARY KEY, n INT)"
+    target.execute(create, "INSERT INTO rows VALUES ('a', 1)")
     with messages.raises(BadOutput):
         target.run(pa.table({"id": ["A", "b"], "n": [2, 3]}))
     assert target.rows() == [{"id": "a", "n": 1}]
-
-
-def create(target: Target, columns: str) -> None:
-    with target.engine().begin() as connection:
-        connection.execute(sa.text(f"CREATE TABLE rows ({columns})"))
 
 
 UNFIT: dict[str, pa.Array] = {
@@ -335,39 +292,39 @@ UNFIT: dict[str, pa.Array] = {
 
 @databases
 @pytest.mark.parametrize("kind", UNFIT)
-def test_value_that_a_database_would_change_is_refused(target: Target, kind: str) -> None:
-    create(target, f"id BIGINT PRIMARY KEY, n {kind}")
+def test_value_that_a_database_would_change_is_refused(target: TableTarget, kind: str) -> None:
+    target.execute(f"CREATE TABLE rows (id BIGINT PRIMARY KEY, n {kind})")
     with pytest.raises(BadOutput, match="'n'"):
         target.open(rows_with(1, n=UNFIT[kind]))
 
 
 @pytest.mark.parametrize("target", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("kind", ["VARCHAR(3)", "CHAR(5)"])
-def test_text_of_another_length_is_refused(target: Target, kind: str) -> None:
-    create(target, f"id BIGINT PRIMARY KEY, n {kind}")
+def test_text_of_another_length_is_refused(target: TableTarget, kind: str) -> None:
+    target.execute(f"CREATE TABLE rows (id BIGINT PRIMARY KEY, n {kind})")
     with pytest.raises(BadOutput, match="'n'"):
         target.open(rows_with(1, n=["abc "]))
 
 
 @databases
 @pytest.mark.parametrize(("kind", "key"), [("BIGINT", "5"), ("TEXT", 5), ("UUID", "5")])
-def test_key_of_another_type_is_refused(target: Target, kind: str, key: Any) -> None:
-    create(target, f"id {kind} PRIMARY KEY")
+def test_key_of_another_type_is_refused(target: TableTarget, kind: str, key: Any) -> None:
+    target.execute(f"CREATE TABLE rows (id {kind} PRIMARY KEY)")
     with pytest.raises(BadOutput, match="'id'"):
-        table_of(target.write()).open(pa.table({"id": [key]}).schema)
+        target.table().open(pa.table({"id": [key]}).schema)
 
 
 @databases
-def test_column_that_needs_a_value_is_refused_at_the_start(target: Target) -> None:
-    create(target, "id BIGINT PRIMARY KEY, n BIGINT, text TEXT NOT NULL")
+def test_column_that_needs_a_value_is_refused_at_the_start(target: TableTarget) -> None:
+    target.execute("CREATE TABLE rows (id BIGINT PRIMARY KEY, n BIGINT, text TEXT NOT NULL)")
     with pytest.raises(BadOutput, match="'text'"):
-        table_of(target.write(columns=["id", "n"])).open(pa.schema([]))
+        target.table(columns=["id", "n"]).open(pa.schema([]))
     with pytest.raises(BadOutput, match="'text'"):
         target.open(rows_with(1, n=[1]))
 
 
 def test_sqlite_refuses_keys_that_it_cannot_tell_apart(tmp_path: Path) -> None:
-    target = Target("sqlite", tmp_path, f"sqlite:///{tmp_path}/data.db")
+    target = merging("sqlite", tmp_path)
     zoned = pa.array([0], pa.timestamp("us", "Europe/Berlin"))
     for keys in (zoned, pa.array([Decimal("12345678901234567890.1")]), pa.array([dt.timedelta(1)])):
         with pytest.raises(BadOutput, match="'id'"):
@@ -375,8 +332,8 @@ def test_sqlite_refuses_keys_that_it_cannot_tell_apart(tmp_path: Path) -> None:
 
 
 def test_database_that_ignores_case_keeps_the_rows_of_a_job(tmp_path: Path) -> None:
-    target = Target("sqlite", tmp_path, f"sqlite:///{tmp_path}/data.db")
-    create(target, "id TEXT COLLATE NOCASE, page INT, PRIMARY KEY (id, page)")
+    target = merging("sqlite", tmp_path)
+    target.execute("CREATE TABLE rows (id TEXT COLLATE NOCASE, page INT, PRIMARY KEY (id, page))")
     keys = pa.table({"id": ["a", "A", "A"], "page": [1, 1, 2]})
     with pytest.raises(BadOutput):
         target.run(keys, key=["id", "page"])

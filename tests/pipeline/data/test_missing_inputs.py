@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -13,17 +14,12 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
-from batchinference.spec.steps import Step
+from support.documents.parsed import steps_of
 from support.models.replicas import model_of
 from support.outputs.batches import as_one_batch, errors_of, good, outcomes, rows_of
 from support.outputs.row_warnings import warnings_of
-
-TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
-FAILING = ErrorHandling(
-    tolerant=True, input=Location("/nowhere/input.parquet"), failing=["NullInput"]
-)
+from support.outputs.stages import TOLERANT
 
 
 def ran(
@@ -32,7 +28,7 @@ def ran(
     """Return the results of a model for successive batches."""
     text = {"runtime": "transformers", "task": "text-classification", "inputs": {"text": "text"}}
     step = {"name": "classify", "model": {**text, "output": "label", **fields}}
-    stages = stages_of([Step.model_validate(one) for one in (step, *after)])
+    stages = stages_of(steps_of(step, *after))
     runs = [as_one_batch(StageRunner(stage, errors)) for stage in stages]
     given = (good(0, 0, pa.table(columns)) for columns in batches)
     return [reduce(lambda batch, run: run(batch), runs, batch) for batch in given]
@@ -69,7 +65,7 @@ def test_model_computes_empty_texts_if_wanted(bert: str) -> None:
 
 
 def test_warnings_that_fail_their_rows(bert: str) -> None:
-    (found,) = ran({"text": TEXTS}, source=bert, errors=FAILING)
+    (found,) = ran({"text": TEXTS}, source=bert, errors=replace(TOLERANT, failing=["NullInput"]))
     assert [row for row, outcome in outcomes(found).items() if outcome == "failed"] == [1]
 
 
@@ -110,7 +106,7 @@ VALUES: list[tuple[Any, list[str | None]]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "expected"), VALUES, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(("values", "expected"), VALUES)
 def test_values_that_are_missing(values: Any, expected: list[str | None]) -> None:
     model = model_of("torch", ("x",), factory="user_code:Affine")
     found = missing_inputs(model, pa.table({"x": values})).skipped

@@ -25,7 +25,6 @@ from batchinference.pipeline.runtimes.model_files import (
     resolve,
     resolve_place,
 )
-from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.profiles import OTHER_IMAGES
 from batchinference.spec.steps import Step
@@ -243,12 +242,6 @@ def embed(source: str) -> Step:
         **{"inputs": {"text": "text"}, "output": "embedding"},
     }
     return Step.model_validate({"name": "embed", "model": model})
-
-
-def test_load_error_names_the_step(offline: None, tmp_path: Path, messages: Messages) -> None:
-    for source in ("org/missing", str(tmp_path)):
-        with messages.raises(ModelLoad):
-            load_step(embed(source), Device())
 
 
 def test_cache_directory_comes_from_the_environment(

@@ -11,17 +11,13 @@ import pytest
 
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.storage.location import Location
-from batchinference.plan.stages import stages_of
-from batchinference.spec.steps import Step
 from plugins.messages import Messages
-from support.outputs.batches import Run, as_one_batch, errors_of, good, outcomes
+from support.outputs.batches import Run, errors_of, good, outcomes
+from support.outputs.stages import in_one_stage
 from support.servers.scripted_http import answering, served
 
 LONG = "x " * 100
-TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
 
 def step(name: str = "embed", **model: Any) -> dict[str, Any]:
@@ -38,8 +34,7 @@ def runner(*steps: dict[str, Any]) -> Run:
     for one in steps:
         if "model" in one and one["model"]["task"] is None:
             del one["model"]["task"]
-    (stage,) = stages_of([Step.model_validate(one) for one in steps])
-    return as_one_batch(StageRunner(stage, TOLERANT))
+    return in_one_stage(*steps)
 
 
 def batch(**columns: Any) -> RowBatch:

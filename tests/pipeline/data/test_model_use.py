@@ -113,9 +113,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Run]:
     return run_with
 
 
-def test_next_batch_is_prepared_while_the_model_computes(
-    run_with: Callable[[Any], Run],
-) -> None:
+def test_next_batch_is_prepared_while_the_model_computes(run_with: Callable[[Any], Run]) -> None:
     model = Model(BATCHES)
     blocks = [encode(good(0, 2 * n, pa.table({"n": [2 * n, 2 * n + 1]}))) for n in range(BATCHES)]
     results = [decode(block) for block in run_with(model)(blocks)]
@@ -170,7 +168,6 @@ def test_model_outside_of_a_step_computes_without_turns() -> None:
         (python_step(), 1),
         (vllm_step(), MIN_CALLS),
     ],
-    ids=["model", "text model", "code of the user", "vLLM"],
 )
 def test_calls_of_an_actor(step: dict[str, Any], calls: int) -> None:
     (stage,) = stages_of(steps_of(step))
@@ -206,7 +203,6 @@ class TestOccupancy:
             ([("computing", 2), ("working", 3), ("computing", 1)], (3, 3, 0)),
             ([("working", 3), ("passing_on", 3)], (0, 0, 0)),
         ],
-        ids=["before", "rows", "write", "conversion", "never"],
     )
     def test_time_is_divided(
         self, steps: list[tuple[str, int]], expected: tuple[int, int, int]

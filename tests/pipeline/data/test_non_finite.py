@@ -12,18 +12,14 @@ import torch
 import transformers
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.non_finite import non_finite_rows
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.storage.location import Location
-from batchinference.plan.stages import stages_of
-from batchinference.spec.steps import Step
 from support.models.replicas import model_of
-from support.outputs.batches import as_one_batch, good, outcomes
+from support.outputs.batches import good, outcomes
 from support.outputs.row_warnings import warnings_of
+from support.outputs.stages import in_one_stage
 
 NAN, INF = float("nan"), float("inf")
-TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 COLUMNS: list[tuple[Any, dict[int, int]]] = [
     ([1.0, NAN, None, -INF], {1: 1, 3: 1}),
     ([[1.0, 2.0], None, [], [NAN, INF]], {3: 2}),
@@ -38,7 +34,7 @@ COLUMNS: list[tuple[Any, dict[int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "expected"), COLUMNS, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(("values", "expected"), COLUMNS)
 def test_values_are_counted_by_row(values: Any, expected: dict[int, int]) -> None:
     plain = isinstance(values, list) and not isinstance(values[0], np.ndarray)
     column = pa.table({"a": pa.array(values) if plain else to_column(values)})["a"]
@@ -61,8 +57,7 @@ def broken(bert: str, tmp_path: Path) -> str:
 def embedded(source: str, **fields: Any) -> RowBatch:
     text = {"runtime": "transformers", "task": "feature-extraction", "inputs": {"text": "text"}}
     model = {**text, "source": source, "output": "embedding", **fields}
-    (stage,) = stages_of([Step.model_validate({"name": "embed", "model": model})])
-    run = as_one_batch(StageRunner(stage, TOLERANT))
+    run = in_one_stage({"name": "embed", "model": model})
     return run(good(0, 0, pa.table({"text": ["a", "b", None, "c"]})))
 
 
@@ -72,7 +67,7 @@ def test_non_finite_embeddings_are_counted(broken: str) -> None:
     assert warnings_of(found) == [(1, "NonFinite", 32), (2, "NullInput", 0)]
 
 
-@pytest.mark.parametrize("fields", [{"normalize": True}, {"nonFinite": "fail"}], ids=str)
+@pytest.mark.parametrize("fields", [{"normalize": True}, {"nonFinite": "fail"}])
 def test_non_finite_embeddings_fail_their_rows(broken: str, fields: dict[str, Any]) -> None:
     found = embedded(broken, **fields)
     assert outcomes(found) == {0: "good", 1: "failed", 2: "good", 3: "good"}

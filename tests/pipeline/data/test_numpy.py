@@ -117,15 +117,6 @@ def test_file_with_two_arrays_is_one_failed_row(tmp_path: Path) -> None:
     assert all("second" in error for error in outcome.bad.values())
 
 
-def test_truncated_file_is_one_failed_row(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.arange(100))
-    content = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(content[:-200])
-    outcome = read_files("numpy", tmp_path)
-    error = "ValueError: the file ends before its array of shape (100,) does"
-    assert (outcome.good, outcome.bad, outcome.ends) == ([], {(0, 0): error}, {0: 1})
-
-
 def test_member_that_claims_more_bytes_than_it_has_is_one_failed_row(tmp_path: Path) -> None:
     for name, members in {"a.npz": {"a.npy": 1}, "b.npz": {"a.npy": 1, "b.npy": 0}}.items():
         with zipfile.ZipFile(tmp_path / name, "w") as archive:

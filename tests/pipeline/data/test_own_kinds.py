@@ -109,7 +109,7 @@ class WriteWords(WriteRows):
     format: Literal["words"]
 
 
-class WordsWriter:
+class WordsWriter(writers.FileWriter):
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         yield ".words", " ".join(map(str, table.column(0).to_pylist())).encode()
 

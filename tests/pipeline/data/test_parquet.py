@@ -46,13 +46,6 @@ def test_rows_and_types_equal_pyarrow(digits: Path) -> None:
     assert outcome.ends == {0: len(expected)}
 
 
-def test_only_selected_columns_are_read(digits: Path) -> None:
-    outcome = read_files("parquet", digits, columns=["word", "label"])
-    assert outcome.good == pq.read_table(digits, columns=["word", "label"]).to_pylist()
-    with pytest.raises(BadInput, match=r"columns: .*'labels', only pixels, label, word"):
-        open_input("parquet", digits, columns=["labels"])
-
-
 def test_every_type_is_preserved(tmp_path: Path) -> None:
     table = pa.table(
         {
@@ -76,14 +69,6 @@ def test_every_type_is_preserved(tmp_path: Path) -> None:
     outcome = read_files("parquet", tmp_path)
     assert str(outcome.good) == str(table.to_pylist())  # as text, because nan is not equal to nan
     assert outcome.schema.equals(pq.read_schema(tmp_path / "a.parquet"))
-
-
-def test_empty_file_has_only_an_end(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "a.parquet")
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
-    outcome = read_files("parquet", tmp_path)
-    assert outcome.places == [(1, 0)]
-    assert outcome.ends == {0: 0, 1: 1}
 
 
 def test_large_file_is_read_in_chunks(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ TEXTS: list[tuple[pa.Array, Any]] = [
 """A column, and its first value in prompts and bodies."""
 
 
-@pytest.mark.parametrize(("column", "text"), TEXTS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("column", "text"), TEXTS)
 def test_values_are_written_exactly_into_texts(column: pa.Array, text: Any) -> None:
     for row, value in enumerate(values_for_texts({"a": "x"}, pa.table({"x": column}))["a"]):
         assert plain(value) == (None if row else text)

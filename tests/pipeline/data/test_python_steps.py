@@ -269,9 +269,7 @@ def test_array_that_is_treated_as_a_value_has_a_fix(
     assert "test_python_steps.py" in describe(caught.value)
 
 
-def test_other_errors_of_code_have_no_fix(
-    own: Callable[[Callable[..., Any]], Transform],
-) -> None:
+def test_other_errors_of_code_have_no_fix(own: Callable[[Callable[..., Any]], Transform]) -> None:
     for function in (lambda batch: batch.n, lambda batch: batch["x"], lambda batch: 1 / 0):
         with pytest.raises((AttributeError, KeyError, ZeroDivisionError)) as caught:
             own(function)(TABLE)

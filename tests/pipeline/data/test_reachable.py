@@ -71,14 +71,6 @@ def test_service_of_a_store_is_tried(
     assert looked_up == [expected]
 
 
-def test_the_proxy_is_tried_in_place_of_the_store(
-    looked_up: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    assert unreachable({"a": Location("s3://pets/cats/")})
-    assert looked_up == [("proxy", 3128)]
-
-
 @pytest.mark.parametrize(
     ("variables", "region"),
     [

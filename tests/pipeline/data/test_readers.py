@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gzip
 import importlib.util
-import tarfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,15 +18,15 @@ import pytest
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.input.path_columns import PathColumns
-from batchinference.pipeline.input.readers import Chunk, Reader, records, size_of
+from batchinference.pipeline.input.readers import Chunk, Reader, records
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowRange, unpack_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS
 from plugins.messages import Messages
-from support.inputs.formats import add_member
-from support.inputs.read_files import Input, open_input, read_files
+from support.inputs.formats import tar_of
+from support.inputs.read_files import Input, Outcome, open_input, read_files
 
 
 def counted(opened: Input) -> int | None:
@@ -87,15 +86,15 @@ def test_rows_of_long_and_compressed_files_are_estimated(
     assert counted(open_input("text", tmp_path)) == pytest.approx(5000, abs=50)
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"], ids=["plain", "gzip"])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_samples_are_estimated_from_the_beginning(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python 3.12 and later read 128 KiB of a gzip file at once, which must be little of it."""
     random = np.random.default_rng(5)
-    with tarfile.open(tmp_path / f"a.tar{suffix}", "w:gz" if suffix else "w") as archive:
-        for number in range(2000):
-            add_member(archive, f"{number}.bin", random.bytes(2000))
+    members = ((f"{number}.bin", random.bytes(2000)) for number in range(2000))
+    content = tar_of(members, "w:gz" if suffix else "w")
+    (tmp_path / f"a.tar{suffix}").write_bytes(content)
     monkeypatch.setattr(records, "SAMPLE_BYTES", 2 << 20)
     count = open_input("webdataset", tmp_path).given.count()
     assert count is not None
@@ -109,6 +108,7 @@ COMPRESSED: dict[str, tuple[str, str, bytes, dict[str, object]]] = {
     "json lines": ("json", "a.jsonl", b'{"a": 1}\n{"a": 2}\n', {}),
     "json array": ("json", "a.json", b'[{"a": 1}, {"a": 2}]', {"lines": False}),
     "csv": ("csv", "a.csv", b"a,b\n1,x\n2,y\n", {}),
+    "csv in utf-16": ("csv", "a.csv", "a\né\nb\n".encode("utf-16"), {"encoding": "utf-16"}),
 }
 
 
@@ -153,16 +153,16 @@ def test_length_of_a_json_array_is_unknown(tmp_path: Path) -> None:
 
 
 class Resets(Reader):
-    """Raises an error after each chunk, once."""
+    """Raises errors after each chunk of five rows."""
 
-    def __init__(self, sizes: list[int]) -> None:
-        self._sizes, self._passed = sizes, 0
+    def __init__(self, chunks: int, errors: int) -> None:
+        self._errors = [errors] * chunks
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        for number, size in enumerate(self._sizes):
-            yield pa.table({"n": range(size)})
-            if number >= self._passed:
-                self._passed = number + 1
+        for number, errors in enumerate(self._errors):
+            yield pa.table({"n": range(5 * number, 5 * number + 5)})
+            if errors:
+                self._errors[number] -= 1
                 raise ConnectionResetError(errno.ECONNRESET, "connection reset")
 
 
@@ -187,9 +187,15 @@ def chunks(reader: Reader) -> list[Chunk]:
     return list(rows_of(reader).chunks(InputFile(0, "a", 1)))
 
 
-def test_errors_after_which_rows_were_read_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("errors", [1, ATTEMPTS - 1])
+def test_reading_resumes_behind_the_rows_that_were_read(
+    monkeypatch: pytest.MonkeyPatch, errors: int
+) -> None:
+    """Errors after which rows were read do not add up."""
     monkeypatch.setattr(scan.time, "sleep", lambda _: None)
-    assert sum(map(size_of, chunks(Resets([5] * 8)))) == 40
+    outcome = Outcome(list(rows_of(Resets(8, errors)).read([InputFile(0, "a", 1)])))
+    assert [row["n"] for row in outcome.good] == [row for _, row in outcome.places]
+    assert (len(outcome.places), outcome.ends) == (40, {0: 40})
 
 
 def test_each_chunk_is_read_in_the_context_of_a_note() -> None:
@@ -199,9 +205,9 @@ def test_each_chunk_is_read_in_the_context_of_a_note() -> None:
         noted.append(row)
         return nullcontext()
 
-    list(replace(rows_of(Resets([2])), note=note).chunks(InputFile(4, "a", 1)))
+    list(replace(rows_of(Resets(2, errors=0)), note=note).chunks(InputFile(4, "a", 1)))
     files, rows = unpack_ids(np.array(noted))
-    assert (set(files), list(rows)[:2]) == ({4}, [0, 2])
+    assert (set(files), list(rows)[:2]) == ({4}, [0, 5])
 
 
 def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:

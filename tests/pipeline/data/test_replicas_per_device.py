@@ -36,13 +36,7 @@ def parts(sharing: DeviceSharing, plan: Plan) -> list[float]:
 
 @pytest.mark.parametrize(
     ("rates", "chosen"),
-    [
-        ([10, 5], 1),
-        ([10, 5.4], 1),
-        ([10, 9, 6], 2),
-        ([10, 9, 8, 6], 3),
-        ([10, 10, 10, 10], 4),
-    ],
+    [([10, 5], 1), ([10, 5.4], 1), ([10, 9, 6], 2), ([10, 9, 8, 6], 3), ([10, 10, 10, 10], 4)],
     ids=str,
 )
 def test_replicas_are_added_while_the_device_gets_faster(rates: list[float], chosen: int) -> None:

@@ -19,6 +19,8 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.steps import result_cache
@@ -213,6 +215,13 @@ def test_results_are_written_together_but_do_not_wait_long(tmp_path: Path) -> No
 
 def test_large_results_do_not_wait(tmp_path: Path) -> None:
     cache(tmp_path).add(results("a", column=pa.array(["x" * result_cache.FILE_BYTES])))
+    assert len(files(tmp_path)) == 1
+
+
+def test_results_are_written_at_the_end_of_a_task(tmp_path: Path) -> None:
+    cache(tmp_path).add(results("a"))
+    segment = Segment.of([], ErrorHandling(tolerant=True, input=Location("/nowhere")))
+    assert list(segment.take_notes()) == []
     assert len(files(tmp_path)) == 1
 
 

@@ -147,7 +147,6 @@ _TIME = pa.time64("ns")
         (pa.large_list(pa.struct([("a", _TIME)])), [[{"a": n}] for n in (1, 2, 2, 3)]),
         (pa.map_(pa.string(), pa.list_(_TIME)), [[("a", [n])] for n in (1, 2, 2, 3)]),
     ],
-    ids=str,
 )
 def test_nanoseconds_of_nested_times_count(kind: pa.DataType, values: list[Any]) -> None:
     one, two, same, other = hashes(pa.array(values, kind))

@@ -112,7 +112,7 @@ def test_input_row_that_became_several_rows_counts_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("left", [[1], []], ids=["written", "filtered"])
+@pytest.mark.parametrize("left", [[1], []])
 def test_warning_remains_if_a_part_of_its_row_fails(left: list[int]) -> None:
     rows = good(0, 0, [1]).derived(pa.table({"n": [1, 2]}), np.array([0, 0]), [])
     rows = rows.with_warnings(warning_table("embed", rows.ids, [RowWarning(1, CUT, 5)]))
@@ -123,9 +123,7 @@ def test_warning_remains_if_a_part_of_its_row_fails(left: list[int]) -> None:
     assert commit(rows.derived(rows.table.slice(0, 0), parents[:0], both)) == []
 
 
-@pytest.mark.parametrize(
-    "others", [RowBatch(), merged([good(0, 1, [1]), failed(0, 2)])], ids=["alone", "with others"]
-)
+@pytest.mark.parametrize("others", [RowBatch(), merged([good(0, 1, [1]), failed(0, 2)])])
 def test_warning_counts_if_its_row_is_in_another_commit(others: RowBatch) -> None:
     elsewhere = warning_table("embed", np.array([0]), [RowWarning(0, CUT, 5)])
     rows = merged([others, RowBatch(warnings=elsewhere)])

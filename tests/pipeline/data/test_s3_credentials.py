@@ -7,15 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import pyarrow.fs as pafs
 import pytest
 
 from batchinference.pipeline.storage.object_stores import _s3, object_store, proxy_of
 from batchinference.spec.storage import Storage
+from support.servers.loopback import handled_by
 
 PROGRAM = """
 from batchinference.pipeline.storage.object_stores import object_store
@@ -34,21 +34,10 @@ def metadata_service(requests: list[str]) -> Iterator[str]:
             requests.append(self.path)
             self.send_error(404)
 
-        def do_PUT(self) -> None:
-            self.do_GET()
+        do_PUT = do_HEAD = do_GET  # noqa: N815 - the names of the protocol
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with handled_by(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def requests_to_metadata_service(home: Path, keys: dict[str, str]) -> list[str]:

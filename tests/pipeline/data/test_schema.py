@@ -184,9 +184,7 @@ def survived(value: Any, new: Any) -> None:
         (pa.struct({"a": pa.int8()}), pa.struct({"a": pa.string()}), None),
         (pa.map_(pa.string(), pa.int8()), pa.map_(pa.string(), pa.int32()),
          pa.map_(pa.string(), pa.int32())),
-    ],
-    ids=str,
-)  # fmt: skip
+    ])  # fmt: skip
 def test_wider_types(one: pa.DataType, other: pa.DataType, expected: pa.DataType | None) -> None:
     assert unify_types(one, other) == expected
 

@@ -363,10 +363,7 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         notes = found.take_notes()
         assert all(step == "timed" for step, _ in notes)
         taken.append([json.loads(note) for _, note in notes])
-    assert taken == [
-        [{"rows": 10, "seconds": 20.0}],
-        *([], [], [{"rows": 30, "seconds": 2.2}], []),
-    ]
+    assert taken == [[{"rows": 10, "seconds": 20.0}], *([], [], [{"rows": 30, "seconds": 2.2}], [])]
     ((step, rest),) = found.take_rest()
     assert step == "timed"
     assert json.loads(rest) == {"rows": 10, "seconds": 0.5}
@@ -419,15 +416,6 @@ def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     assert (steps["embed"].compute_seconds, steps["embed"].blocked_seconds) == (0.5, None)
 
 
-def test_filtered_rows_keep_their_ids() -> None:
-    cases = {"text != 'b'": "ac", "text == 'none'": "", "text is not None": "abc"}
-    for expression, kept in cases.items():
-        result = runner({"name": "f", "filter": expression})(batch("a", "b", "c"))
-        expected = ["good" if text in kept else "filtered" for text in "abc"]
-        assert outcomes(result) == dict(enumerate(expected))
-        assert texts_of(result) == list(kept)
-
-
 def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     import user_code
 
@@ -476,7 +464,6 @@ NO_STAGES = Segment.of([], TOLERANT, "run")
 @pytest.mark.parametrize(
     "sent",
     [lambda secrets: replace(TOLERANT, secrets=secrets), partial(BlockReader, None, NO_STAGES)],
-    ids=["steps and commits", "reads"],
 )
 def test_secrets_are_masked_in_each_process(sent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = pickle.dumps(sent(SecretVariables(("OWN_HEADER",))))

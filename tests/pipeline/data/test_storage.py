@@ -1,90 +1,24 @@
-"""Files at an address, on a local disk and on a file system without rename."""
+"""Files on a local disk: atomic writes, permissions, locks, links and special files."""
 
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 import pickle
 import re
 import stat
 import threading
-from functools import cached_property
 from pathlib import Path
 from unittest.mock import patch
 
-import pyarrow.fs as pafs
 import pytest
 from ray.exceptions import OutOfDiskError
 
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.storage.location import Location, base_name, remnant_of
+from batchinference.pipeline.storage.location import Location, remnant_of
 from plugins.messages import Messages
-
-
-class LocationWithoutRename(Location):
-    """An address in an object store whose objects are files on the local disk."""
-
-    ROOT = ""
-
-    @cached_property
-    def filesystem(self) -> pafs.FileSystem:
-        return pafs.SubTreeFileSystem(self.ROOT, pafs.LocalFileSystem())
-
-    def __truediv__(self, name: str) -> LocationWithoutRename:
-        return LocationWithoutRename(f"{self.uri.rstrip('/')}/{name}")
-
-    def at(self, path: str) -> LocationWithoutRename:
-        return LocationWithoutRename(f"s3://{path}")
-
-
-@pytest.fixture(params=["local", "elsewhere"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Location:
-    if request.param == "local":
-        return Location(str(tmp_path))
-    (tmp_path / "bucket").mkdir()
-    monkeypatch.setattr(LocationWithoutRename, "ROOT", str(tmp_path))
-    return LocationWithoutRename("s3://bucket/")
-
-
-def listed(place: Location, *, recursive: bool = False) -> list[str]:
-    return sorted(base_name(info.path) for info in place.files(recursive=recursive))
-
-
-def test_written_content_can_be_read(place: Location) -> None:
-    for content in (b"first", b"", memoryview(b"second"), bytes(range(256)) * 1000):
-        (place / "a").write(content)
-        assert (place / "a").read() == bytes(content)
-
-
-@pytest.mark.parametrize("name", ["a.gz", "a.json.gz", "a.bz2", "a.zst"])
-def test_compressed_file_is_not_unpacked(place: Location, tmp_path: Path, name: str) -> None:
-    content = gzip.compress(b"content")
-    (place / name).write(content)
-    assert (place / name).read() == content
-    assert next(tmp_path.rglob(name)).read_bytes() == content
-
-
-def test_missing_file_raises_and_can_be_deleted(place: Location) -> None:
-    for _ in range(2):
-        assert not (place / "a").exists()
-        with pytest.raises(FileNotFoundError):
-            (place / "a").read()
-        (place / "a").delete()
-        (place / "a").write(b"x")
-        (place / "a").delete()
-
-
-def test_moved_file_is_in_its_new_place_only(place: Location) -> None:
-    source, target = place / "x", place / "y"
-    source.write(b"new")
-    target.write(b"old")
-    source.move(target)
-    assert (target.read(), source.exists()) == (b"new", False)
 
 
 def test_file_is_moved_to_another_disk(tmp_path: Path) -> None:
@@ -95,20 +29,6 @@ def test_file_is_moved_to_another_disk(tmp_path: Path) -> None:
         source.move(target)
     assert rename.call_args_list[1].args[1] == "y", "it was written to a temporary file"
     assert not source.exists()
-
-
-def test_files_are_listed_without_directories(place: Location, tmp_path: Path) -> None:
-    root = next(tmp_path.glob("bucket"), tmp_path)
-    (root / "sub/deep").mkdir(parents=True)
-    for name in ("a", "b", "sub/c", "sub/deep/d"):
-        (place / name).write(b"x")
-    assert listed(place) == ["a", "b"]
-    assert listed(place, recursive=True) == ["a", "b", "c", "d"]
-    assert listed(place / "sub") == ["c"]
-    assert listed(place / "none") == []
-    for _ in range(2):
-        (place / "sub").delete_directory()
-        assert listed(place, recursive=True) == ["a", "b"]
 
 
 def test_path_is_normalized() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
-from contextlib import nullcontext
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,12 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.commit.table_commit import (
     Fence,
     TableFiles,
-    table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.contents import first_rows
 from plugins.messages import Messages
-from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
-from support.outputs.tables import table_rows, write_fields
+from support.jobs.table_writes import TableTarget
+from support.outputs.tables import table_rows
 
 Row = dict[str, Any]
 MOMENT = dt.datetime.fromisoformat("2026-01-02T03:04:05")
@@ -35,36 +32,9 @@ Write = dict[str, Any]
 FORMATS = ("lance", "delta", "iceberg", "sql")
 
 
-@dataclass
-class Target:
-    """A table in its own directory."""
-
-    format: str
-    place: Path
-
-    def write(self, **fields: Any) -> Write:
-        return {**write_fields(self.format, self.place), **fields}
-
-    def run(self, *tables: pa.Table, name: str = "in", **fields: Any) -> bool:
-        """Run a job. Calls with different names run different jobs."""
-        return run_job(self.place / name, self.write(**fields), tables)
-
-    def open(self, *ids: int, name: str = "in", **fields: Any) -> TableJob:
-        """Open a job and write rows with these numbers, without a commit."""
-        job = open_job(self.place / name, self.write(**fields))
-        assert job is not None
-        if ids:
-            job.begin(numbered(0))
-            job.put(numbered(*ids))
-        return job
-
-    def rows(self) -> list[Row]:
-        return in_order(table_rows(self.format, self.place))
-
-
 @pytest.fixture(params=FORMATS)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    return Target(request.param, tmp_path)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> TableTarget:
+    return TableTarget(request.param, tmp_path)
 
 
 def expected(*ids: int) -> list[Row]:
@@ -100,7 +70,7 @@ def everything() -> pa.Table:
     )
 
 
-def test_every_type_is_read_back(target: Target) -> None:
+def test_every_type_is_read_back(target: TableTarget) -> None:
     assert target.run(everything())
     first, second = target.rows()
     image = [[[200, 200, 200]], [[200, 200, 200]]]
@@ -114,7 +84,7 @@ def test_every_type_is_read_back(target: Target) -> None:
     assert second == dict.fromkeys(first) | known
 
 
-def test_complete_job_is_committed_once(target: Target) -> None:
+def test_complete_job_is_committed_once(target: TableTarget) -> None:
     write = target.open().spec.write
     assert first_rows(write, 2) == []
     tables = numbered(0, 1), numbered(2), numbered(3, 4)
@@ -129,21 +99,7 @@ def test_complete_job_is_committed_once(target: Target) -> None:
     assert set(first_rows(write, 1)[0]) == {"id", "text"}
 
 
-def test_rows_are_visible_only_after_the_commit(target: Target) -> None:
-    job = target.open(0, 1)
-    checked = job.check()
-    assert target.rows() == []
-    job.commit(checked)
-    assert target.rows() == expected(0, 1)
-
-
-def test_rows_of_a_failed_attempt_are_never_visible(target: Target) -> None:
-    target.open(7, 8)
-    assert target.run(numbered(0, 1))
-    assert target.rows() == expected(0, 1)
-
-
-def test_retried_task_adds_no_duplicates(target: Target) -> None:
+def test_retried_task_adds_no_duplicates(target: TableTarget) -> None:
     job = target.open()
     job.begin(numbered(0))
     for _ in range(2):
@@ -168,7 +124,7 @@ UNFIT: dict[str, tuple[pa.Array, pa.Array]] = {
 @pytest.mark.parametrize("target", ["lance", "delta", "iceberg"], indirect=True)
 @pytest.mark.parametrize(("old", "new"), UNFIT.values(), ids=UNFIT)
 def test_value_that_the_table_would_change_is_refused(
-    target: Target, old: pa.Array, new: pa.Array
+    target: TableTarget, old: pa.Array, new: pa.Array
 ) -> None:
     assert target.run(rows_with(id=[0], n=old), name="before", mode="append")
     with pytest.raises(BadOutput, match="'n'"):
@@ -177,7 +133,7 @@ def test_value_that_the_table_would_change_is_refused(
 
 
 @pytest.mark.parametrize("target", ["lance", "delta", "iceberg"], indirect=True)
-def test_values_that_fit_the_table_are_kept(target: Target) -> None:
+def test_values_that_fit_the_table_are_kept(target: TableTarget) -> None:
     old = rows_with(id=[0], real=pa.array([0.5], pa.float32()), number=[1.0], none=["x"])
     new = rows_with(id=pa.array([1], pa.int16()), real=[0.1], number=[2**50], none=pa.nulls(1))
     assert target.run(old, name="before", mode="append")
@@ -186,11 +142,11 @@ def test_values_that_fit_the_table_are_kept(target: Target) -> None:
     assert target.rows()[1] == expected
 
 
-def ready_to_commit(target: Target, mode: str, *, filled: bool) -> TableFiles:
+def ready_to_commit(target: TableTarget, mode: str, *, filled: bool) -> TableFiles:
     """Return the files of a job with rows 0 and 1. If `filled`, the table already has row 9."""
     if filled:
         target.run(numbered(9), mode="append", name="before")
-    job = target.open(0, 1, mode=mode)
+    job = target.open(numbered(0, 1), mode=mode)
     return job.place(job.check())[1]
 
 
@@ -199,10 +155,10 @@ def pass_check() -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: str) -> None:
+@pytest.mark.parametrize("filled", [False, True])
+def test_table_takes_one_commit_of_a_series(target: TableTarget, filled: bool, mode: str) -> None:
     files = ready_to_commit(target, mode, filled=filled)
-    table = table_of(target.write(mode=mode))
+    table = target.table(mode=mode)
     rows = expected(0, 1, *([9] if filled and mode == "append" else []))
 
     table.register(files, Fence("first", "series", pass_check))
@@ -214,43 +170,23 @@ def test_table_takes_one_commit_of_a_series(target: Target, filled: bool, mode: 
     assert (table.commits("first"), table.commits("series")) == (1, 1)
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-def test_table_takes_one_of_two_concurrent_commits(target: Target, filled: bool, mode: str) -> None:
-    # Lance appends to any later version, so both succeed. `verify` finds this by the commits.
-    twice = target.format == "lance" and filled and mode == "append"
-    files = ready_to_commit(target, mode, filled=filled)
-
-    def commit_first() -> None:
-        if not table_of(target.write(mode=mode)).commits("first"):
-            table_of(target.write(mode=mode)).register(files, Fence("first", "series", pass_check))
-
-    refused = nullcontext() if twice else pytest.raises((BadOutput, OSError))
-    with refused, table_errors_as_bad_output():
-        table_of(target.write(mode=mode)).register(files, Fence("second", "series", commit_first))
-    before = [9] if filled and mode == "append" else []
-    assert target.rows() == expected(*sorted([0, 1] * (1 + twice)), *before)
-    table = table_of(target.write(mode=mode))
-    assert (table.commits("second"), table.commits("series")) == (twice, 1 + twice)
-
-
-def test_job_with_removed_state_is_a_new_run(target: Target) -> None:
+def test_job_with_removed_state_is_a_new_run(target: TableTarget) -> None:
     assert target.run(numbered(0), mode="append")
     shutil.rmtree(target.place / "out" / "_batchinference")
-    target.open(0, mode="append")
+    target.open(numbered(0), mode="append")
     assert target.run(numbered(0), mode="append")
     assert target.rows() == expected(0, 0)
 
 
-def test_table_filled_during_the_job_is_rejected(target: Target) -> None:
-    job = target.open(0)
+def test_table_filled_during_the_job_is_rejected(target: TableTarget) -> None:
+    job = target.open(numbered(0))
     target.run(numbered(1), mode="append", name="other")
     with pytest.raises(BadOutput, match="has rows already"):
         job.commit()
     assert target.rows() == expected(1)
 
 
-def test_mode_decides_about_a_table_with_rows(target: Target) -> None:
+def test_mode_decides_about_a_table_with_rows(target: TableTarget) -> None:
     assert target.run(numbered(0), mode="append", name="first")
     assert target.run(numbered(1), mode="append", name="second")
     assert not target.run(numbered(1), mode="append", name="second")
@@ -259,9 +195,9 @@ def test_mode_decides_about_a_table_with_rows(target: Target) -> None:
     assert target.rows() == expected(0, 1)
 
 
-def test_overwrite_replaces_the_rows_at_the_commit(target: Target) -> None:
+def test_overwrite_replaces_the_rows_at_the_commit(target: TableTarget) -> None:
     target.run(numbered(0, 1), name="first")
-    job = target.open(2, name="second", mode="overwrite")
+    job = target.open(numbered(2), name="second", mode="overwrite")
     assert target.rows() == expected(0, 1)
     job.complete()
     assert target.rows() == expected(2)
@@ -270,7 +206,7 @@ def test_overwrite_replaces_the_rows_at_the_commit(target: Target) -> None:
 
 
 @pytest.mark.parametrize(("mode", "left"), [("append", [0]), ("overwrite", [])])
-def test_job_without_rows_follows_its_mode(target: Target, mode: str, left: list[int]) -> None:
+def test_job_without_rows_follows_its_mode(target: TableTarget, mode: str, left: list[int]) -> None:
     assert target.run(name="empty")
     assert target.rows() == []
     target.run(numbered(0), mode="append", name="first")
@@ -278,51 +214,51 @@ def test_job_without_rows_follows_its_mode(target: Target, mode: str, left: list
     assert target.rows() == expected(*left)
 
 
-def test_selected_columns_keep_their_order(target: Target) -> None:
+def test_selected_columns_keep_their_order(target: TableTarget) -> None:
     assert target.run(everything(), columns=["text", "id"])
     assert [list(row) for row in target.rows()] == [["text", "id"]] * 2
 
 
-def test_null_missing_and_reordered_columns_fit(target: Target) -> None:
+def test_null_missing_and_reordered_columns_fit(target: TableTarget) -> None:
     null, missing = pa.table({"id": [1], "text": pa.nulls(1)}), pa.table({"id": [3]})
     assert target.run(numbered(0), null, numbered(2).select(["text", "id"]), missing)
     texts = {row["id"]: row["text"] for row in target.rows()}
     assert texts == {0: "row 0", 1: None, 2: "row 2", 3: None}
 
 
-def test_column_without_nulls_in_one_file_may_be_null_in_the_table(target: Target) -> None:
+def test_column_without_nulls_in_one_file_may_be_null_in_the_table(target: TableTarget) -> None:
     required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    table = table_of(target.write())
+    table = target.table()
     ((_, content),) = table.files(pa.table([[1]], schema=required))
     assert table.footer(bytes(content))[0].field("id").nullable
 
 
-def test_whole_numbers_and_fractions_become_one_type(target: Target) -> None:
+def test_whole_numbers_and_fractions_become_one_type(target: TableTarget) -> None:
     whole, fractions = rows_with(n=[1, None]), rows_with(n=[2.5])
     assert target.run(whole, fractions, rows_with(n=pa.nulls(1)))
-    values = [row["n"] for row in table_rows(target.format, target.place)]
+    values = [row["n"] for row in table_rows(target.kind, target.place)]
     assert sorted(values, key=str) == [1.0, 2.5, None, None]
 
 
-def test_lists_of_which_some_are_empty_have_one_type(target: Target) -> None:
+def test_lists_of_which_some_are_empty_have_one_type(target: TableTarget) -> None:
     unknown, known = rows_with(n=[[], None]), rows_with(n=[[1]])
     lists = [json.dumps(row["n"]) for row in [{"n": []}, {"n": None}, {"n": [1]}]]
     for name, tables in {"typed": (unknown, known), "untyped": (unknown,)}.items():
         assert target.run(*tables, name=name, mode="overwrite")
-        found = [json.dumps(row["n"]) for row in table_rows(target.format, target.place)]
+        found = [json.dumps(row["n"]) for row in table_rows(target.kind, target.place)]
         assert sorted(found) == sorted(lists[: 2 + (name == "typed")])
 
 
 def test_value_without_a_place_in_the_type_of_all_rows_is_refused(
-    target: Target, messages: Messages
+    target: TableTarget, messages: Messages
 ) -> None:
     with messages.raises(BadOutput):
         target.run(rows_with(n=[2**53 + 1]), rows_with(n=[0.5]))
     assert target.rows() == []
 
 
-def test_changed_file_is_not_put_into_the_table(target: Target) -> None:
-    job = target.open(0, 1)
+def test_changed_file_is_not_put_into_the_table(target: TableTarget) -> None:
+    job = target.open(numbered(0, 1))
     entries = job.check()
     file = Path((job.attempt.layout.data / entries[0].data[0].name).path)
     file.write_bytes(file.read_bytes().replace(b"row 1", b"row 7"))
@@ -338,14 +274,14 @@ def conflicting() -> pa.Table:
     return pa.table({"id": [1], "text": [[1]]})
 
 
-def test_type_conflict_ends_its_task(target: Target) -> None:
-    job = target.open(0)
+def test_type_conflict_ends_its_task(target: TableTarget) -> None:
+    job = target.open(numbered(0))
     with pytest.raises(BadOutput, match=CONFLICT):
         job.put(conflicting())
 
 
-def test_type_conflict_of_two_tasks_is_found_before_the_commit(target: Target) -> None:
-    job = target.open(0)
+def test_type_conflict_of_two_tasks_is_found_before_the_commit(target: TableTarget) -> None:
+    job = target.open(numbered(0))
     vars(job.table).pop("_seen")
     job.put(conflicting())
     with pytest.raises(BadOutput, match=CONFLICT):

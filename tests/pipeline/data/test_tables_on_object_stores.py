@@ -50,12 +50,8 @@ def write_and_append(write: Write, directory: Path) -> None:
 
 @pytest.mark.parametrize("format_", ["lance", "delta", "iceberg"])
 def test_rows_on_s3_are_read_back_and_appended_once(
-    format_: str, tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    format_: str, tmp_path: Path, s3: S3Server, bucket: str
 ) -> None:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    bucket = tmp_path.name.replace("_", "-")
-    s3.client().create_bucket(Bucket=bucket)
     write: Write = {"format": format_, "path": f"s3://{bucket}/out"}
     write |= iceberg(f"s3://{bucket}", tmp_path) if format_ == "iceberg" else {}
     write_and_append(write, tmp_path)

@@ -33,15 +33,6 @@ def test_lines_equal_python() -> None:
         assert texts(read_files("text", path)) == [line for line in expected if line.strip()]
 
 
-def test_files_are_read_in_name_order(tmp_path: Path) -> None:
-    for name in ("b", "a", "c"):
-        (tmp_path / f"{name}.txt").write_text(f"{name}1\n{name}2\n")
-    outcome = read_files("text", tmp_path)
-    assert texts(outcome) == ["a1", "a2", "b1", "b2", "c1", "c2"]
-    assert outcome.places == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    assert outcome.ends == {0: 2, 1: 2, 2: 2}
-
-
 LINES: dict[bytes, list[str]] = {
     **{b"": [], b"\xef\xbb\xbf": [], b"a": ["a"], b"a\n": ["a"], b"a\nb": ["a", "b"]},
     **{b"a\r\nb\r\n": ["a", "b"], b"a\r\nb": ["a", "b"], b"\xef\xbb\xbfa\nb\n": ["a", "b"]},

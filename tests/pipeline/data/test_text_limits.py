@@ -220,7 +220,7 @@ def roberta(folder: Path, **fields: Any) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("fields", [{}, {"model_max_length": 500}], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"model_max_length": 500}])
 def test_length_is_that_of_the_positions_of_the_model(tmp_path: Path, fields: Any) -> None:
     source = roberta(tmp_path, **fields)
     texts = ["x" * 31, "x" * 32, "x" * 99]
@@ -245,7 +245,6 @@ def test_shorter_length_of_the_tokenizer_counts(tmp_path: Path) -> None:
         (hf.LlamaConfig(max_position_embeddings=7), 7),
         (hf.CLIPConfig(), 77),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_length_of_a_model_without_one_in_its_tokenizer(config: Any, expected: int | None) -> None:
     from types import SimpleNamespace

@@ -78,9 +78,7 @@ def _program(module: torch.nn.Module, folder: Path, by_name: bool = False) -> di
 
 
 @pytest.mark.parametrize(
-    "keep",
-    [_state_dict, _safetensors, _script, _program, partial(_program, by_name=True)],
-    ids=["state dict", "safetensors", "script", "program", "program called by name"],
+    "keep", [_state_dict, _safetensors, _script, _program, partial(_program, by_name=True)]
 )
 def test_saved_module_gives_its_results(keep: Any, tmp_path: Path) -> None:
     module = affine()
@@ -101,17 +99,11 @@ def test_factory_gets_its_arguments() -> None:
     assert np.abs(loaded({"x": batch(4, 5)}) - direct(module, batch(4, 5))).max() < 1e-6
 
 
-def test_inputs_are_passed_by_name() -> None:
-    left, right = np.arange(6).reshape(2, 3), np.arange(6, 12).reshape(2, 3)
-    found = runtime("left", "right", factory="user_code:Two")({"right": right, "left": left})
-    assert found.tolist() == (left @ right.T).tolist()
-
-
 def linear() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(3, 1))
 
 
-@pytest.mark.parametrize("scripted", [False, True], ids=["module", "script"])
+@pytest.mark.parametrize("scripted", [False, True])
 def test_single_input_may_have_any_name(scripted: bool, tmp_path: Path) -> None:
     module = linear()
     if scripted:
@@ -226,9 +218,7 @@ def test_output_name_selects_an_output() -> None:
         runtime(factory="user_code:Words")({"x": np.zeros(2)})
 
 
-@pytest.mark.parametrize(
-    "keep", [_state_dict, _script, _program], ids=["state dict", "script", "program"]
-)
+@pytest.mark.parametrize("keep", [_state_dict, _script, _program])
 def test_float64_columns_are_cast_to_the_module(keep: Any, tmp_path: Path) -> None:
     """Doubles in Parquet files, and the numbers in JSON and CSV files, are read as float64."""
     module = affine()
@@ -239,7 +229,7 @@ def test_float64_columns_are_cast_to_the_module(keep: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("keep", [_state_dict, _script], ids=["state dict", "script"])
+@pytest.mark.parametrize("keep", [_state_dict, _script])
 def test_dtype_is_the_modules_dtype(keep: Any, dtype: str, tmp_path: Path) -> None:
     module = affine()
     found = runtime(dtype=dtype, **keep(module, tmp_path))({"x": batch(4)})

@@ -15,17 +15,14 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes import Runtime, check_runtime
-from batchinference.pipeline.storage.location import Location
-from batchinference.plan.stages import stages_of
-from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.inputs.read_files import read_files
 from support.models.replicas import loaded, model_of
 from support.models.run_transformers import objects
-from support.outputs.batches import as_one_batch, outcomes
+from support.outputs.batches import outcomes
+from support.outputs.stages import in_one_stage
 
 SMALL = "mobilenet_v3_small"
 LABELS = ["cat", "dog", "owl"]
@@ -82,7 +79,7 @@ def direct(module: torch.nn.Module, images: np.ndarray, weights: Any = None) -> 
         return torch.cat([module(row) for row in rows])
 
 
-@pytest.mark.parametrize("images", [of_one_size(), of_several_sizes()], ids=["one", "several"])
+@pytest.mark.parametrize("images", [of_one_size(), of_several_sizes()])
 def test_best_class_equals_a_direct_call(state: str, images: np.ndarray) -> None:
     images.flags.writeable = False
     scores, indices = torch.softmax(direct(seeded(), images), dim=-1).max(dim=-1)
@@ -212,9 +209,7 @@ def test_cached_weights_are_loaded_by_name(
     assert found.equals(runtime(state)({"image": of_one_size()}))
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"topK": 2}, {"features": True}], ids=["best", "list", "features"]
-)
+@pytest.mark.parametrize("fields", [{}, {"topK": 2}, {"features": True}])
 def test_corrupt_image_fails_its_row_only(
     own_classes: str, tmp_path: Path, fields: dict[str, Any]
 ) -> None:
@@ -225,9 +220,7 @@ def test_corrupt_image_fails_its_row_only(
     model = {"runtime": "torchvision", "arch": SMALL, "source": own_classes,
              "options": {"num_classes": 3}, **classes, **fields}  # fmt: skip
     step = {"name": "look", "model": {**model, "inputs": {"image": "image"}, "output": "seen"}}
-    (stage,) = stages_of([Step.model_validate(step)])
-    run = StageRunner(stage, ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet")))
-    result = as_one_batch(run)(merged(read_files("images", tmp_path).batches))
+    result = in_one_stage(step)(merged(read_files("images", tmp_path).batches))
     assert list(outcomes(result).values()) == ["good", "good", "failed", "good"]
     assert result.table.num_rows == 3
     assert result.errors.column("step").to_pylist() == ["read"]

@@ -107,17 +107,6 @@ def test_a_text_gets_the_label_with_the_most_similar_embedding(bert: str) -> Non
     np.testing.assert_allclose(found.field("score"), best, atol=TOLERANCE)
 
 
-def test_own_labels_of_real_texts(minilm: str) -> None:
-    texts = {
-        "The pasta was cold and the waiter was rude": "complaint",
-        "Can I park my car at your hotel?": "question",
-        "A wonderful evening, thank you so much!": "praise",
-    }
-    loaded = runtime("feature-extraction", minilm, candidateLabels=sorted(set(texts.values())))
-    found = loaded({"text": objects(list(texts))})
-    assert found.field("label").to_pylist() == list(texts.values())
-
-
 def test_text_classification_equals_the_library(bert: str) -> None:
     result = runtime("text-classification", bert)({"text": objects(TEXTS)})
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert)

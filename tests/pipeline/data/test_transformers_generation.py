@@ -21,7 +21,7 @@ from batchinference.pipeline.runtimes.transformers.prompts import TextPrompts
 from plugins.messages import Messages
 from support.inputs.photographs import photograph
 from support.models.run_transformers import column, loaded, run
-from support.models.tiny_transformers import CHARACTERS, CHAT, characters
+from support.models.tiny_transformers import CHARACTERS, CHAT, characters, set_template
 from support.outputs.row_warnings import plain, run_with_warnings, tokens_in
 
 Tiny = Callable[[str], str]
@@ -102,14 +102,13 @@ def test_row_is_cut_to_fit_into_the_model(short_model: str, prompt: str | None) 
 
 
 def test_longest_message_of_a_chat_is_cut(short_model: str) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(short_model)
-    tokenizer.chat_template = CHAT
-    tokenizer.save_pretrained(short_model)
+    set_template(short_model, CHAT)
     turns = [{"role": "user", "content": NUMBERS}, {"role": "assistant", "content": "ok"}]
-    (asked,), warnings = prompts(short_model, {"turns": [turns]}, tooLong="truncateLeft")
     rest = len("[user][assistant]ok[assistant]")
-    assert asked == f"<bos>[user]{NUMBERS[-505 + rest :]}[assistant]ok[assistant]"
-    assert warnings == [(0, "TextCut", 600 - 505 + rest)]
+    for given in (turns, json.dumps(turns)):
+        (asked,), warnings = prompts(short_model, {"turns": [given]}, tooLong="truncateLeft")
+        assert asked == f"<bos>[user]{NUMBERS[-505 + rest :]}[assistant]ok[assistant]"
+        assert warnings == [(0, "TextCut", 600 - 505 + rest)]
 
 
 def test_prompt_without_room_is_refused(short_model: str, messages: Messages) -> None:
@@ -146,9 +145,7 @@ def test_message_column_is_a_chat(tiny: Tiny) -> None:
 
 def test_chats_and_texts_of_one_batch_do_not_affect_each_other(short_model: str) -> None:
     """The tokenizer adds <bos> to a text. The chat template adds it to a chat."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(short_model)
-    tokenizer.chat_template = "<bos>{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    tokenizer.save_pretrained(short_model)
+    set_template(short_model, "<bos>{% for m in messages %}{{ m['content'] }}{% endfor %}")
     values = ["a cat", json.dumps([{"role": "user", "content": "a cat"}]), "dogs run"]
     alone = [generated(short_model, [value])[0] for value in values]
     assert generated(short_model, values) == alone
@@ -417,13 +414,3 @@ def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny, messages: 
     assert (asked, warnings) == ("x" * 31, [(0, "TextCut", 19)])
     # a model without a table of positions has no limit
     assert generated(tiny("encoder_decoder"), ["x" * 600])
-
-
-def test_json_of_messages_is_cut_like_messages(short_model: str) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(short_model)
-    tokenizer.chat_template = CHAT
-    tokenizer.save_pretrained(short_model)
-    turns = [{"role": "user", "content": NUMBERS}]
-    found = prompts(short_model, {"turns": [json.dumps(turns)]}, tooLong="truncate")
-    assert found == prompts(short_model, {"turns": [turns]}, tooLong="truncate")
-    assert found[1] != []

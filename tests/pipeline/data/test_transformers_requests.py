@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import openai.types
-import pytest
 
 from batchinference.pipeline.row_warnings import collect_warnings
-from batchinference.pipeline.runtimes.openai_requests import response_to
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.models.run_transformers import column, loaded, run
@@ -159,9 +157,3 @@ def test_request_that_is_not_supported_fails_alone(tiny: Tiny, messages: Message
         assert isinstance(error, str), name
         messages.check(error)
     assert last["choices"]
-
-
-@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/embeddings"])
-def test_embeddings_have_no_tokens_of_answers(path: str) -> None:
-    made = None if path == "/embeddings" else 3
-    assert ("completion_tokens" in response_to(path, "m", [], 2, made)["usage"]) == (made == 3)

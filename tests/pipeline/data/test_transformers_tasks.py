@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from io import BytesIO
 from typing import Any, get_args
 
 import numpy as np
@@ -15,6 +14,7 @@ from sklearn.datasets import load_digits
 
 from batchinference.spec.models.transformers_tasks import Task
 from support.documents.minimal import Document
+from support.inputs.media_files import saved
 from support.models.run_transformers import alike, loaded, photographs, rows_of, run
 
 TEXTS = ["hello world", "the quick brown fox", "hello"]
@@ -28,12 +28,6 @@ def sounds() -> list[np.ndarray]:
     """Return three waves in the shape of handwritten digits; two have the same length."""
     shapes = load_digits().data[:3].astype(np.float32) / 16 - 0.5
     return [np.tile(shape, length) for shape, length in zip(shapes, (14, 25, 14), strict=True)]
-
-
-def png(mask: Any) -> bytes:
-    buffer = BytesIO()
-    mask.save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ def ranked(answer: Any) -> Any:
 
 
 def segments(answers: Any) -> Any:
-    return [{**answer, "mask": png(answer["mask"])} for answer in answers]
+    return [{**answer, "mask": saved(answer["mask"], "PNG")} for answer in answers]
 
 
 def timed(answer: Any) -> Any:

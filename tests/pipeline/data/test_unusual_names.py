@@ -92,20 +92,11 @@ def test_content_of_files_with_any_name_is_recognized(tmp_path: Path) -> None:
     assert ignored.groups[0].example == rf"{tmp_path}/note\xe9.txt"
 
 
-def test_partitions_and_labels_may_have_any_name(tmp_path: Path) -> None:
+def test_partitions_may_have_any_name(tmp_path: Path) -> None:
     for name in (b"kind=caf\xe9", b"kind=a%20b"):
         make(tmp_path / "in", name + b"/a.txt")
     rows = read_files("text", tmp_path / "in", partitioning="hive").good
     assert [row["kind"] for row in rows] == ["a b", r"caf\xe9"]
-    document = job_document(
-        "label",
-        tmp_path / "in",
-        tmp_path / "out",
-        read={"options": {"includePaths": True}},
-        steps=[{"name": "label", "labelFromPath": {"column": "class", "index": -2}}],
-    )
-    assert run_in_process(document).report.state == JobState.SUCCEEDED
-    assert {row["class"] for row in rows_of(tmp_path / "out")} == {r"kind=caf\xe9", "kind=a%20b"}
 
 
 def test_stored_list_has_the_names(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ ACCEPTED = {
         "own_c.py": "import own_b",
     },
     "import that may fail": {
-        "own_p/steps.py": f"try:\n from .x import y\nexcept ImportError: pass\n{FUNCTION}",
+        "own_p/steps.py": f"try:\n from .x import y\nexcept ImportError: pass\n{FUNCTION}"
     },
     "name that a function sets": {
         "own_p/steps.py": f"{RUNS}def make():\n global f\n f = print\nmake()"

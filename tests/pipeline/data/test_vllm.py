@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
-import io
 import json
 import os
 import sys
@@ -13,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
+from aiohttp import web
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL import Image
@@ -35,7 +33,7 @@ from batchinference.pipeline.errors import (
     describe,
 )
 from batchinference.pipeline.execution import step_runner
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
@@ -47,22 +45,22 @@ from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.documents.refusals import short
 from support.documents.vllm_models import vllm
+from support.inputs.media_files import data_uri, saved
 from support.models import tiny_transformers
 from support.models.hub_cache import add_to_hub_cache
 from support.outputs.batches import good
 from support.outputs.row_warnings import plain, tokens_in
-from support.servers.loopback import handled_by
+from support.outputs.stages import TOLERANT
 from support.servers.openai import save_language_model
+from support.servers.scripted_http import serving
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
-NOWHERE = Location("/nowhere/input.parquet")
 TEMPLATE = (
     "{% if 'odd' in messages[0].content %}{{ raise_exception('roles must alternate') }}{% endif %}"
     "{{ messages[0].content }}"
@@ -87,6 +85,16 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def model(**fields: Any) -> VllmModel:
     return VllmModel.model_validate(vllm(**fields))
+
+
+def write_adapters(directory: Path, *names: str) -> None:
+    for name in names:
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        (directory / name / ADAPTER_FILE).write_text("{}")
+
+
+def engine_for(spec: VllmModel, device: Device | None = None) -> Any:
+    return engine_of(spec.model_dump_json(by_alias=True), device or Device())
 
 
 class Asked:
@@ -279,7 +287,7 @@ def test_fix_for_a_long_prompt_fits_the_model(folder: str) -> None:
     (text,) = asked(model(source=folder), text=["x" * 6052])
     (image,) = asked(
         model(source=folder, inputs={"photo": "image", "question": "text"}, images=["photo"]),
-        image=[picture("PNG")],
+        image=[saved(SQUARE, "PNG")],
         text=["x" * 6052],
     )
     assert ("tooLong" in text, "tooLong" in image) == (True, False)
@@ -335,7 +343,7 @@ def test_cause_of_a_dead_engine_is_in_its_output(
     gpu = Device("cuda") if at_start else Device()
 
     def run() -> None:
-        stage = StageRunner(Stage("ask", (step,)), ErrorHandling(tolerant=True, input=NOWHERE))
+        stage = StageRunner(Stage("ask", (step,)), TOLERANT)
         list(stage(good(0, 0, pa.table({"text": ["is lost"]}))))
 
     with (
@@ -396,8 +404,7 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
     cut = [one for one in done.warnings if one[1] == "TextCut"]
     assert cut == [(1, "TextCut", 90 - room)]
     inputs = {"question": "text", "style": "style"}
-    (tmp_path / "adapters" / "poem").mkdir(parents=True)
-    (tmp_path / "adapters" / "poem" / ADAPTER_FILE).write_text("{}")
+    write_adapters(tmp_path, "adapters/poem")
     adapted = model(**fields, inputs=inputs, adapter="style", tooLong="truncate",
                     loraPath=str(tmp_path / "adapters"))  # fmt: skip
     assert asked(adapted, text=[numbers], style=["poem"])[0].endswith("/adapters/poem")
@@ -505,7 +512,7 @@ def test_prompts_of_one_batch_at_a_time_are_prepared(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = model(source=folder, chat=False)
-    loaded = engine_of(spec.model_dump_json(by_alias=True), Device())
+    loaded = engine_for(spec)
     tokens = loaded.tokens
 
     def prepared(prompt: str) -> Any:
@@ -521,7 +528,7 @@ def test_engine_gets_the_rows_of_a_batch_in_one_call(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = model(source=folder, chat=False)
-    loaded = engine_of(spec.model_dump_json(by_alias=True), Device())
+    loaded = engine_for(spec)
     calls: list[int] = []
     submit = loaded.submit
     monkeypatch.setattr(loaded, "submit", lambda rows: calls.append(len(rows)) or submit(rows))
@@ -563,30 +570,13 @@ def test_constraint_of_the_text_is_an_object(folder: str) -> None:
     assert (made.max_tokens, made.structured_outputs.json) == (3, schema)
 
 
-def picture(kind: str) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (2, 2)).save(buffer, kind)
-    return buffer.getvalue()
+SQUARE = Image.new("RGB", (2, 2))
+PNG = data_uri(SQUARE)
 
 
-@contextmanager
-def image_server() -> Iterator[str]:
-    """Serve a picture at `/a.png`, and content that is not a picture at other paths."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            content = picture("PNG") if self.path == "/a.png" else b"no picture"
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-    with handled_by(Handler) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-def data_uri_of(content: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+async def pictures(request: web.Request) -> web.Response:
+    """Answer with a picture at `/a.png`, and with content that is no picture at other paths."""
+    return web.Response(body=saved(SQUARE, "PNG") if request.path == "/a.png" else b"no picture")
 
 
 class TestImages:
@@ -596,15 +586,15 @@ class TestImages:
         return asked(model(source=folder, **fields), image=urls)
 
     def test_invalid_image_fails_its_row_only(self, folder: str) -> None:
-        urls = ["data:image/png;base64,AAAA", data_uri_of(picture("PNG"))]
+        urls = ["data:image/png;base64,AAAA", PNG]
         broken, good = self.asked(folder, urls)
         assert "UnidentifiedImageError" in broken
         assert good == "x of [(2, 2)]"
 
     def test_addresses_are_fetched_by_the_rules_of_manifests(self, folder: str) -> None:
-        with image_server() as url, image_server() as private:
-            urls = [f"{place}/{path}" for place in (url, private) for path in ("a.png", "b")]
-            found = self.asked(folder, urls, allow=[url])
+        with serving(pictures) as public, serving(pictures) as private:
+            urls = [f"{one.url}/{path}" for one in (public, private) for path in ("a.png", "b")]
+            found = self.asked(folder, urls, allow=[public.url])
         expected = ["of [(2, 2)]", "cannot identify image file"]
         for answer, part in zip(
             found, [*expected, *["Add its prefix to model.allow"] * 2], strict=True
@@ -616,11 +606,10 @@ class TestImages:
         [
             ({"image_url": {"url": "file:///etc/passwd"}}, "http://, https:// or data:"),
             # Pillow would start Ghostscript
-            ({"image_url": {"url": data_uri_of(picture("EPS"))}}, "cannot identify image"),
+            ({"image_url": {"url": data_uri(SQUARE, "EPS")}}, "cannot identify image"),
             ({"image_url": {"url": "data:image/png,AAAA"}}, "is in base64"),
             ({"type": "image_embeds", "image_embeds": "AAAA"}, "image_url, not 'image_emb"),
         ],
-        ids=["scheme", "format", "encoding", "tensor"],
     )
     def test_engine_gets_texts_and_common_image_formats_only(
         self, part: dict[str, Any], reason: str
@@ -630,18 +619,16 @@ class TestImages:
             ImageInliner(model())(messages)
 
     def test_engine_gets_only_the_fields_of_a_part(self) -> None:
-        uri = data_uri_of(picture("PNG"))
-        part = {"type": "image_url", "image_url": {"url": uri}, "uuid": "1", "image_embeds": "A"}
+        part = {"type": "image_url", "image_url": {"url": PNG}, "uuid": "1", "image_embeds": "A"}
         ((message,),) = [ImageInliner(model())([{"role": "user", "content": [part]}])]
-        assert message["content"] == [{"type": "image_url", "image_url": {"url": uri}}]
+        assert message["content"] == [{"type": "image_url", "image_url": {"url": PNG}}]
 
 
 class TestAdapters:
     @pytest.fixture
     def spec(self, folder: str, tmp_path: Path) -> VllmModel:
         """Return a model with one adapter, named `poem`."""
-        (tmp_path / "poem").mkdir()
-        (tmp_path / "poem" / ADAPTER_FILE).write_text("{}")
+        write_adapters(tmp_path, "poem")
         return self.with_adapters(folder, loraPath=str(tmp_path))
 
     def with_adapters(self, folder: str, **fields: Any) -> VllmModel:
@@ -667,9 +654,8 @@ class TestAdapters:
         messages.check(second)
 
     def test_adapters_have_different_numbers(self, spec: VllmModel, tmp_path: Path) -> None:
-        (tmp_path / "ode").mkdir()
-        (tmp_path / "ode" / ADAPTER_FILE).write_text("{}")
-        engine = engine_of(spec.model_dump_json(by_alias=True), Device("cuda"))
+        write_adapters(tmp_path, "ode")
+        engine = engine_for(spec, Device("cuda"))
         numbers = [engine.adapter(name).lora_int_id for name in ("poem", "ode", "poem")]
         assert numbers == [1, 2, 1]
 
@@ -681,9 +667,7 @@ class TestAdapters:
     def test_adapter_that_is_not_listed_fails_its_row(
         self, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
     ) -> None:
-        for name in ("poem", "ode"):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / ADAPTER_FILE).write_text("{}")
+        write_adapters(tmp_path, "poem", "ode", "")
         below = self.with_adapters(folder, loraPath=str(tmp_path), loraAdapters=["poem"])
         messages.check(self.asked(below, "poem", "ode")[1:])
         (other,) = self.asked(below, ["poem"])
@@ -695,16 +679,13 @@ class TestAdapters:
             return tmp_path
 
         monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-        (tmp_path / ADAPTER_FILE).write_text("{}")
         of_hub = self.with_adapters(folder, loraAdapters=["org/poem"])
         found = self.asked(of_hub, "org/poem", "evil/repo", "s3://adapters/poem", "/etc")
         assert ["NoAdapter" in answer for answer in found] == [False, True, True, True]
         assert downloads == ["org/poem"]
 
     def test_adapter_outside_of_its_folder_fails_its_row(self, folder: str, tmp_path: Path) -> None:
-        for name in ("private", "adapters/poem"):
-            (tmp_path / name).mkdir(parents=True)
-            (tmp_path / name / ADAPTER_FILE).write_text("{}")
+        write_adapters(tmp_path, "private", "adapters/poem")
         spec = self.with_adapters(folder, loraPath=str(tmp_path / "adapters"))
         outside = ["../private", "poem/../../private", str(tmp_path / "private"), "."]
         assert self.asked(spec, *outside) == [
@@ -790,9 +771,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
 def test_requests_have_only_known_fields_and_pictures_in_them(
     folder: str, server: FakeServer
 ) -> None:
-    picture = {"type": "image_url", "image_url": {"url": png_uri(), "detail": "low"}, "uuid": "x"}
+    image = {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}, "uuid": "x"}
     tools = [{"role": "assistant", "tool_calls": [1]}, {"role": "tool", "content": "1"}]
-    turn = {"role": "user", "content": [{"type": "text", "text": "a", "extra": 1}, picture]}
+    turn = {"role": "user", "content": [{"type": "text", "text": "a", "extra": 1}, image]}
     body = {"model": "gpt", "user": "u", "messages": [turn, *tools], "tools": [1], "n": 2}
     spec = model(source=folder, **REQUESTS)
     urls = ["/chat/completions", None]
@@ -803,21 +784,7 @@ def test_requests_have_only_known_fields_and_pictures_in_them(
     assert sent["model"] == folder
     (text, image), *rest = sent["messages"][0]["content"], *sent["messages"][1:]
     assert (text, rest) == ({"type": "text", "text": "a"}, tools)
-    assert image == {"type": "image_url", "image_url": {"url": png_uri()}}
-
-
-def test_tokens_of_requests_are_reported(folder: str, server: FakeServer) -> None:
-    usage = {"prompt_tokens": 3, "completion_tokens": 5}
-    server.answer = 200, json.dumps({"choices": [], "usage": usage}).encode()
-    bodies = ["no request", *([json.dumps({"messages": []})] * 2)]
-    found = Asked(model(source=folder, **REQUESTS), body=bodies, url=[None] * 3)
-    assert found.tokens == {"inputTokens": {1: 3, 2: 3}, "outputTokens": {1: 5, 2: 5}}
-
-
-def png_uri() -> str:
-    buffer = io.BytesIO()
-    Image.new("RGB", (2, 2)).save(buffer, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    assert image == {"type": "image_url", "image_url": {"url": PNG}}
 
 
 def with_part(**part: Any) -> Any:
@@ -866,12 +833,12 @@ def test_tokens_and_cut_texts_of_responses_are_reported(folder: str, server: Fak
     usage["prompt_tokens_details"] = {"cached_tokens": 2}  # type: ignore[assignment]
     response = {"choices": [{}, {"finish_reason": "length"}], "usage": usage}
     server.answer = (200, json.dumps(response).encode())
-    found = Asked(model(source=folder, **REQUESTS), body=["{}"], url=[None])
-    assert found.warnings == [(0, "AnswerCut", 0)]
-    assert found.tokens == {
-        "inputTokens": {0: 5},
-        "cachedTokens": {0: 2},
-        "outputTokens": {0: 3},
+    done = Asked(model(source=folder, **REQUESTS), body=["no request", "{}"], url=[None] * 2)
+    assert done.warnings == [(1, "AnswerCut", 0)]
+    assert done.tokens == {
+        "inputTokens": {1: 5},
+        "cachedTokens": {1: 2},
+        "outputTokens": {1: 3},
     }
 
 

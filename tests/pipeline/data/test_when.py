@@ -19,8 +19,7 @@ from batchinference.pipeline.execution.step_runner import (
     StepRunner,
 )
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import Transform, as_result, load_step, with_condition
+from batchinference.pipeline.steps import Transform, as_result, with_condition
 from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -64,8 +63,7 @@ def test_skipped_rows_pass_with_null_in_added_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("integer", pa.int64()), ("text", pa.string()), ("numbers", pa.null())],
+    ("kind", "expected"), [("integer", pa.int64()), ("text", pa.string()), ("numbers", pa.null())]
 )
 def test_column_of_a_step_that_runs_for_no_row_has_its_declared_type(
     kind: str, expected: pa.DataType
@@ -257,11 +255,6 @@ def test_types_are_checked_before_the_job(step: dict[str, Any], path: str | None
     types = {"n": pa.int64(), "text": pa.string()}
     problems = list(type_problems([Step.model_validate(step)], types))
     assert [problem.path for problem in problems] == ([path] if path else [])
-
-
-def test_load_step_makes_steps_conditional() -> None:
-    step = Step.model_validate({**DOUBLE, "when": "n > 1"})
-    assert load_step(step, Device())(pa.table({"n": [1, 2]})).to_pydict()["twice"] == [None, 4]
 
 
 def test_columns_of_a_condition_are_kept_until_the_step() -> None:

@@ -1,4 +1,4 @@
-"""Fixtures for all jobs of this folder: one Ray, one S3 server, and user code for the steps."""
+"""Fixtures for all jobs of this folder: one Ray, places, and user code for steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from batchinference.pipeline.steps.user_modules import add_import_path
 from support.jobs.crash_points import Place, cloud_place, local_place, s3_place
 from support.servers.clouds import served
-from support.servers.s3 import S3Server, s3_server
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
 """The directory of a fake `vllm` package."""
@@ -74,9 +73,3 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
             files = tmp_path / "objects"
             with served({"gs": "google", "az": "azure"}[scheme], files) as cloud:
                 yield cloud_place(tmp_path, scheme, cloud, files)
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server

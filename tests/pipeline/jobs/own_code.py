@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -22,13 +21,6 @@ OBJECT = 5
 def length(batch: Batch) -> Batch:
     batch["length"] = np.array([len(text) for text in batch["text"]])
     return batch
-
-
-class BatchRows:
-    def __call__(self, batch: Batch) -> Batch:
-        rows = len(batch["text"])
-        batch["rows"] = np.full(rows, rows)
-        return batch
 
 
 def to_upper(batch: Batch, mark: str = "!") -> Batch:
@@ -63,10 +55,6 @@ def wait_for(batch: Batch, file: str) -> Batch:
         while not Path(file).exists():
             time.sleep(0.05)
     return batch
-
-
-def raise_storage_error(batch: Batch) -> Batch:
-    raise OSError(errno.EIO, "the disk is gone")
 
 
 def die_once(batch: Batch, file: str) -> Batch:
@@ -204,41 +192,6 @@ class Slow:
         return batch
 
 
-class Recorded:
-    """Creates a file whose name begins with the process for each instance."""
-
-    def __init__(self, directory: str) -> None:
-        Path(directory, f"{os.getpid()}-{time.monotonic_ns()}").touch()
-
-    def __call__(self, batch: Batch) -> Batch:
-        return batch
-
-
-class WaitForReplicas:
-    """Blocks until this many replicas have each created a file."""
-
-    def __init__(self, directory: str, replicas: int) -> None:
-        self._directory = Path(directory)
-        self._replicas = replicas
-
-    def __call__(self, batch: Batch) -> Batch:
-        (self._directory / str(os.getpid())).touch()
-        deadline = time.monotonic() + 60
-        while len(list(self._directory.iterdir())) < self._replicas:
-            if time.monotonic() > deadline:
-                raise TimeoutError("nobody else came")
-            time.sleep(0.05)
-        return batch
-
-
-class FailInConstructor:
-    def __init__(self) -> None:
-        raise RuntimeError("no weights here")
-
-    def __call__(self, batch: Batch) -> Batch:
-        return batch
-
-
 def words(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"word": word} for word in row["text"].split()]
 
@@ -296,11 +249,6 @@ def null_or_empty(batch: Batch) -> dict[str, Any]:
 def refuse_long(batch: Batch) -> Batch:
     if any(len(text) > 2 for text in batch["text"]):
         raise ValueError("too long")
-    return batch
-
-
-def with_styles(batch: Batch) -> Batch:
-    batch["style"] = np.array([None if text == "plain" else text for text in batch["text"]])
     return batch
 
 

@@ -11,12 +11,11 @@ import lance
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit import attempt
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
+from support.jobs.delayed_drivers import delay_driver, kill_after_commit
 from support.jobs.text_table import COMPUTED
 from support.jobs.without_ray import run_without_ray
 from support.outputs.verify_command import verified
@@ -88,18 +87,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Chang
 
 def during_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Change) -> None:
     """Change the dataset when the next job has prepared its commit, which conflicts then."""
-
-    def fence(mark: str, series: str, check: Callable[[], None], follows: bool) -> Fence:
-        monkeypatch.setattr(attempt, "Fence", Fence)
-        changes = iter([change])
-
-        def late() -> None:
-            for each in changes:
-                each(lance.dataset(path))
-
-        return Fence(mark, series, late)
-
-    monkeypatch.setattr(attempt, "Fence", fence)
+    delay_driver(monkeypatch, lambda _: change(lance.dataset(path)))
 
 
 def test_new_column_is_added_without_writing_others(path: Path) -> None:
@@ -212,14 +200,7 @@ def test_job_resumes_although_the_dataset_has_changed(
 def test_driver_killed_after_its_commit_leaves_proof(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Attempt.register
-
-    def die(self: Attempt, *arguments: Any) -> None:
-        monkeypatch.setattr(Attempt, "register", real)
-        real(self, *arguments)
-        raise OSError("killed")
-
-    monkeypatch.setattr(Attempt, "register", die)
+    kill_after_commit(monkeypatch)
     assert run(path).state == JobState.FAILED
     assert run(path).state == JobState.SUCCEEDED
     assert (sizes(path), len(COMPUTED)) == (SIZES, 9)

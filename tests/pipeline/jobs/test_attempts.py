@@ -11,11 +11,7 @@ from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.documents.minimal import Document
-from support.jobs.on_ray import (
-    job_document,
-    run_in_process,
-    write_lines,
-)
+from support.jobs.on_ray import job_document, run_in_process, write_lines
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")

@@ -15,7 +15,7 @@ import pytest
 from batchinference import credentials
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import WorkerCrashed
-from batchinference.pipeline.execution import crash_notes, segment, step_runner
+from batchinference.pipeline.execution import crash_notes, segment
 from batchinference.pipeline.execution.isolation import CrashNote
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.row_batch import pack_id
@@ -71,35 +71,6 @@ def test_errors_are_written_to_their_path_with_the_values_of_rows(
     bad = {json.dumps({"text": text}) for text in TEXTS if text not in GOOD}
     assert {error["values"] for error in rows_of(tmp_path / "bad")} == (bad if values else {None})
     assert errors_of(tmp_path / "out") == []
-
-
-@pytest.mark.parametrize(
-    ("errors", "limit"),
-    [
-        ({"maxRows": 2}, "3 rows failed, limit: errors.maxRows (2)"),
-        ({"maxPercent": 4.9}, "limit: errors.maxPercent (4.9 % of 60 rows)"),
-    ],
-    ids=["rows", "percent"],
-)
-def test_too_many_failed_rows_fail_the_job_with_an_example(
-    tmp_path: Path, errors: dict[str, Any], limit: str
-) -> None:
-    run = run_in_process(job(tmp_path, errors))
-    assert (run.report.state, run.report.reason) == (JobState.FAILED, "TooManyErrors")
-    message = run.report.message or ""
-    assert limit in message
-    assert f"of {tmp_path / 'in' / 'a.txt'}, step 'own': ValueError: cannot do bad " in message
-
-
-@pytest.mark.parametrize("errors", [None, {"maxRows": 0}, {"maxPercent": 0.0}], ids=str)
-def test_first_failed_row_fails_a_job_without_limit(
-    tmp_path: Path, errors: dict[str, Any] | None
-) -> None:
-    run = run_in_process(job(tmp_path, errors))
-    assert run.report.state == JobState.FAILED
-    message = run.report.message or ""
-    assert message.startswith("step 'own' failed on row ")
-    assert f"of {tmp_path / 'in' / 'a.txt'}: ValueError: cannot do bad " in message
 
 
 def test_values_of_secrets_are_masked_in_errors_of_any_step(
@@ -186,29 +157,6 @@ def test_value_that_python_cannot_represent_fails_its_row_only(
     assert run.counts == (4, 1, 3, 0)
     steps = [error["step"] for error in errors_of(tmp_path / "out")]
     assert sorted(steps) == ["own", "read", "read"]
-
-
-def test_failures_of_reader_and_steps_are_added(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in", {"a.txt": TEXTS})
-    (source / "b.txt").write_bytes(b"b\xffd\n")
-    steps = [{"name": "few", "filter": "not endswith(text, '7')"}, REFUSE]
-    run = run_in_process(
-        job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 4})
-    )
-    assert run.counts == (61, 52, 4, 5)
-    assert sorted(error["step"] for error in errors_of(tmp_path / "out")) == ["own"] * 3 + ["read"]
-
-
-def test_storage_error_is_not_attributed_to_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_runner, "WAITS", ())
-    step = {"name": "own", "python": {"callable": "own_code:raise_storage_error"}}
-    run = run_in_process(job(tmp_path, {"maxPercent": 100.0}, step))
-    assert run.report.state == JobState.FAILED
-    assert "step 'own' cannot continue: OSError: [Errno 5] the disk is gone" in (
-        run.report.message or ""
-    )
 
 
 def test_a_process_that_dies_is_reported_with_its_step_and_rows(

@@ -160,7 +160,6 @@ def test_storage_is_asked_for_commits_until_there_are_some() -> None:
         ([(0, 4), (60, 5), (61, 1), (121, 2)], [False, True, False, True]),
         ([(0, 0), (100, 3)], [False, False]),
     ],
-    ids=["enough rows", "after a minute", "again after a minute", "no rows"],
 )
 def test_write_task_begins_with_enough_rows_or_in_time(
     monkeypatch: pytest.MonkeyPatch, arrivals: list[tuple[float, int]], expected: list[bool]
@@ -191,7 +190,6 @@ def block_of(rows: int) -> RefBundle:
         ([(499, 4), (501, 0), (502, 0), (503, 2)], [(501, 4), (503, 2)]),
         ([(50, 4), (100, 0), (165, 5), (226, 0)], [(100, 4), (226, 5)]),
     ],
-    ids=["once", "again", "the input has ended", "the job stops", "a node ends", "and no more"],
 )
 def test_write_task_begins_in_time_although_no_block_arrives(
     monkeypatch: pytest.MonkeyPatch,
@@ -238,7 +236,6 @@ def test_call_of_an_actor_starts_with_a_batch_although_it_gets_all_rows(
         (ActorPoolMapOperator, "MapBatches(a)", whole_call(3), False, True),
         (ActorPoolMapOperator, "MapBatches(a)", 3, False, False),
     ],
-    ids=["reads", "reads without sizes", "task", "pool", "whole calls", "batches"],
 )
 def test_blocks_are_passed_on_at_once(
     kind: type, name: str, rows: int | None, of_reads: bool, kept: bool

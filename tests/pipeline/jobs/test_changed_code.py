@@ -1,24 +1,32 @@
-"""Runs of a job whose code has changed since its output was begun."""
+"""The code or the spec of a job has changed since its output was begun: what differs, whether the
+work is still the same, and what the job does."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from batchinference.cli import exits
 from batchinference.pipeline.commit import output_plan
-from batchinference.pipeline.commit.code_hashes import parse_code
+from batchinference.pipeline.commit.changes import changed_spec, parse_code
+from batchinference.pipeline.commit.layout import Layout, work_key, work_of
+from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import segment
 from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
+from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState
+from batchinference.spec.secrets import without_secrets
 from plugins.messages import Messages
-from support.documents.minimal import Document
+from support.documents.minimal import Document, document, model_step, python_step
 from support.jobs.on_ray import job_document, run_in_process, write_lines
 from support.jobs.without_ray import Invoked, invoke_without_ray
 from support.outputs.batches import good
@@ -200,3 +208,155 @@ def test_new_files_are_added_with_changed_code(job: Job, messages: Messages) -> 
     refused = job.run("--restart", mode="append")
     messages.check(refused.stderr)
     assert job.texts() == ["a1", "b2"]
+
+
+SIZE_64 = {"decode": {"column": "a", "format": "image", "size": [64, 64]}}
+SIZE_32 = {"decode": {"column": "a", "format": "image", "size": [32, 32]}}
+
+
+def own(**arguments: str) -> dict[str, Any]:
+    return {"python": {"callable": "a:f", "callArgs": arguments}}
+
+
+def spec_of(*steps: dict[str, Any], **fields: Any) -> BatchInferenceSpec:
+    named = [{"name": f"s{number}", **step} for number, step in enumerate(steps)]
+    return parse(job_document("a", "in", "out", steps=named, **fields)).spec
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (spec_of(SIZE_64), spec_of(SIZE_32)),
+        (spec_of(SIZE_64), spec_of(SIZE_64, {"filter": "x > 1"})),
+        (spec_of({"filter": "x"}), spec_of({"filter": f"x + '{'y' * 200}'"})),
+        (spec_of(own(k="s3")), spec_of(own(k="s4"))),
+        (spec_of(own(k="s3")), spec_of(own(k="s3", a="s4"), {"filter": "x"})),
+        (spec_of(), spec_of(resume=False, errors={"maxRows": 3})),
+    ],
+    ids=["value", "added step", "long value", "arguments", "arguments and a step", "same work"],
+)
+def test_changes_of_a_spec(
+    tmp_path: Path, before: BatchInferenceSpec, now: BatchInferenceSpec, messages: Messages
+) -> None:
+    place = Location(str(tmp_path / "spec.json"))
+    place.write(json.dumps(without_secrets(before)).encode())
+    messages.check(changed_spec(place, work_of(now)))
+
+
+def test_only_the_first_changes_are_listed(tmp_path: Path) -> None:
+    place = Location(str(tmp_path / "spec.json"))
+    step = {"filter": "x"}
+    place.write(json.dumps(without_secrets(spec_of(step))).encode())
+    text = changed_spec(place, work_of(spec_of(*[step] * 6)))
+    assert text.count(" was not set, is ") == 3
+    assert text.endswith("; and 2 more")
+
+
+@pytest.mark.parametrize("content", [None, b"{", b'{"read": 1}'], ids=["gone", "cut", "other"])
+def test_a_spec_that_cannot_be_read_has_no_known_changes(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    place = Location(str(tmp_path / "spec.json"))
+    if content is not None:
+        place.write(content)
+    assert changed_spec(place, work_of(spec_of())) == ""
+
+
+def spec(**fields: Any) -> BatchInferenceSpec:
+    given = {"steps": [model_step(), python_step()], **fields}
+    return parse(document("job", **given)).spec
+
+
+def with_model(**fields: Any) -> dict[str, Any]:
+    return {"steps": [model_step(**fields), python_step()]}
+
+
+def with_python(**fields: Any) -> dict[str, Any]:
+    return {"steps": [model_step(), python_step(**fields)]}
+
+
+SAME = {
+    "batch size": with_model(batchSize=7),
+    "replicas": with_model(replicas={"min": 2, "max": 9}),
+    "resources": with_model(resources={"gpu": 1, "cpu": 2, "memory": "8Gi"}),
+    "replicas of own code": with_python(replicas={"max": 3}),
+    "cluster": {"cluster": {"image": "other", "workers": {"max": 50}}},
+    "mode": {"write": {"format": "parquet", "path": "s3://out/result/", "mode": "overwrite"}},
+    "resume": {"resume": False},
+    "changed files": {
+        "read": {
+            "format": "text",
+            "paths": ["s3://in/texts/"],
+            "onChange": "recompute",
+            "onDelete": "removeRows",
+        }
+    },
+    "limits of errors": {"errors": {"maxRows": 3, "maxPercent": 2}},
+    "a default that is spelt out": {
+        "write": {"format": "parquet", "path": "s3://out/result/", "compression": "snappy"}
+    },
+}
+OTHER = {
+    "format": {"read": {"format": "binary", "paths": ["s3://in/texts/"]}, "steps": []},
+    "paths": {"read": {"format": "text", "paths": ["s3://in/texts/", "s3://in/more/"]}},
+    "read options": {
+        "read": {
+            "format": "text",
+            "paths": ["s3://in/texts/"],
+            "options": {"dropEmptyLines": False},
+        }
+    },
+    "no steps": {"steps": []},
+    "order of steps": {"steps": [python_step(), model_step()]},
+    "name of a step": with_model(name="other"),
+    "model": {"steps": [python_step()]},
+    "callable": with_python(callable_="module:Other"),
+    "arguments": {
+        "steps": [
+            model_step(),
+            python_step(python={"callable": "module:Class", "constructorArgs": {"size": 2}}),
+        ]
+    },
+    "output format": {"write": {"format": "json", "path": "s3://out/result/"}},
+    "output path": {"write": {"format": "parquet", "path": "s3://out/other/"}},
+    "compression": {
+        "write": {"format": "parquet", "path": "s3://out/result/", "compression": "zstd"}
+    },
+    "place of the errors": {"errors": {"maxRows": 3, "path": "s3://bad/rows/"}},
+}
+
+
+@pytest.mark.parametrize("fields", SAME.values(), ids=SAME)
+def test_speed_settings_do_not_change_the_key(fields: dict[str, Any]) -> None:
+    assert work_key(spec(**fields)) == work_key(spec())
+
+
+@pytest.mark.parametrize("fields", OTHER.values(), ids=OTHER)
+def test_other_settings_change_the_key(fields: dict[str, Any]) -> None:
+    assert work_key(spec(**fields)) != work_key(spec())
+
+
+def test_job_name_is_not_part_of_the_key() -> None:
+    keys = {work_key(parse(document(name)).spec) for name in ("one", "two")}
+    assert len(keys) == 1
+
+
+def test_all_files_are_below_the_output() -> None:
+    layout = Layout.of(spec())
+    uris = [layout.state.uri, layout.success.uri, layout.job.uri, layout.report.uri]
+    assert uris == [
+        "s3://out/result/_batchinference",
+        "s3://out/result/_SUCCESS",
+        "s3://out/result/_batchinference/job.json",
+        "s3://out/result/_batchinference/report.json",
+    ]
+    assert Lease(layout.key, 12, "0a1b2c3d4e5f").place(layout).uri == (
+        "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
+    )
+    assert layout.errors.uri == "s3://out/result/_batchinference/errors"
+
+
+def test_files_of_a_table_are_staged_in_the_state() -> None:
+    table = spec(write={"format": "delta", "path": "s3://out/result/"})
+    assert Layout.of(table).data.uri == "s3://out/result/_batchinference/staged"
+    assert Layout.of(spec()).data.uri == "s3://out/result/"

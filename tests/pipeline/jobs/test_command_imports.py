@@ -17,14 +17,14 @@ from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
 
 HEAVY = {
-    *("PIL", "jinja2", "lance", "numpy", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.dataset"),
-    *("pyarrow.parquet", "ray", "rich", "torch", "transformers"),
+    *("PIL", "jinja2", "lance", "numpy", "numpy.ma", "pandas", "pyarrow", "pyarrow.compute"),
+    *("pyarrow.dataset", "pyarrow.parquet", "ray", "rich", "torch", "transformers"),
 }
 STATE = {"numpy", "pyarrow"}
 ALLOWED = {
     "--help": set(),
     "errors": {*STATE, "pyarrow.parquet"},
-    "verify": {*STATE, "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet", "rich"},
+    "verify": {*STATE, "pyarrow.compute", "pyarrow.parquet"},
     "ui": {*STATE, "jinja2", "pyarrow.parquet"},
 }
 """The heavy modules that commands need. Others need those that read the state of an output."""

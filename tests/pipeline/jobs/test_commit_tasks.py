@@ -47,7 +47,6 @@ from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.builders import begin_attempt, committing, layout_of
-from support.outputs.rows import rows_of
 from support.tiers import examples
 
 TASK, ROWS = 7, 20
@@ -160,12 +159,6 @@ def counted_rows(attempt: Attempt) -> list[tuple[int, int]]:
 
 @pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestChunks:
-    def test_chunk_is_committed_when_it_is_as_large_as_a_file(self, committer: Committer) -> None:
-        task_of(committer, rows_per_commit=10**6)(retried=False)
-        assert commits(committer.attempt) == [(0, 0, 8), (1, 8, 16), (2, 16, 20)]
-        values = [row["n"] for row in rows_of(Path(committer.attempt.layout.output.path))]
-        assert sorted(values) == list(range(ROWS))
-
     @pytest.mark.parametrize(
         ("seconds", "rows_per_commit", "expected"),
         [
@@ -200,11 +193,6 @@ class TestChunks:
         assert rows[:4] == [1, 1, 1, 1]
         assert rows == sorted(rows[:-1]) + rows[-1:]
         assert len(rows) < 20
-
-    def test_task_without_rows_commits_the_ends_of_its_files(self, committer: Committer) -> None:
-        task_of(committer, lambda: [end(0, 0), end(1, 0)])(retried=False)
-        (manifest,) = committer.attempt.manifests()
-        assert (manifest.entries, manifest.ends) == ([], [(0, 0), (1, 0)])
 
     def test_commits_have_the_notes_of_their_batches_and_of_the_process(
         self, committer: Committer
@@ -345,22 +333,6 @@ class TestEndOfATask:
 
 @pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestRetriedTask:
-    def test_committed_rows_are_skipped_whatever_their_outcome(self, committer: Committer) -> None:
-        done = [good(0, 0, [0, 1]), failed(0, 2), filtered(0, 3, 4), end(0, ROWS)]
-        committer.put(merged(done), TASK)
-        task_of(committer, lambda: [*batches_of_four_rows(), end(0, ROWS)])(retried=True)
-        assert commits(committer.attempt) == [(0, 0, 5), (1, 5, 16), (2, 16, 20)]
-        output = Path(committer.attempt.layout.output.path)
-        assert sorted(row["n"] for row in rows_of(output)) == [0, 1, *range(5, ROWS)]
-
-    def test_task_whose_rows_are_all_committed_commits_only_ends(
-        self, committer: Committer
-    ) -> None:
-        for retried in (False, True):
-            task_of(committer, lambda: [*batches_of_four_rows(), end(0, ROWS)])(retried=retried)
-        *_, last = committer.attempt.manifests(TASK)
-        assert (last.number, last.entries, last.ends) == (3, [], [(0, ROWS)])
-
     def test_overlapping_commits_of_earlier_executions_count_once(
         self, committer: Committer
     ) -> None:
@@ -443,9 +415,7 @@ def test_each_row_is_committed_once_for_any_chunks(
         with (
             patch.object(segment, "BATCH_BYTES", data.draw(st.integers(1, 20 * FOUR))),
             patch.multiple(
-                chunk_commits,
-                FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)),
-                COMMIT_SECONDS=0.0,
+                chunk_commits, FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)), COMMIT_SECONDS=0.0
             ),
             patch.object(batch_size, "FIRST_ROWS", data.draw(st.integers(1, 9))),
             nullcontext() if stopped else pytest.raises(ValueError, match="died"),
@@ -512,23 +482,9 @@ def test_tasks_ask_less_often_than_the_driver_and_at_different_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[float] = []
-
-    class Ended(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.append(timeout or 0.0)
-            return True
-
-    class Inline:
-        """A thread that ends before it has started."""
-
-        def __init__(self, target: Callable[[], None], **_: object) -> None:
-            self.start = target
-
-    monkeypatch.setattr(stop_request, "Event", Ended)
-    monkeypatch.setattr(stop_request, "Thread", Inline)
-    for _ in range(20):
-        with StopRequest("run").watched():
-            pass
+    ended = SimpleNamespace(wait=lambda seconds: waits.append(seconds) or len(waits) == 20)
+    monkeypatch.setattr(stop_request, "has_flag", lambda _: False)
+    StopRequest("run")._poll(threading.Event(), ended)  # type: ignore[arg-type]
     assert len(set(waits)) > 10
     assert min(waits) >= 3 * commit_tasks.POLL_SECONDS
 

@@ -25,7 +25,7 @@ from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValu
 from batchinference.pipeline.execution import dataset
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
-from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
+from batchinference.pipeline.execution.dataset import CommitSink
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
@@ -107,12 +107,6 @@ def manifest_of(attempt: Attempt) -> dict[str, Any]:
     return content
 
 
-def test_data_file_has_the_users_columns_only(commit: Committer) -> None:
-    commit.put(MIXED, task=3)
-    (file,) = data_files(Path(commit.attempt.layout.output.path))
-    assert pq.read_table(file).to_pydict() == {"n": [10, 11, 17]}
-
-
 def test_failed_row_becomes_an_error_record(
     commit: Committer, layout: Layout, tmp_path: Path
 ) -> None:
@@ -151,13 +145,7 @@ def test_row_that_cannot_be_written_fails_alone(attempt: Attempt, layout: Layout
         committing(attempt, writer, tolerant=False).put(batch, 0)
     committing(attempt, writer).put(batch, 0)
     (entry,) = manifest_of(attempt)["entries"]
-    assert entry["counts"] == {
-        "read": 3,
-        "written": 2,
-        "failed": 1,
-        "filtered": 0,
-        "warned": 0,
-    }
+    assert entry["counts"] == {"read": 3, "written": 2, "failed": 1, "filtered": 0, "warned": 0}
     assert [(error["step"], error["row"]) for error in errors_of(layout)] == [("write", 6)]
 
 
@@ -208,7 +196,7 @@ def described(file: Path) -> dict[str, object]:
     return {"name": file.name, "bytes": len(content), "crc32": zlib.crc32(content)}
 
 
-class FullDisk:
+class FullDisk(Writer):
     """A writer that raises OSError after the first file, as on a full disk."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
@@ -216,15 +204,12 @@ class FullDisk:
         raise OSError("no space left")
 
 
-class Unencodable:
+class Unencodable(Writer):
     """A writer that cannot encode a file, although it finds no row that is the cause."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
         yield from ParquetWriter("snappy").files(table)
         raise UnwritableValue("write: column 'n' cannot be encoded (unknown error)")
-
-    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        return {}
 
 
 def test_encoding_error_that_is_about_no_row_leaves_no_files(
@@ -328,7 +313,7 @@ def test_commit_is_refused_after_another_run_took_over(
     assert manifest_names(commit.attempt) == []
 
 
-class Slow:
+class Slow(Writer):
     """The writer of an abandoned task: while it writes, the driver finishes the output."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -394,10 +379,7 @@ class TestDividedRows:
             ),
             task=0,
         )
-        expected = [
-            ([(0, 0, 2)], [], 1),
-            ([], [(0, 2, self.HALF), (0, 3, self.HALF)], 1),
-        ]
+        expected = [([(0, 0, 2)], [], 1), ([], [(0, 2, self.HALF), (0, 3, self.HALF)], 1)]
         assert self.split(commit.attempt) == expected
 
     def test_partly_failed_row_has_separate_files(self, commit: Committer) -> None:
@@ -425,7 +407,7 @@ class TestDividedRows:
 def sink_of(committer: Committer) -> CommitSink:
     """Return the sink of a job without steps after its pools."""
     errors = ErrorHandling(tolerant=True, input=committer.attempt.layout.input)
-    return CommitSink(WriteRows(committer, 10, CommitRules(10)), Segment.of([], errors))
+    return CommitSink(committer, CommitRules(10), Segment.of([], errors))
 
 
 class TestSink:
@@ -489,11 +471,6 @@ class TestSink:
         done = close_and_clean(commit.attempt)
         assert (missing(done), done.counts) == ({}, Counts(read=3, written=4))
         assert len(rows_of(Path(layout.output.path))) == 4
-
-    def test_types_of_blocks_are_widened(self, commit: Committer, layout: Layout) -> None:
-        blocks = [encode(good(0, 0, [1])), encode(good(0, 1, [0.5]))]
-        sink_of(commit).write(blocks, self.context)
-        assert [row["n"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
 
 
 def test_planted_link_of_a_partition_is_not_followed(

@@ -159,9 +159,7 @@ def test_output_that_is_being_written_is_not_replaced(
 
 
 @pytest.mark.parametrize(
-    ("source", "mode"),
-    [("in", "error"), ("other", "overwrite")],
-    ids=["same work", "other work"],
+    ("source", "mode"), [("in", "error"), ("other", "overwrite")], ids=["same work", "other work"]
 )
 def test_output_that_is_completed_while_a_job_waits_is_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch, source: str, mode: str

@@ -33,7 +33,6 @@ import random
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -271,32 +270,6 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Pla
 
     chosen = every_step if in_long_tier() else one_of_each_kind
     assert recording.faults(check, chosen(recording.steps)) == {}
-
-
-@on_disk_and_long_on_s3
-def test_job_that_fails_leaves_the_output_that_it_would_overwrite(place: Place) -> None:
-    """A wrong model name or a constructor that raises does not cost any rows."""
-    place.run(other_job(place, "old"))
-    before = files_of(place.directory / "old")
-    job = place.job("old", mode="overwrite")
-    job["spec"]["steps"].append(
-        {"name": "bad", "python": {"callable": f"{__name__}:FailInConstructor"}}
-    )
-    failed = place.run(job)
-    assert failed.report.reason == "ModelLoad"
-    assert "no such weights" in (failed.report.message or "")
-    assert files_of(place.directory / "old") == before
-    del job["spec"]["steps"][-1]
-    assert place.run(job).report.state == JobState.SUCCEEDED
-    assert list(OutputFaults(place.directory / "old").at_the_end()) == []
-
-
-class FailInConstructor:
-    def __init__(self) -> None:
-        raise OSError("no such weights")
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return batch
 
 
 def files_of(directory: Path) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit.code_hashes import write_code
+from batchinference.pipeline.commit.changes import write_code
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.decision import (
-    Action,
-    OutputState,
-    Request,
-    TableState,
-    decide,
-)
+from batchinference.pipeline.commit.decision import Action, OutputState, Request, TableState, decide
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.errors import BadOutput
@@ -52,10 +46,7 @@ CASES = {
     ),
     "foreign": (FOREIGN, ["no output of", Action.START, "no output of"]),
     "other": (OTHER, ["of another job"] * 2 + [Action.START]),
-    "other complete": (
-        replace(OTHER, complete=True),
-        ["of another job"] * 2 + [Action.REPLACE],
-    ),
+    "other complete": (replace(OTHER, complete=True), ["of another job"] * 2 + [Action.REPLACE]),
     "replaced by this job": (
         OutputState(LAYOUT, replaced_by=lease()),
         [Action.FINISH_REPLACEMENT] * 3,
@@ -240,7 +231,6 @@ def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [({}, DONE), ({"resume": False}, Action.REPLACE), ({"retry": True}, Action.RETRY_FAILED)],
-    ids=["run", "restart", "retry"],
 )
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
     """It has done its work, unless more is requested or the code has changed."""
@@ -255,7 +245,6 @@ def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected
         ("team/job (uid-2)", Action.REPLACE),
         ("job on laptop", Action.REPLACE),
     ],
-    ids=["the same resource", "another resource", "a file"],
 )
 def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> None:
     """A job file that is run again overwrites its output again."""
@@ -313,10 +302,7 @@ RESTARTED = {
     "unfinished": (replace(UNFINISHED, lease=OTHER_NAME), CONTINUE),
     "complete": (replace(COMPLETE, lease=OTHER_NAME), Action.REPLACE),
     "complete, added to by another": (replace(COMPLETE, added_by="other"), "has appended"),
-    "replaced by another job": (
-        OutputState(LAYOUT, replaced_by=OTHER.lease),
-        "was interrupted",
-    ),
+    "replaced by another job": (OutputState(LAYOUT, replaced_by=OTHER.lease), "was interrupted"),
     "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Action.START),
     "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),
     "table with rows, of another spec": (

@@ -100,29 +100,3 @@ def test_interrupted_job_is_completed(source: Path) -> None:
     write_lines(source, {"a.txt": ["one"]})
     assert completed(document).counts[0] == 0
     assert completed(document).counts[0] == 1
-
-
-def test_changed_input_of_a_complete_output_is_reported(source: Path) -> None:
-    document = night(source, write={"mode": "error"})
-    completed(document)
-    write_lines(source, {"a.txt": ["one"]})
-    assert "--restart" in str(completed(document).report.message)
-
-
-def test_user_is_told_which_files_are_ignored(source: Path) -> None:
-    from contextlib import nullcontext
-
-    from batchinference.pipeline.execution.stop_signals import StopSignal
-    from batchinference.pipeline.job import JobRun
-    from batchinference.plan import plan_for_machine
-    from batchinference.spec import parse
-    from support.jobs.without_ray import in_this_process
-
-    write_lines(source, {"a.heic": ["x"], "b.csv": ["x"], "_SUCCESS": []})
-    said: list[str] = []
-    job = parse(night(source))
-    plan = plan_for_machine(job.spec, gpus=0)
-    with in_this_process():
-        JobRun(job, lambda: nullcontext(plan), lambda _: None, StopSignal(), say=said.append).run()
-    (line,) = said
-    assert line.startswith("nightly: 2 files ignored: .csv 1, .heic 1")

@@ -14,10 +14,9 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.control import ExecutionControl
-from batchinference.pipeline.execution.dataset import DatasetExecution, WriteRows
+from batchinference.pipeline.execution.dataset import DatasetExecution
 from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.task_sizing import MIN_LARGE_TASKS
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input import files as input_files
 from batchinference.pipeline.input.files import open_input
@@ -76,10 +75,7 @@ LARGE = Sizing(64, 64, 1)
 
 
 def run_executor(
-    spec: BatchInferenceSpec,
-    rows: JobInput,
-    count: RowCount | None,
-    sizing: Sizing = LARGE,
+    spec: BatchInferenceSpec, rows: JobInput, count: RowCount | None, sizing: Sizing = LARGE
 ) -> None:
     """Run a job with this input and the stages of this machine, without an output."""
     prepared: Any = SimpleNamespace(
@@ -149,15 +145,6 @@ def test_files_of_a_table_are_put_there_by_tasks(
     assert len(table_rows(format_, tmp_path)) == 60
 
 
-def test_number_of_unmerged_files_is_limited(tmp_path: Path) -> None:
-    """With as many tasks as for merged files, the output of 401 rows would have 24 files."""
-    source = write_lines(tmp_path / "in", {"a.txt": [f"text {n}" for n in range(401)]})
-    write = {"format": "webdataset"}
-    run = run_job(job_document("job", source, tmp_path / "out", write=write))
-    assert run.counts == (401, 401, 0, 0)
-    assert len(list((tmp_path / "out").glob("*.tar"))) == MIN_LARGE_TASKS * 3  # Ray has 3 CPUs
-
-
 @pytest.mark.parametrize(
     ("parts", "divisible", "tasks"),
     [(20_000, True, 384), (20_000, False, 384), (100, False, 100), (40, False, 40)],
@@ -185,7 +172,6 @@ def test_input_is_divided_among_all_cpus(
 @pytest.mark.parametrize(
     ("rows", "rows_per_file", "tasks"),
     [(48_000, 1000, 12), (1_000_000, 10_000, 25), (47_000, 1000, None), (0, 1000, None)],
-    ids=["enough for all CPUs", "fewer tasks", "too few", "unknown"],
 )
 def test_tasks_commit_if_each_fills_most_of_its_files(
     monkeypatch: pytest.MonkeyPatch, rows: int, rows_per_file: int, tasks: int | None
@@ -227,14 +213,10 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     read = {"format": "parquet", "paths": ["s3://in/"]}
     plan = plan_for_cluster(spec_of(read=read, steps=[decode, step, AFTER]))
     errors = ErrorHandling(tolerant=False, input=Location("/in"))
-    rows = WriteRows(MagicMock(), 1, CommitRules(1))
-    DatasetExecution(plan, [lambda: iter(())], 1, True, errors, rows, ExecutionControl()).run()
+    commits = MagicMock(), CommitRules(1)
+    DatasetExecution(plan, [lambda: iter(())], 1, True, errors, *commits, ExecutionControl()).run()
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
-    assert places == {
-        "ReadRows": on_cpus,
-        "MapBatches(see)": on_device,
-        "Write": on_cpus,
-    }
+    assert places == {"ReadRows": on_cpus, "MapBatches(see)": on_device, "Write": on_cpus}
     assert DataContext.get_current().execution_options.label_selector == on_cpus
 
 
@@ -286,18 +268,6 @@ def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(
     operators = planned(monkeypatch, spec)
     assert list(operators) == ["ReadRows", "MapBatches(filter)", "MapBatches(class)"]
     assert isinstance(operators["MapBatches(class)"].compute, ActorPoolStrategy)
-
-
-def test_each_process_constructs_a_class_once(tmp_path: Path) -> None:
-    (tmp_path / "made").mkdir()
-    arguments = {"directory": str(tmp_path / "made")}
-    step = {
-        "name": "made",
-        "python": {"callable": "own_code:Recorded", "constructorArgs": arguments},
-    }
-    assert run_job(_job(tmp_path, 20, [step], {})).counts == (60, 60, 0, 0)
-    processes = [path.name.split("-")[0] for path in (tmp_path / "made").iterdir()]
-    assert len(processes) == len(set(processes))
 
 
 def _job(directory: Path, files: int, steps: list[Document], write: Document) -> Document:

@@ -56,7 +56,6 @@ FAILURE = ModelLoad("no weights")
         caused(FAILURE, KeyError("what led to it")),
         in_a_task(caused(RuntimeError("in the worker"), FAILURE)),  # type: ignore[arg-type]
     ],
-    ids=["itself", "cause", "task", "task as its cause", "both", "has a cause", "deep in a task"],
 )
 def test_failure_is_found_in_any_chain(error: BaseException) -> None:
     found = root_cause(error)
@@ -76,7 +75,6 @@ AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
         BadInput(f"spec.read.paths[0]: cannot be listed: {AWAY}"),
         in_a_task(JobFailure(f"s3://in/a cannot be read: {AWAY}")),
     ],
-    ids=["itself", "number", "task", "input", "failure in a task"],
 )
 def test_unreachable_storage_is_not_the_jobs_fault(error: BaseException) -> None:
     assert isinstance(root_cause(error), StorageUnavailable)
@@ -106,7 +104,6 @@ def test_error_of_a_row_is_not_the_cause_of_too_many(quoted: str) -> None:
             "RayActorError: The actor died because of an error in its creation task",
         ),
     ],
-    ids=["key", "lines", "silent", "cause", "task", "constructor"],
 )
 def test_other_errors_become_failures_of_the_application(
     error: BaseException, message: str
@@ -130,7 +127,6 @@ NO_STEP = "a process that reads, runs steps or writes died repeatedly"
         (in_a_task(ObjectLostError("ff" * 28, None, "")), "ObjectLostError"),
         (OwnerDiedError("ff" * 28, None, ""), "OwnerDiedError"),
     ],
-    ids=["actor of a node", "node", "object", "owner"],
 )  # fmt: skip
 def test_lost_node_is_not_a_step_error(error: BaseException, name: str) -> None:
     found = root_cause(error)
@@ -151,7 +147,6 @@ def test_lost_node_is_not_a_step_error(error: BaseException, name: str) -> None:
         (OutOfMemoryError("Task was killed due to the node running low on memory"), "OutOfMemory",
          "memory ran out in a process that reads, runs steps or writes: give it more memory"),
     ],
-    ids=["task", "within a task", "actor", "unavailable", "memory"],
 )  # fmt: skip
 def test_dead_process_is_not_a_step_error(error: BaseException, reason: str, message: str) -> None:
     """Its message is short, and names the step if Ray names it."""

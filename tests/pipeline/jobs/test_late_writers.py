@@ -13,13 +13,7 @@ from itertools import product
 import pytest
 
 from batchinference.spec.report import JobState
-from support.jobs.crash_points import (
-    JobProcess,
-    Place,
-    faults,
-    on_disk,
-    on_disk_and_long_on_s3,
-)
+from support.jobs.crash_points import JobProcess, Place, faults, on_disk, on_disk_and_long_on_s3
 from support.outputs.checks import OutputFaults
 from support.tiers import in_long_tier
 

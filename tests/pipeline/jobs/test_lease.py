@@ -33,7 +33,6 @@ from support.outputs.builders import begin_attempt, layout_of
         ("", "reviews on laptop", True),
         ("elsewhere-1-0", "team/reviews (uid)", False),
     ],
-    ids=["on this machine", "elsewhere", "unknown", "of the same resource"],
 )
 def test_dead_run_of_the_same_job_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, job: str, waits: bool

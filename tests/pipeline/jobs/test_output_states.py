@@ -13,13 +13,7 @@ import pytest
 
 from batchinference.pipeline.commit.attempt import Attempt, start_of
 from batchinference.pipeline.commit.claim import Claim
-from batchinference.pipeline.commit.decision import (
-    Action,
-    Request,
-    TableState,
-    decide,
-    load_state,
-)
+from batchinference.pipeline.commit.decision import Action, Request, TableState, decide, load_state
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.snapshot import Snapshot

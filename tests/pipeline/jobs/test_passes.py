@@ -37,10 +37,6 @@ def end_of(entries: int) -> Any:
         (1, [], [FAULT], True),
         (1, [], [], False),
     ],
-    ids=[
-        *("rows were committed", "and a task was lost", "a death is known"),
-        *("a node is left out", "nothing happened"),
-    ],
 )
 def test_another_pass_follows(
     entries: int, deaths: list[Any], losses: list[JobFailure], *, excluded: bool

@@ -196,10 +196,7 @@ def test_unreachable_address_is_reported(messages: Messages) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        with (
-            messages.raises(JobFailure),
-            cluster.remote_ray(address, None, quiet=False),
-        ):
+        with messages.raises(JobFailure), cluster.remote_ray(address, None, quiet=False):
             pass
 
 

@@ -115,23 +115,6 @@ def test_resume_gives_the_result_of_an_uninterrupted_run(tmp_path: Path) -> None
     assert max(found[0][2].values()) == 1
 
 
-def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
-    """Even though they would no longer fail."""
-    fails = {"callable": "own_code:fails_until", "method": "map"}
-    fails["callArgs"] = {"file": str(tmp_path / "repaired")}  # type: ignore[assignment]
-    lines = {name: [*lines[:-1], f"{lines[-1]} bad"] for name, lines in LINES.items()}
-    write_lines(tmp_path / "in", lines)
-    job = failing_job(tmp_path, list(lines.values()), at="3-7", errors={"maxRows": FILES},
-                 steps=[{"name": "fails", "python": fails}])  # fmt: skip
-    failed = job.run_until_failure().counts[2]
-    missing = job.missing()
-    assert failed > 0
-    run, seen = job.resume()
-    assert run.counts == (len(TEXTS), len(TEXTS) - failed, failed, 0)
-    assert sorted(seen) == sorted(missing)
-    assert len(errors_of(job.output)) == failed
-
-
 def test_rows_of_a_removed_file_are_processed_in_another_pass(tmp_path: Path) -> None:
     """A data file of the output is removed while the resumed job runs."""
     job = of_text(tmp_path)

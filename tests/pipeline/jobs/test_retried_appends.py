@@ -58,9 +58,7 @@ def two_nights(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_row_that_fails_again_does_not_block_later_appends(
-    two_nights: Path,
-) -> None:
+def test_row_that_fails_again_does_not_block_later_appends(two_nights: Path) -> None:
     (two_nights / "repaired").touch()
     assert counts(run_without_ray(night(two_nights, retry=True))) == (4, 3, 1), "of both together"
     assert texts(two_nights) == ["a 1", "b 1", "b bad"]
@@ -95,9 +93,7 @@ def test_retry_without_failures_only_appends(tmp_path: Path, mode: str, messages
         assert (report.steps, report.progress and report.progress.rows_per_second) == ({}, None)
 
 
-def test_interrupted_retry_with_new_files_reads_each_append_once(
-    two_nights: Path,
-) -> None:
+def test_interrupted_retry_with_new_files_reads_each_append_once(two_nights: Path) -> None:
     (two_nights / "repaired").touch()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Committer, "put", away)
@@ -108,9 +104,7 @@ def test_interrupted_retry_with_new_files_reads_each_append_once(
     assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c bad"]
 
 
-def test_restarted_output_reads_no_files_of_other_appends(
-    two_nights: Path,
-) -> None:
+def test_restarted_output_reads_no_files_of_other_appends(two_nights: Path) -> None:
     given = night(two_nights, retry=True)
     given["spec"]["errors"]["maxRows"] = 0
     assert run_without_ray(given).state == JobState.FAILED, "which leaves the first run unfinished"

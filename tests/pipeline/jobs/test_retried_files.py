@@ -52,10 +52,7 @@ def job(format_: str, directory: Path) -> Document:
     return job_document("files", directory / "in", directory / "out", read=read, errors=errors)
 
 
-@pytest.mark.parametrize(
-    ("format_", "sound"),
-    [*((name, 0.0) for name in FORMATS), ("json", 0.7)],
-)
+@pytest.mark.parametrize(("format_", "sound"), [*((name, 0.0) for name in FORMATS), ("json", 0.7)])
 def test_retry_reads_all_rows_of_an_unreadable_file(
     tmp_path: Path, format_: str, sound: float
 ) -> None:

@@ -27,7 +27,12 @@ from batchinference.pipeline.output.file_rewrites import (
     fit_in_driver,
     rewrites,
 )
-from batchinference.pipeline.output.writers import parquet, rewriting_writer_for, writer_for
+from batchinference.pipeline.output.writers import (
+    RewritingWriter,
+    parquet,
+    rewriting_writer_for,
+    writer_for,
+)
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
@@ -81,6 +86,19 @@ def test_driver_reads_only_small_files(
     assert not fit_in_driver([task, task])
 
 
+def rewritten(
+    attempt: Attempt, end: Snapshot, writer: RewritingWriter = PARQUET, first: int | None = 0
+) -> list[ManifestEntry]:
+    """Rewrite the files of a snapshot, and return its new entries. The files of the entries from
+    `first` on may be merged; none of them if it is None."""
+    small = [] if first is None else end.entries[first:]
+    mergeable = {file.name for entry in small for file in entry.data}
+    tasks, others = rewrites(attempt, end.entries, writer, mergeable)
+    entries = [*others, *(entry for task in tasks for entry in task())]
+    assert rewrites(attempt, entries, writer) == ([], entries)
+    return entries
+
+
 def table(*values: object, name: str = "n") -> pa.Table:
     return pa.table({name: pa.array(values)})
 
@@ -99,9 +117,7 @@ class TestMerging:
         for task, batch in enumerate(batches, first):
             commit_rows(attempt, batch, task)
         end = close_attempt(attempt)
-        mergeable = {file.name for entry in end.entries[earlier:] for file in entry.data}
-        tasks, others = rewrites(attempt, end.entries, PARQUET, mergeable)
-        entries = [*others, *(entry for task in tasks for entry in task())]
+        entries = rewritten(attempt, end, first=earlier)
         attempt.put_unified(end.only(entries))
         attempt.remove_orphans(entries)
         assert attempt.load_committed().counts == end.counts
@@ -209,7 +225,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize(("tables", "expected"), COLUMNS.values(), ids=COLUMNS)
-@pytest.mark.parametrize("merges", [False, True], ids=["each file", "merged"])
+@pytest.mark.parametrize("merges", [False, True])
 def test_all_files_have_the_same_columns(
     tmp_path: Path, tables: list[pa.Table], expected: pa.DataType, merges: bool
 ) -> None:
@@ -217,10 +233,7 @@ def test_all_files_have_the_same_columns(
     attempt = begin_attempt(layout_of(tmp_path / "out"), source)
     for row, each in enumerate(tables):
         commit_rows(attempt, good(0, row, each), task=row)
-    end = close_attempt(attempt)
-    mergeable = {file.name for entry in end.entries for file in entry.data} if merges else set()
-    tasks, others = rewrites(attempt, end.entries, PARQUET, mergeable)
-    entries = [*others, *(entry for task in tasks for entry in task())]
+    entries = rewritten(attempt, close_attempt(attempt), first=0 if merges else None)
     files = [Path(attempt.layout.output.path, one.name) for entry in entries for one in entry.data]
     assert len(files) == (1 if merges else len(tables))
     for entry, file in zip(entries, files, strict=True):
@@ -233,10 +246,7 @@ def test_all_files_have_the_same_columns(
 
 
 TEXTS = {
-    "csv": (
-        '"a","b","c"\n1,"x,\n""y""",\n,"",\n',
-        '"a","b","c"\n2.5,,"[1.5]"\n,,\n',
-    ),
+    "csv": ('"a","b","c"\n1,"x,\n""y""",\n,"",\n', '"a","b","c"\n2.5,,"[1.5]"\n,,\n'),
     "json": (
         '{"a": 1, "b": "x,\\n\\"y\\"", "c": null}\n{"a": null, "b": "", "c": null}\n',
         '{"a": 2.5, "b": null, "c": [1.5]}\n{"a": null, "b": null, "c": null}\n',
@@ -244,7 +254,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("merges", [False, True], ids=["each file", "merged"])
+@pytest.mark.parametrize("merges", [False, True])
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize("name", TEXTS)
 def test_all_text_files_have_the_same_columns_in_one_order(
@@ -256,25 +266,15 @@ def test_all_text_files_have_the_same_columns_in_one_order(
     other = pa.table({"c": [[1.5], None], "a": [2.5, None]})
     committer.put(good(0, 2, other), 0)
     committer.put(good(0, 0, pa.table({"a": [1, None], "b": ['x,\n"y"', ""]})), 1)
-    end, form = close_attempt(attempt), rewriting_writer_for(write)
-    mergeable = {file.name for entry in end.entries for file in entry.data} if merges else set()
-    tasks, others = rewrites(attempt, end.entries, form, mergeable)
-    entries = [*others, *(entry for task in tasks for entry in task())]
-    assert rewrites(attempt, entries, form) == ([], entries)
+    form, first_merged = rewriting_writer_for(write), 0 if merges else None
+    assert form is not None
+    entries = rewritten(attempt, close_attempt(attempt), form, first_merged)
     entries.sort(key=lambda entry: entry.row_ranges)
     files = [(attempt.layout.data / one.name).read() for entry in entries for one in entry.data]
     texts = [(gzip.decompress(file) if compression == "gzip" else file).decode() for file in files]
     first, second = TEXTS[name]
     whole = first + (second.split("\n", 1)[1] if name == "csv" else second)
     assert texts == ([whole] if merges else [first, second])
-
-
-def test_files_with_the_same_columns_are_not_rewritten(tmp_path: Path) -> None:
-    attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
-    for row in range(3):
-        commit_rows(attempt, good(0, row, [row]), task=row)
-    entries = close_attempt(attempt).entries
-    assert rewrites(attempt, entries, PARQUET) == ([], entries)
 
 
 def take_over(attempt: Attempt, end: Snapshot) -> None:
@@ -285,7 +285,7 @@ def finish(attempt: Attempt, end: Snapshot) -> None:
     attempt.put_unified(end)
 
 
-@pytest.mark.parametrize("happens", [take_over, finish], ids=["a takeover", "its twin's end"])
+@pytest.mark.parametrize("happens", [take_over, finish])
 @pytest.mark.parametrize("moment", ["before the write", "after it"])
 def test_late_rewrite_leaves_no_file(
     attempt: Attempt,

@@ -14,13 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest import (
-    Manifest,
-    ManifestEntry,
-    Range,
-    Share,
-    ranges_of,
-)
+from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, Range, Share, ranges_of
 from batchinference.pipeline.commit.row_coverage import (
     SHOWN,
     RowSet,
@@ -89,9 +83,7 @@ def test_only_committed_entries_count_and_only_once(given_: list[ManifestEntry])
 
 
 @given(entries())
-def test_whole_rows_count_unless_an_earlier_piece_contains_one(
-    given_: list[ManifestEntry],
-) -> None:
+def test_whole_rows_count_unless_an_earlier_piece_contains_one(given_: list[ManifestEntry]) -> None:
     counting = resolve_overlaps(given_)
     held: set[Row] = set()
     for one in given_:

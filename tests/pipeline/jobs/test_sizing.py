@@ -116,7 +116,6 @@ def test_task_reads_no_more_than_its_share(files: int, size: int) -> None:
         (1, 1 << 30, 10**7, Sizing(1, 64, FILE_ROWS)),
         (20_000, 1 << 30, 10**9, Sizing(MAX_TASKS, MAX_TASKS, 781)),
     ],
-    ids=["empty", "tiny", "one file", "three files", "many files", "one large file", "very much"],
 )
 def test_input_is_cut_into_tasks_and_files(
     files: int, size: int, rows: int, expected: Sizing
@@ -145,10 +144,6 @@ def test_number_of_small_unmerged_files_is_limited(rows: int, expected: int) -> 
         (96, None, 20_000, True, False, 200),
         (96, None, 20_000, False, False, 200),
         (10_000, None, 10**9, False, True, MAX_TASKS),
-    ],
-    ids=[
-        *("few CPUs", "many CPUs", "files", "few files", "few rows", "texts", "texts, few CPUs"),
-        *("other formats", "partitions", "very many CPUs"),
     ],
 )
 def test_tasks_follow_the_cpus_if_each_has_enough_rows(
@@ -198,10 +193,7 @@ def test_parquet_is_cut_within_files(files: int, size: int, rows: int, tasks: in
     ("read", "expected"),
     [
         (ReadVideo(format="video", paths=["in"]), 720 * 1280 * 3),
-        (
-            ReadVideo(format="video", paths=["in"], options=VideoOptions(size=[8, 9])),
-            8 * 9 * 3,
-        ),
+        (ReadVideo(format="video", paths=["in"], options=VideoOptions(size=[8, 9])), 8 * 9 * 3),
         (
             ReadManifest(
                 format="manifest",
@@ -215,7 +207,6 @@ def test_parquet_is_cut_within_files(files: int, size: int, rows: int, tasks: in
         (ReadWebdataset(format="webdataset", paths=["in"]), 10 * 500),
         (TEXT, 4 * 500),
     ],
-    ids=["video", "small video", "pictures of a manifest", "manifest", "audio", "tar", "text"],
 )
 def test_estimated_bytes_of_a_row(read: Read, expected: int) -> None:
     assert read.row_bytes(100_000, 200) == expected

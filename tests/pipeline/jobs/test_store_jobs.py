@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit import attempt
-from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.jobs.crash_points import JobProcess, local_place
+from support.jobs.delayed_drivers import Check, delay_driver
 from support.jobs.vector_jobs import COMPUTED, STORES, VectorJob
 from support.outputs.verify_command import verified
 from support.servers.stores import Answer, Call, stored_in
@@ -94,26 +93,6 @@ def killed_at(
     return code
 
 
-Check = Callable[[], None]
-
-
-def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Callable[[], None], after: int) -> None:
-    """Delay the next driver right after a check of its lease."""
-
-    def fence(mark: str, series: str, check: Check, follows: bool) -> Fence:
-        monkeypatch.setattr(attempt, "Fence", Fence)
-        checks = iter(range(100))
-
-        def held_check() -> None:
-            check()
-            if next(checks) == after:
-                held()
-
-        return Fence(mark, series, held_check)
-
-    monkeypatch.setattr(attempt, "Fence", fence)
-
-
 @pytest.mark.parametrize("after", [0, 1], ids=["before a row is put", "before a batch is put"])
 def test_delayed_driver_does_not_replace_newer_rows(
     vectors: VectorJob, after: int, monkeypatch: pytest.MonkeyPatch
@@ -121,7 +100,8 @@ def test_delayed_driver_does_not_replace_newer_rows(
     """Another job puts other vectors under the same keys while a driver is delayed."""
     newer = {"a": [0.0, 1.0], "b": [1.0, 0.0], "c": [0.8, 0.6]}
 
-    def other() -> None:
+    def other(check: Check) -> None:
+        check()
         lines = [f"{name}={x},{y}" for name, (x, y) in newer.items()]
         other = VectorJob(vectors.format, vectors.place / "other", vectors.store)
         other.lines("a", *lines)
@@ -136,7 +116,8 @@ def test_delayed_driver_does_not_replace_newer_rows(
 def test_driver_whose_output_was_taken_over_fails(
     vectors: VectorJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other() -> None:
+    def other(check: Check) -> None:
+        check()
         assert vectors.run().state == JobState.SUCCEEDED
 
     delay_driver(monkeypatch, other, after=1)

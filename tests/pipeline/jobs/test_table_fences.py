@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit import attempt
-from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
+from support.jobs.delayed_drivers import Check, delay_driver, kill_after_commit
 from support.jobs.on_ray import write_lines
 from support.jobs.text_table import TextTable
 from support.jobs.without_ray import run_without_ray
@@ -25,26 +20,6 @@ FORMATS = ["delta", "iceberg", "sql", *MERGES, "lance"]
 @pytest.fixture
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> TextTable:
     return TextTable(request.param, tmp_path)
-
-
-Check = Callable[[], None]
-Held = Callable[[Check], None]
-"""Replaces the last check of a driver. It receives the real check as its argument."""
-
-
-def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
-    """Delay the next driver at its last check, right before it writes to the table."""
-
-    def fence(mark: str, series: str, check: Check, follows: bool) -> Fence:
-        monkeypatch.setattr(attempt, "Fence", Fence)
-        checks = chain([lambda: held(check)], repeat(check))
-
-        def next_check() -> None:
-            next(checks)()
-
-        return Fence(mark, series, next_check, follows)
-
-    monkeypatch.setattr(attempt, "Fence", fence)
 
 
 def delay_driver_until_another_is_killed(monkeypatch: pytest.MonkeyPatch, table: TextTable) -> None:
@@ -66,15 +41,8 @@ def delay_driver_until_another_is_killed(monkeypatch: pytest.MonkeyPatch, table:
 def test_driver_killed_after_its_commit_leaves_proof(
     table: TextTable, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Attempt.register
-
-    def die(self: Attempt, *arguments: Any) -> None:
-        real(self, *arguments)
-        raise OSError("killed")
-
-    with monkeypatch.context() as dying:
-        dying.setattr(Attempt, "register", die)
-        assert table.run(mode).state == JobState.FAILED
+    kill_after_commit(monkeypatch)
+    assert table.run(mode).state == JobState.FAILED
     report = table.run(mode)
     assert (report.state, table.texts()) == (JobState.SUCCEEDED, ["a1", "a3"])
     assert report.counts is not None

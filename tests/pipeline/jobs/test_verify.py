@@ -1,8 +1,11 @@
-"""Correct outputs are proven: all input and output formats, finished, appended or unfinished."""
+"""Correct outputs are proven: all input and output formats, finished, appended or unfinished. No
+endpoint of an untrusted output is reached, and the memory does not grow with the rows."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,10 @@ from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.inputs.formats import CASES
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.builders import FILTERED, all_good, every_tenth, make_output
+from support.outputs.builders import every_tenth, make_output
 from support.outputs.tables import write_fields
 from support.outputs.verify_command import invoke, verified
+from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 FILES, LINES = 4, 50
 WRITES: dict[str, Document] = {
@@ -63,7 +67,7 @@ def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Do
         assert (made["written"], made["failed"], made["filtered"]) == (160, 20, 20)
 
 
-@pytest.mark.parametrize("chunk", [1 << 20, 7], ids=["at once", "in small chunks"])
+@pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_values_of_several_lines_are_one_row_of_csv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
@@ -88,8 +92,8 @@ def test_rows_of_each_input_format_are_counted(case: Any, tmp_path: Path) -> Non
     assert done.job["inputFilesCounted"] == done.job["inputFiles"]
 
 
-@pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
-@pytest.mark.parametrize("kept", [0.9, 0.5, 0.001], ids=["most of it", "half of it", "no header"])
+@pytest.mark.parametrize("options", [[], ["--quick"]])
+@pytest.mark.parametrize("kept", [0.9, 0.5, 0.001])
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
 def test_damaged_input_has_the_rows_that_the_job_reads(
     tmp_path: Path, name: str, kept: float, options: list[str]
@@ -118,18 +122,6 @@ def test_limited_input_counts_up_to_its_limit(format_: str, tmp_path: Path) -> N
     make_output(job_document("limit", tmp_path / "in", tmp_path / "out", read=read))
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows) - 1)
-
-
-@pytest.mark.parametrize("format_", TABLES)
-def test_empty_table_is_proven(texts: Path, tmp_path: Path, format_: str) -> None:
-    def none(numbers: np.ndarray) -> np.ndarray:
-        return np.full(len(numbers), FILTERED)
-
-    write = write_fields(format_, tmp_path)
-    for mode, row_outcomes in (("error", none), ("overwrite", all_good), ("overwrite", none)):
-        make_output(job(texts, tmp_path / "out", write={**write, "mode": mode}), row_outcomes)
-        done = verified(tmp_path / "out", "--trust-output")
-        assert (done.exit_code, done.result, done.found) == (0, "proven", {})
 
 
 @pytest.mark.parametrize("format_", TABLES)
@@ -230,3 +222,79 @@ def test_printed_text_says_what_is_proven(texts: Path, tmp_path: Path) -> None:
     assert [name for name, _ in shown[:5]] == ["output", "result", "rows", "input", "committed"]
     assert shown[2][1] == "200 = 160 written + 20 failed + 20 filtered"
     assert shown[3][1] == "200 rows in 4 files, 4 counted again"
+
+
+def test_endpoint_of_an_output_is_not_reached_unless_trusted(
+    s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.put(bucket, {"in/a.txt": b"text\n" * 50})
+    storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
+    source, output = f"s3://{bucket}/in", tmp_path / "out"
+    make_output(job_document("down", source, output, read={"storage": storage}))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    refused = invoke(output)
+    assert refused.exit_code == 2
+    assert f"'{output}' names the endpoint {s3.endpoint} for its input" in refused.stderr
+    assert invoke(output, "--trust-output").exit_code == 0
+    stored = output / "_batchinference/spec.json"
+    spec = json.loads(stored.read_text())
+    spec["read"]["storage"]["anonymous"] = True  # the server must not be reached either
+    stored.write_text(json.dumps(spec))
+    refused = invoke(output)
+    assert (refused.exit_code, "names the endpoint" in refused.stderr) == (2, True)
+
+
+def test_no_secret_is_printed(s3: S3Server, bucket: str) -> None:
+    s3.put(bucket, {f"in/{n}.txt": b"text\n" * 50 for n in range(4)})
+    given = job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", errors=TOLERANT)
+    make_output(given, every_tenth, complete=False)
+    for output in (f"s3://{bucket}/out", f"s3://{bucket}/nowhere", "s3://no-such-bucket/out"):
+        done = invoke(output)
+        assert done.exit_code == (3 if output.endswith("out") and bucket in output else 2)
+        assert not {ACCESS_KEY, SECRET_KEY} & set((done.stdout + done.stderr).split())
+        assert SECRET_KEY not in done.output + done.stderr
+
+
+LINE = "a" * 1000 + "\n"
+FEW, MANY = 4_000, 40_000
+MORE_MEMORY = 16 << 20
+"""The limit, in bytes, on the extra memory of the larger run, which reads 72 MB more."""
+VERIFY = """
+import re, sys
+from pathlib import Path
+from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.verify import file_check, row_check
+from batchinference.pipeline.verify import verify as verification
+from batchinference.pipeline.verify.verify import verify
+
+# so that the smaller run fills its buffers
+records.CHUNK_BYTES = file_check.CHUNK_BYTES = 1 << 18
+verification.THREADS = row_check.THREADS = 2
+proof = verify(Location(sys.argv[1]))
+# ru_maxrss would count what the parent had
+(peak,) = re.findall(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())
+print(proof.result, int(peak) * 1024)
+"""
+
+
+def peak_memory(directory: Path, rows: int, write: Document) -> int:
+    """Return the peak memory of a verification of this many rows, in bytes."""
+    (directory / f"{rows}.txt").write_text(LINE * rows)
+    out = directory / f"out-{rows}"
+    make_output(job_document("many", directory / f"{rows}.txt", out, write=write), tasks=1)
+    done = subprocess.run([sys.executable, "-c", VERIFY, str(out)],
+                          capture_output=True, text=True, check=True, timeout=120)  # fmt: skip
+    result, peak = done.stdout.split()
+    assert result == "proven"
+    return int(peak)
+
+
+@pytest.mark.long("memory")
+@pytest.mark.parametrize(
+    "write",
+    [{"format": "json"}, {"format": "csv", "compression": "gzip"}],
+)
+def test_memory_does_not_grow_with_rows(tmp_path: Path, write: Document) -> None:
+    few, many = (peak_memory(tmp_path, rows, write) for rows in (FEW, MANY))
+    assert many < few + MORE_MEMORY

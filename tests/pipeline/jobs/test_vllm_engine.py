@@ -5,8 +5,6 @@ docs/contributing/testing.md describes this environment.
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import os
 import re
@@ -28,6 +26,7 @@ from PIL import Image
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
+from support.inputs.media_files import data_uri
 from support.jobs.command import Command, wait_until
 from support.jobs.held import committed_rows
 from support.jobs.on_ray import job_document, write_lines
@@ -106,9 +105,7 @@ def check_with_openai(responses: dict[str, Any]) -> None:
 
 
 def square(color: str) -> str:
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 40), color).save(buffer, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return data_uri(Image.new("RGB", (40, 40), color))
 
 
 def answers(rows: list[Any]) -> list[Any]:
@@ -139,36 +136,10 @@ class TestTexts:
         messages.check(empty)
         messages.check(long)
 
-    def test_long_prompt_is_cut(self, engine: EngineProcess, models: Path) -> None:
-        spec = model(models, tooLong="truncate")
-        long, short = answers(engine.rows(spec, text=["x" * 300, "x"]))
-        assert len(long) >= len(short)
-
     def test_conversations_of_rows(self, engine: EngineProcess, models: Path) -> None:
         turns = [{"role": "user", "content": "hello"}]
         found = answers(engine.rows(model(models), text=[json.dumps(turns), "hello", "[]"]))
         assert found[0] == found[1] != found[2]
-
-    @pytest.mark.parametrize(
-        ("constraint", "pattern"),
-        [
-            ({"choice": ["yes", "no", "maybe"]}, "yes|no|maybe"),
-            ({"regex": "[0-9]{3}"}, "[0-9]{3}"),
-            ({"json": OBJECT}, r"\s*\{\s*\"ok\"\s*:\s*(true|false)\s*\}\s*"),
-        ],
-        ids=["choice", "regex", "json"],
-    )
-    def test_structured_output(
-        self, engine: EngineProcess, models: Path, constraint: Document, pattern: str
-    ) -> None:
-        sampling = {
-            "max_tokens": 200,
-            "temperature": 1,
-            "seed": 3,
-            "structured_outputs": constraint,
-        }
-        for answer in answers(engine.rows(model(models, sampling=sampling), text=[*"abcd"])):
-            assert re.fullmatch(pattern, answer)
 
     def test_schema(self, engine: EngineProcess, models: Path, messages: Messages) -> None:
         label = {"name": "label", "type": "string", "enum": ["good", "bad"]}
@@ -204,22 +175,6 @@ class TestTexts:
         assert all("no answer within 1s" in error for error in late)
         (after,) = engine.rows(model(models), text=["a"])
         assert after["answer"], "the engine is free again"
-
-    def test_answers_are_asked_for_again(self, engine: EngineProcess, models: Path) -> None:
-        fields = {"sampling": {"max_tokens": 30, "temperature": 1}}
-        fields |= {"schema": {"jsonSchema": {"type": "integer"}}}  # of any number of digits
-        once, again = (
-            sum("error" in row for row in engine.rows(spec, text=["a"] * 40))
-            for spec in (model(models, **fields), model(models, repair=5, **fields))
-        )
-        assert again < once
-
-    def test_several_texts(self, engine: EngineProcess, models: Path) -> None:
-        sampling = {"max_tokens": 8, "temperature": 1, "seed": 7, "n": 3}
-        spec = model(models, sampling=sampling)
-        first, second = (answers(engine.rows(spec, text=["ab", "cd"])) for _ in range(2))
-        assert first == second
-        assert [len(set(texts)) for texts in first] == [3, 3]
 
     def test_details(self, engine: EngineProcess, models: Path) -> None:
         sampling = {"max_tokens": 4, "temperature": 0, "ignore_eos": True, "logprobs": 2}

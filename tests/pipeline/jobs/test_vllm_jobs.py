@@ -9,9 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
 from batchinference.spec.report import JobState
-from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm_step
 from support.jobs.examples import job_of, prepared, run_example_on_ray
@@ -74,15 +72,6 @@ def test_rows_keep_their_columns_and_failed_rows_their_errors(tmp_path: Path, mo
 
 
 @pytest.mark.long("vllm")
-def test_engine_that_does_not_load_fails_the_job(
-    tmp_path: Path, model: str, messages: Messages
-) -> None:
-    found = run(tmp_path, vllm_step(source=model, engine={"gpu_memory_utilization": 2}))
-    assert (found.report.state, found.report.reason) == (JobState.FAILED, "ModelLoad")
-    messages.check(found.report.message or "")
-
-
-@pytest.mark.long("vllm")
 def test_engine_that_dies_is_replaced(tmp_path: Path, model: str) -> None:
     texts = [*TEXTS, "lost once"]
     found = run(tmp_path, vllm_step(source=model, chat=False), texts=texts)
@@ -96,38 +85,6 @@ def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, mo
     found = run(tmp_path, vllm_step(source=model, adapter="style", loraPath="/nowhere", **fields))
     assert (found.report.reason, found.report.attempt) == ("ModelLoad", None)
     assert "'/nowhere' not found" in (found.report.message or "")
-
-
-@pytest.mark.long("vllm")
-def test_images_and_adapters_of_rows(tmp_path: Path, model: str) -> None:
-    adapters = tmp_path / "adapters"
-    (adapters / "poem").mkdir(parents=True)
-    (adapters / "poem" / ADAPTER_FILE).write_text("{}")
-    ask = vllm_step(
-        source=model,
-        gpu=2,
-        inputs={"photo": "pixels", "style": "style"},
-        images=["photo"],
-        prompt="What?",
-        adapter="style",
-        loraPath=str(adapters),
-        parallelism={"tensor": 2},
-    )
-    steps = [
-        {"name": "make", "python": {"callable": "own_code:add_columns_of_many_types"}},
-        {"name": "choose", "python": {"callable": "own_code:with_styles"}},
-        ask,
-        {"name": "drop", "dropColumns": ["pixels"]},
-    ]
-    found = run(tmp_path, *steps, texts=["plain", "poem", "ode"], errors={"maxRows": 1})
-    assert found.report.state == JobState.SUCCEEDED, found.report.message
-    backwards = "user: What?\nassistant: "[::-1]
-    assert written(tmp_path) == {
-        "plain": f"{backwards} of [(2, 2)]",
-        "poem": f"{backwards} by {adapters}/poem of [(2, 2)]",
-    }
-    (error,) = errors_of(tmp_path / "out")
-    assert error["error"] == f"NoAdapter: there is no {adapters}/ode/{ADAPTER_FILE}"
 
 
 @pytest.mark.long("vllm")

@@ -7,11 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from batchinference.api.outputs import stored_jobs
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.output.tables.sql import SqlTable
+from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount, WarningName
+from batchinference.spec.write import WriteSql
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_numbers
 from support.jobs.without_ray import invoke_without_ray, run_task_again, run_without_ray
@@ -42,7 +47,7 @@ def quantities(warnings: list[WarningCount]) -> list[tuple[str, str | None, int,
     return [(each.name, each.step, each.count, each.amount) for each in warnings]
 
 
-@pytest.mark.parametrize("step", [CUT, POOL], ids=["one segment", "several"])
+@pytest.mark.parametrize("step", [CUT, POOL])
 def test_report_counts_rows_and_amounts_and_names_one_row(
     source: Path, step: dict[str, Any]
 ) -> None:
@@ -87,28 +92,12 @@ def test_chosen_warning_makes_its_rows_failed_rows(source: Path) -> None:
     assert sorted(row["n"] for row in rows_of(source.parent / "out")) == [1, 3, 5]
 
 
-def test_chosen_warning_of_another_kind_changes_nothing(source: Path) -> None:
-    report = run_without_ray(job(source, warnings=[{"name": "NonFinite", "action": "fail"}]))
-    assert report.counts is not None
-    assert report.counts.failed == 1
-
-
-@pytest.mark.parametrize("limit", [{"maxRows": 3}, {"maxPercent": 40}])
-def test_more_warnings_than_allowed_fail_the_job(source: Path, limit: dict[str, Any]) -> None:
-    report = run_without_ray(job(source, warnings=[{"name": "TextCut", **limit}]))
-    (field,) = limit
-    assert report.reason == "TooManyErrors"
-    assert f"errors.warnings[0].{field}" in str(report.message)
-    assert "TextCut" in str(report.message)
-
-
-@pytest.mark.parametrize("limit", [{"maxRows": 4}, {"maxPercent": 50}])
-def test_as_many_warnings_as_allowed_are_accepted(source: Path, limit: dict[str, Any]) -> None:
-    assert run_without_ray(job(source, warnings=[{"name": "TextCut", **limit}])).reason is None
-
-
-def test_verify_names_the_warnings_next_to_its_result(source: Path) -> None:
+def test_commands_name_the_warnings(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(json.dumps(job(source)))
+    assert "TextCut" in invoke_without_ray("preview", str(tmp_path / "job.yaml")).stdout
     run_without_ray(job(source))
+    status = invoke_without_ray("status", str(source.parent / "out"))
+    assert "TextCut (cut) 4 rows" in status.stdout
     shown = invoke_without_ray("verify", str(source.parent / "out"))
     (result,) = [line for line in shown.stdout.splitlines() if line.startswith("result")]
     assert "proven" in result
@@ -144,22 +133,76 @@ def test_output_without_a_report_keeps_its_warnings(source: Path) -> None:
     assert (after.name, after.count) == ("TextCut", 4)
 
 
-def test_status_shows_the_warnings_of_an_output(source: Path) -> None:
-    run_without_ray(job(source))
-    shown = invoke_without_ray("status", str(source.parent / "out"))
-    assert "TextCut (cut) 4 rows" in shown.stdout
-
-
-def test_preview_shows_the_warnings_of_a_step(source: Path, tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(json.dumps(job(source)))
-    shown = invoke_without_ray("preview", str(path))
-    assert "TextCut" in shown.stdout
-
-
 def test_each_warning_says_what_happened_and_what_to_do() -> None:
     for name in WarningName:
         assert name.meaning
         assert name.fix
         assert not name.message.endswith(".")
         assert name.value.isidentifier()
+
+
+NAN, INF = float("nan"), float("inf")
+ROWS = pa.table(
+    {
+        "id": [0, 1, 2, 3, 4],
+        "score": [0.5, NAN, None, INF, 1.5],
+        "boxes": [[1.0, NAN], [2.0], None, [-INF, NAN], []],
+        "meta": [{"x": 1.0}, {"x": NAN}, None, {"x": 2.0}, {"x": None}],
+    }
+)
+OUTPUTS: list[tuple[dict[str, Any], int, int]] = [
+    ({"format": "json"}, 3, 6),
+    ({"format": "json", "columns": ["id", "score"]}, 2, 2),
+    ({"format": "json", "columns": ["id"]}, 0, 0),
+    ({"format": "json", "partitionBy": ["score"]}, 3, 4),
+    ({"format": "csv"}, 3, 4),
+    ({"format": "webdataset"}, 3, 6),
+    ({"format": "sql", "table": "t"}, 3, 5),
+    ({"format": "parquet"}, 0, 0),
+]
+"""Outputs, with the number of rows and of values that are written as null."""
+
+
+def run(directory: Path, write: dict[str, Any], **errors: Any) -> Report:
+    source = directory / "in.parquet"
+    pq.write_table(ROWS, source)
+    place = {"path": str(directory / "out")}
+    if write["format"] == "sql":
+        place["url"] = f"sqlite:///{directory / 'out.db'}"
+    job = document(
+        "nulled",
+        read={"format": "parquet", "paths": [str(source)]},
+        steps=[],
+        write={**write, **place},
+        errors=errors,
+    )
+    return run_without_ray(job)
+
+
+@pytest.mark.parametrize(("write", "rows", "values"), OUTPUTS, ids=str)
+def test_each_value_that_becomes_null_is_counted(
+    tmp_path: Path, write: dict[str, Any], rows: int, values: int
+) -> None:
+    report = run(tmp_path, write)
+    assert report.counts is not None
+    assert (report.counts.written, report.counts.warned) == (5, rows)
+    warned = [(each.name, each.step, each.count, each.amount) for each in report.warnings]
+    assert warned == ([("WrittenAsNull", "write", rows, values)] if rows else [])
+
+
+def test_tasks_need_no_connection_to_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the driver connects: the variable with the URL may be set for the driver only."""
+    monkeypatch.delenv("DATABASE", raising=False)
+    fields = {"format": "sql", "urlEnv": "DATABASE", "table": "t", "path": "out"}
+    table = SqlTable(WriteSql.model_validate(fields))
+    assert table.nulled_rows(ROWS) == {0: 1, 1: 1, 3: 2}
+    monkeypatch.setenv("DATABASE", "nosuchdriver://host/db")
+    assert table.nulled_rows(ROWS) == {0: 1, 1: 1, 3: 2}
+
+
+def test_job_may_refuse_rows_with_such_values(tmp_path: Path) -> None:
+    policy = [{"name": "WrittenAsNull", "action": "fail"}]
+    report = run(tmp_path, {"format": "json"}, maxRows=3, warnings=policy)
+    assert report.counts is not None
+    assert (report.counts.written, report.counts.failed) == (2, 3)
+    assert report.warnings == []

@@ -1,4 +1,4 @@
-"""Outputs that several jobs write to, and outputs that a job leaves unchanged."""
+"""Outputs that several jobs write to, that a job leaves unchanged, or that it adds new files to."""
 
 from __future__ import annotations
 
@@ -65,14 +65,6 @@ def test_a_job_whose_rows_all_fail_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_append_keeps_files_of_others(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    assert succeeded(run_in_process(job(tmp_path, "only", "append")))
-    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-    assert len([file for file in data_files(tmp_path / "out") if file.suffix == ".parquet"]) == 1
-
-
 def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
     for name, mode in (("first", "error"), ("second", "append"), ("last", "overwrite")):
         assert succeeded(run_in_process(job(tmp_path, name, mode)))
@@ -82,9 +74,7 @@ def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
 
 
 def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
-    steps = [
-        {"name": "kind", "python": {"callable": "own_code:length"}},
-    ]
+    steps = [{"name": "kind", "python": {"callable": "own_code:length"}}]
     source = write_lines(tmp_path / "in", {"a.txt": ["a", "bb", "cc", "d"]})
     write = {"format": "parquet", "mode": "overwrite", "partitionBy": ["length"]}
     document = job_document("parts", source, tmp_path / "out", steps=steps, write=write)
@@ -114,3 +104,47 @@ def test_work_continues_where_it_was_begun_in_another_mode(
     run = run_in_process(job(tmp_path, "first", mode))
     assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first"]
+
+
+def night(directory: Path, name: str = "nightly", **write: str) -> Document:
+    write = {"format": "parquet", "mode": "append", **write}
+    return job_document(name, directory / "in", directory / "out", write=write)
+
+
+def add(directory: Path, *names: str) -> None:
+    write_lines(directory / "in", {f"{name}.txt": [f"{name} 1", f"{name} 2"] for name in names})
+
+
+def lines(*names: str) -> list[str]:
+    return sorted(f"{name} {number}" for name in names for number in (1, 2))
+
+
+def rows_read(run: Run) -> int:
+    assert run.report.state == JobState.SUCCEEDED, run.report.message
+    return run.counts[0]
+
+
+@pytest.mark.parametrize("first", ["error", "append"])
+def test_each_append_reads_new_files_only(tmp_path: Path, first: str) -> None:
+    add(tmp_path, "b", "d")
+    assert rows_read(run_in_process(night(tmp_path, mode=first))) == 4
+    for new in (["a", "c"], ["e"]):
+        add(tmp_path, *new)
+        for name in "abcde":  # files that were read are not opened again
+            known = tmp_path / "in" / f"{name}.txt"
+            if known.exists() and name not in new:
+                known.chmod(0o000)
+        assert rows_read(run_in_process(night(tmp_path, "another-name"))) == 2 * len(new)
+    assert texts(tmp_path) == lines(*"abcde")
+
+
+def test_changed_file_is_not_mixed_with_its_old_rows(tmp_path: Path) -> None:
+    add(tmp_path, "a")
+    run_in_process(night(tmp_path))
+    (tmp_path / "in" / "a.txt").write_text("something else\n")
+    add(tmp_path, "b")
+    run = run_in_process(night(tmp_path))
+    assert run.report.reason == "BadInput"
+    assert "a.txt' has changed" in str(run.report.message)
+    assert "write.mode to overwrite" in str(run.report.message)
+    assert texts(tmp_path) == lines("a")

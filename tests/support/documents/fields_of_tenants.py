@@ -128,7 +128,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     CHECKED_RUN: ("template.spec",),
     NO_OBJECT: ("template.metadata.labels{}", "template.metadata.annotations{}"),
 }
-"""Why fields below `spec` are in no row of the table of docs/security.md."""
+"""Why fields below `spec` are in no row of the table of docs/contributing/security-tests.md."""
 
 
 def fields_of_tenants() -> set[str]:

@@ -1,4 +1,5 @@
-"""Jobs of a tenant that violate the policy of the platform. docs/security.md lists them."""
+"""Jobs of a tenant that violate the policy of the platform, as listed in
+docs/contributing/security-tests.md."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class PolicyViolation:
 
     @property
     def rule(self) -> str:
-        """The rule that refuses it, as docs/security.md shows it."""
+        """The rule that refuses it, as docs/contributing/security-tests.md shows it."""
         if self.part:
             return f"`policy.{self.part}`"
         field = self.shown.partition(":")[0]

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import soundfile
 from PIL import Image
 
 from support.inputs.document_files import pdf_of
+from support.inputs.media_files import saved
 from support.outputs.rows import Row
 
 
@@ -95,9 +96,7 @@ def pictures(count: int) -> list[np.ndarray]:
 
 def png(pixels: np.ndarray) -> bytes:
     """Return the pixels as a PNG."""
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "PNG")
-    return content.getvalue()
+    return saved(Image.fromarray(pixels), "PNG")
 
 
 def write_images(directory: Path) -> list[Row]:
@@ -159,26 +158,30 @@ def write_video(directory: Path) -> list[Row]:
 def write_webdataset(directory: Path) -> list[Row]:
     rows = []
     for shard in range(2):
-        with tarfile.open(directory / f"{shard}.tar", "w") as archive:
-            for number, pixels in enumerate(pictures(5)):
-                key = f"{shard}/{number:04d}"
-                about = {"id": number, "tags": ["a", "b"]}
-                members = {
-                    "png": png(pixels),
-                    "json": json.dumps(about).encode(),
-                    "txt": f"näme {number}".encode(),
-                    "cls": str(number).encode(),
-                    "bin": b"\0\xff",
-                }
-                for suffix, content in members.items():
-                    add_member(archive, f"{key}.{suffix}", content)
-                rows.append(
-                    {
-                        **{"__key__": key, "png": pixels.tolist(), "json": about},
-                        **{"txt": f"näme {number}", "cls": number, "bin": b"\0\xff"},
-                    }
-                )
+        members = {}
+        for number, pixels in enumerate(pictures(5)):
+            key, text = f"{shard}/{number:04d}", f"näme {number}"
+            about = {"id": number, "tags": ["a", "b"]}
+            members |= {
+                f"{key}.png": png(pixels),
+                f"{key}.json": json.dumps(about).encode(),
+                f"{key}.txt": text.encode(),
+                f"{key}.cls": str(number).encode(),
+                f"{key}.bin": b"\0\xff",
+            }
+            row = {"png": pixels.tolist(), "json": about, "txt": text, "cls": number}
+            rows.append({"__key__": key, **row, "bin": b"\0\xff"})
+        (directory / f"{shard}.tar").write_bytes(tar_of(members.items()))
     return rows
+
+
+def tar_of(members: Iterable[tuple[str, bytes]], mode: str = "w") -> bytes:
+    """Return an archive with these members, in this order."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, member in members:
+            add_member(archive, name, member)
+    return content.getvalue()
 
 
 def add_member(archive: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -28,7 +28,6 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Record
 from pyroaring import BitMap
 
-from support.outputs.rows import Row
 from support.outputs.tables import catalog_of, properties
 
 NAME = "ns.rows"
@@ -39,10 +38,6 @@ def read_fields(place: Path, **options: Any) -> dict[str, Any]:
     """Return the fields of `read`."""
     catalog = {"properties": properties(place)}
     return {"format": "iceberg", "table": NAME, "catalog": catalog, "options": options}
-
-
-def table_at(place: Path) -> Table:
-    return catalog_of(place).load_table(NAME)
 
 
 def new_table(place: Path, schema: Any = IDS, **fields: Any) -> Table:
@@ -222,7 +217,3 @@ def expire_but_latest(table: Table) -> None:
     for file in Path(table.location().removeprefix("file://"), "data").rglob("*.parquet"):
         if f"file://{file}" not in live and not file.name.endswith("-deletes.parquet"):
             file.unlink()
-
-
-def table_rows(table: Table) -> list[Row]:
-    return list(table.refresh().scan().to_arrow().to_pylist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import zlib
@@ -10,6 +11,7 @@ from typing import Any
 
 import av
 import numpy as np
+import soundfile
 from av.codec.context import Flags
 from PIL import Image
 
@@ -21,6 +23,18 @@ def saved(image: Image.Image, file_format: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, file_format, **options)
     return buffer.getvalue()
+
+
+def sound_of(samples: np.ndarray, file_format: str, rate: int = 8000, **options: Any) -> bytes:
+    """Return samples as the bytes of a file."""
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, rate, format=file_format, **options)
+    return buffer.getvalue()
+
+
+def data_uri(image: Image.Image, file_format: str = "PNG") -> str:
+    """Return an image as an address with its content."""
+    return f"data:image/png;base64,{base64.b64encode(saved(image, file_format)).decode()}"
 
 
 def exif(orientation: int) -> bytes:

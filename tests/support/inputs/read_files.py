@@ -11,11 +11,12 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from batchinference.pipeline.arrow import concat, to_batch
-from batchinference.pipeline.input.files import FileInput, open_files, parts_of
-from batchinference.pipeline.input.planning import with_row_counts
+from batchinference.pipeline.input import files
+from batchinference.pipeline.input.files import FileInput, open_files
+from batchinference.pipeline.input.planning import parts_of, with_row_counts
 from batchinference.pipeline.input.readers import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
+from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot, ProcessedFiles
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 from batchinference.spec.read import Read, ReadFiles
 
@@ -82,6 +83,16 @@ class Outcome:
         return concat(self.tables or [pa.table({})])
 
     @property
+    def ids(self) -> list[Any]:
+        """The values of the column `id` of the good rows, sorted."""
+        return sorted(row["id"] for row in self.good)
+
+    @property
+    def filtered(self) -> int:
+        """The number of rows that a filter has left out."""
+        return sum(len(batch.filtered) for batch in self.batches)
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of the good rows."""
         return self.table.schema
@@ -131,6 +142,13 @@ def open_input(
     read = _READ.validate_python(fields)
     assert isinstance(read, ReadFiles)
     return Input(open_files(read, sampled))
+
+
+def open_versioned(fields: dict[str, Any], earlier: ProcessedFiles | None = None) -> Input:
+    """Open the input of a table: all rows, or those that are not in an earlier version."""
+    opened = files.open_input(_READ.validate_python(fields), earlier)
+    assert isinstance(opened, FileInput)
+    return Input(opened)
 
 
 def read_files(format_: str, *paths: Path | str, **options: Any) -> Outcome:

@@ -27,9 +27,9 @@ HOLD = "hold"
 class Gate:
     """A file for which a step waits with each batch that has the row `hold`."""
 
-    def __init__(self, directory: Path, callable_: str = "wait_for") -> None:
+    def __init__(self, directory: Path) -> None:
         self._file = directory / "gate"
-        step = {"callable": f"own_code:{callable_}", "callArgs": {"file": str(self._file)}}
+        step = {"callable": "own_code:wait_for", "callArgs": {"file": str(self._file)}}
         self.steps: list[Document] = [{"name": "held", "python": step}]
 
     def open(self) -> None:
@@ -44,7 +44,7 @@ def committed_rows(job: Document) -> int:
     """Count the rows of a job whose manifests are written."""
     layout = Layout.of(parse(job).spec)
     lease = read_lease(layout)
-    return Attempt(layout, lease).counts().read if lease is not None else 0
+    return Attempt(layout, lease).counts().read if lease is not None and lease.begun else 0
 
 
 class HeldCommand:

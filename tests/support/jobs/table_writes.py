@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import sqlalchemy as sa
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
@@ -25,7 +26,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
-from batchinference.pipeline.execution.dataset import CommitSink, WriteRows
+from batchinference.pipeline.execution.dataset import CommitSink
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
@@ -40,6 +41,8 @@ from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
 from support.outputs.batches import end, good
 from support.outputs.builders import close_and_clean, succeeded_report
+from support.outputs.rows import Row
+from support.outputs.tables import sql_rows, table_rows, write_fields
 
 Write = dict[str, Any]
 
@@ -127,7 +130,7 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
     committer = committer_for(spec.write, attempt, table, errors)
-    sink = CommitSink(WriteRows(committer, 1, CommitRules(1)), Segment.of([], errors))
+    sink = CommitSink(committer, CommitRules(1), Segment.of([], errors))
     return TableJob(spec, attempt, sink, table)
 
 
@@ -148,6 +151,55 @@ def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:
 def table_of(write: Write) -> Table:
     """Return the table that a job writes."""
     return table_for(spec_of(write=write).write)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class TableTarget:
+    """A table in its own directory or database, and the jobs that write it. `kind` is a format or a
+    database, and `fields` are fields of `write`."""
+
+    kind: str
+    place: Path
+    fields: Write = field(default_factory=dict)
+
+    @property
+    def format(self) -> str:
+        return "sql" if self.kind in ("sqlite", "postgresql") else self.kind
+
+    def write(self, **fields: Any) -> Write:
+        return {**write_fields(self.format, self.place), **self.fields, **fields}
+
+    def run(self, *tables: pa.Table, name: str = "in", **fields: Any) -> bool:
+        """Run a job. Calls with different names run different jobs."""
+        return run_job(self.place / name, self.write(**fields), tables)
+
+    def open(self, *tables: pa.Table, name: str = "in", **fields: Any) -> TableJob:
+        """Open a job and write rows, without a commit."""
+        job = open_job(self.place / name, self.write(**fields))
+        assert job is not None
+        if tables:
+            job.begin(tables[0])
+        for table in tables:
+            job.put(table)
+        return job
+
+    def table(self, **fields: Any) -> Table:
+        return table_of(self.write(**fields))
+
+    def rows(self, by: str = "id") -> list[Row]:
+        """Return the rows as the library of the format reads them."""
+        is_sql = self.format == "sql"
+        return in_order(
+            sql_rows(self.engine()) if is_sql else table_rows(self.kind, self.place), by
+        )
+
+    def engine(self) -> sa.Engine:
+        return sa.create_engine(self.write()["url"])
+
+    def execute(self, *statements: str) -> None:
+        with self.engine().begin() as connection:
+            for statement in statements:
+                connection.execute(sa.text(statement))
 
 
 def in_order(found: Iterable[dict[str, Any]], by: str = "id") -> list[dict[str, Any]]:

@@ -52,6 +52,13 @@ def words(folder: Path, **fields: Any) -> hf.BertTokenizer:
     return tokenizer
 
 
+def set_template(folder: str | Path, template: str | None) -> None:
+    """Give the tokenizer in a folder a chat template."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+
+
 def _bert_config(**fields: Any) -> hf.BertConfig:
     return hf.BertConfig(**_SEEN, vocab_size=57, max_position_embeddings=64, **fields)
 

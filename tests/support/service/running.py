@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp.test_utils import TestServer
 from openai import AsyncOpenAI
+from openai.types import Batch
 
 from batchinference.service.config import BatchModel, ServiceConfig
 from batchinference.service.keys import Keys
@@ -53,6 +54,17 @@ class Running:
         given = {"api_key": KEYS[namespace], "max_retries": 0, **options}
         self.clients.append(AsyncOpenAI(base_url=f"{self.url}/v1", **given))
         return self.clients[-1]
+
+    async def upload(self, content: bytes | None = None, **fields: Any) -> Any:
+        """Upload a file, and return the fields of a request for a batch over it."""
+        sent = ("a.jsonl", requests(2) if content is None else content)
+        file = await self.client().files.create(file=sent, purpose="batch", **fields)
+        return {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h"}
+
+    async def create(self, content: bytes | None = None, **options: Any) -> Batch:
+        """Upload a file and return a new batch over it."""
+        given = {**await self.upload(content), **options}
+        return await self.client().batches.create(**given)
 
     def objects(self) -> list[str]:
         """Return the paths of all stored files."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from traps import product
-from traps.case import Cases, Outcome, Refused, Right, Row
+from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, packed, tar
 from traps.pictures import BLUE, picture
 
 CASES = Cases("containers")
 JPG = picture(kind="JPEG")
 BLUE_JPG = picture(BLUE, "JPEG")
-CAT, DOG = ({"__key__": str(n), "cls": label} for n, label in enumerate(("cat", "dog")))
 
 
 def sample(row: Row) -> Row:
@@ -38,10 +41,6 @@ def _shown(value: Any) -> Any:
 
 def _decoded(value: bytes) -> Any:
     """Return bytes of a member that a tool leaves undecoded as what they are."""
-    import io
-
-    from PIL import Image
-
     if value[:2] == b"\xff\xd8":
         return np.asarray(Image.open(io.BytesIO(value)).convert("RGB"))
     return value
@@ -82,12 +81,8 @@ apart(
     files={
         "a.tar": tar(
             [
-                ("0.jpg", JPG),
-                ("1.jpg", JPG),
-                ("1.txt", "b"),
-                ("2.jpg", JPG),
-                ("2.txt", "c"),
-                ("0.txt", "a"),
+                *(("0.jpg", JPG), ("1.jpg", JPG), ("1.txt", "b")),
+                *(("2.jpg", JPG), ("2.txt", "c"), ("0.txt", "a")),
             ]
         )
     },
@@ -241,12 +236,7 @@ labels(
     Right(samples("x/0"), warnings={"MembersIgnored": 3}),
     files={
         "a.tar": tar(
-            [
-                ("._x", b"\0\5\x16\7"),
-                ("./._x", b"\0\5\x16\7"),
-                ("x/._0.jpg", b"\0\5\x16\7"),
-                ("x/0.jpg", JPG),
-            ]
+            [*((name, b"\0\5\x16\7") for name in ("._x", "./._x", "x/._0.jpg")), ("x/0.jpg", JPG)]
         )
     },
 )
@@ -292,21 +282,18 @@ labels(
 )
 
 
-def output_columns(read: str) -> Any:
-    """Return a function that runs a case and reads its output with pandas or DuckDB."""
+def output_columns(read: Callable[[Path], Row]) -> Any:
+    """Return a function that runs a case and reads the columns of its output with a library."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = next(case for case in CASES.list if case.runs is runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         outcome = product.run_job(case, directory, run)
         if outcome.error:
             return outcome
         try:
-            rows = _EMPTY[read](directory / "out")
+            rows = read(directory / "out")
         except Exception as error:  # noqa: BLE001 - any error means that the reader cannot read it
             rows = {"unreadable": str(error)}
-        return Outcome(
-            [rows], failed=outcome.failed, warnings=outcome.warnings, problems=outcome.problems
-        )
+        return replace(outcome, rows=[rows])
 
     return runs
 
@@ -340,7 +327,6 @@ def _delta(out: Path) -> Row:
     return {"columns": table.column_names, "rows": table.num_rows}
 
 
-_EMPTY = {"pandas": _pandas, "duckdb": _duckdb, "csv": _csv, "delta": _delta}
 A_AND_B = lines({"a": 1, "b": "x"})
 NONE_LEFT = [{"name": "none", "filter": "a > 100"}]
 
@@ -349,9 +335,8 @@ def _ray_empty(directory: Path) -> list[Row]:
     import ray.data
 
     out = directory / "ray"
-    ray.data.read_json(str(directory / "in"), lines=True).filter(expr="a > 100").write_parquet(
-        str(out)
-    )
+    rows = ray.data.read_json(str(directory / "in"), lines=True)
+    rows.filter(expr="a > 100").write_parquet(str(out))
     return [_pandas(out)]
 
 
@@ -399,36 +384,14 @@ empty = CASES.kind(
 empty(
     "no row is left: Parquet, read by pandas",
     COLUMNS,
-    runs=output_columns("pandas"),
+    runs=output_columns(_pandas),
     peers=EMPTY_PEERS,
 )
-empty("no row is left: Parquet, read by DuckDB", COLUMNS, runs=output_columns("duckdb"))
-empty("no row is left: CSV", COLUMNS, output={"format": "csv"}, runs=output_columns("csv"))
+empty("no row is left: Parquet, read by DuckDB", COLUMNS, runs=output_columns(_duckdb))
+empty("no row is left: CSV", COLUMNS, output={"format": "csv"}, runs=output_columns(_csv))
 empty(
     "no row is left: a Delta table",
     COLUMNS,
     output={"format": "delta"},
-    runs=output_columns("delta"),
-)
-empty(
-    "all rows fail",
-    Right(holds=lambda rows: [row["rows"] for row in rows] == [0], failed=1),
-    steps=[{"name": "bad", "python": {"callable": "traps.steps:fail"}}],
-    runs=output_columns("pandas"),
-)
-empty("an input without files, which is refused", Refused("in|files"), files={}, steps=[])
-empty(
-    "an input without files, which is allowed",
-    Right([]),
-    files={},
-    steps=[],
-    read={"allowEmpty": True},
-)
-empty("only an empty file", Right([]), Refused("empty|rows|in"), files={"a.jsonl": ""}, steps=[])
-empty(
-    "a step that adds a column",
-    Right([{"columns": ["a", "b", "c"], "rows": 0}]),
-    Right([{"columns": ["a", "b"], "rows": 0}]),
-    steps=[*NONE_LEFT, {"name": "more", "addColumns": {"c": "a + 1"}}],
-    runs=output_columns("pandas"),
+    runs=output_columns(_delta),
 )

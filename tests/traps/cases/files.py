@@ -10,8 +10,10 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from traps import product, views
-from traps.case import Cases, Outcome, Refused, Right, Row
+from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import compressed, lines, packed, parquet
 from traps.pictures import RED, heic, picture
 from traps.recordings import encoded_sound, sine, sound, video
@@ -343,8 +345,7 @@ strange(
 )
 
 
-def _strange_output(run: product.Run, directory: Path) -> Outcome:
-    case = next(case for case in CASES.list if case.title == "an output with such a name")
+def _strange_output(case: Case, directory: Path, run: product.Run) -> Outcome:
     name = "out/a b#c%20+[1]{x}~:é"
     return product.run_job(case, directory, run, write={"format": "parquet", "path": name})
 
@@ -373,9 +374,8 @@ def _daft_texts(paths: list[str]) -> list[Row]:
 NFC, NFD = (unicodedata.normalize(form, "café.txt") for form in ("NFC", "NFD"))
 
 
-def _append_renamed(run: product.Run, directory: Path) -> Outcome:
+def _append_renamed(case: Case, directory: Path, run: product.Run) -> Outcome:
     """Run a job with `append`, rename its file as a copy from a Mac is named, and run it again."""
-    case = next(case for case in CASES.list if "renamed" in case.title)
     product.run_job(case, directory, run)
     (directory / "in" / NFC).rename(directory / "in" / NFD)
     return product.run_job(case, directory, run)
@@ -425,7 +425,6 @@ unicode(
 def _delta(directory: Path, name: str = "in", **options: Any) -> None:
     """Write a Delta table of three rows of which one is deleted."""
     import deltalake
-    import pyarrow as pa
 
     path = str(directory / name)
     deltalake.write_deltalake(
@@ -436,7 +435,6 @@ def _delta(directory: Path, name: str = "in", **options: Any) -> None:
 
 def _iceberg(directory: Path) -> None:
     """Write an Iceberg table of two rows, overwritten by one."""
-    import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
     catalog = SqlCatalog(

@@ -8,7 +8,7 @@ import numpy as np
 
 from traps import views
 from traps.case import Cases, Content, Right, Row, bytes_of
-from traps.recordings import MP4, encoded_sound, sine, sound, video, wave
+from traps.recordings import encoded_sound, sine, sound, wave
 
 CASES = Cases("recordings")
 NO_SOUND_READER = {
@@ -54,13 +54,6 @@ ends(
     files={"a.wav": WAV[:8000], "b.wav": WAV},
 )
 ends(
-    "the same, with the option",
-    Right([heard("a.wav", 0.5), heard("b.wav")], warnings=TRUNCATED),
-    options=ACCEPT,
-    files={"a.wav": WAV[:8044], "b.wav": WAV},
-    peers=NO_SOUND_READER | {"ray": "no such option"},
-)
-ends(
     "half of a FLAC file",
     Right([], failed=1, says=CUT),
     files={"a.flac": half(sound(sine(10, 44100), 44100, "FLAC"))},
@@ -87,42 +80,6 @@ ends(
 )
 
 
-def some_frames(rows: Any) -> bool:
-    return 0 < len(rows) < 20
-
-
-ends(
-    "half of an MKV file",
-    Right(holds=some_frames, failed=1, says=CUT),
-    Right([], failed=1, says=CUT),
-    **VIDEO,
-    files={"a.mkv": half(video(20))},
-    peers=NO_VIDEO_READER,
-)
-ends(
-    "the same, with the option",
-    Right(holds=some_frames, warnings=TRUNCATED),
-    Right(holds=some_frames, failed=1, warnings=TRUNCATED),
-    options=ACCEPT,
-    **VIDEO,
-    files={"a.mkv": half(video(20))},
-    peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"),
-)
-ends(
-    "half of an MP4 file, whose index is at its end",
-    Right([], failed=1, says=CUT + "|moov|invalid"),
-    **VIDEO,
-    files={"a.mp4": half(video(20, **MP4))},
-    peers=NO_VIDEO_READER,
-)
-
-ends(
-    "a video file without pictures",
-    Right([], failed=1, says="video|stream|picture"),
-    **VIDEO,
-    files={"a.mp4": encoded_sound("mp4", "aac")},
-    peers=NO_VIDEO_READER,
-)
 ends(
     "two Ogg files in one",
     Right([heard("a.ogg", 2.0, 44100)]),
@@ -179,23 +136,9 @@ sounds(
     files={"a.wav": sound(np.hstack([sine(1), sine(1) * 0]))},
 )
 sounds(
-    "stereo that is mixed",
-    Right([heard("a.wav", peak=0.25)]),
-    options={"mono": True},
-    files={"a.wav": sound(np.hstack([sine(1), sine(1) * 0]))},
-    peers=NO_SOUND_READER | {"ray": "no such option"},
-)
-sounds(
     "16 channels",
     Right([heard("a.wav", channels=16)]),
     files={"a.wav": sound(sine(1, channels=16))},
-)
-sounds(
-    "another rate",
-    Right([heard("a.wav", rate=16000)]),
-    options={"sampleRate": 16000},
-    files={"a.wav": sound(sine(1))},
-    peers=NO_SOUND_READER | {"ray": "no such option"},
 )
 sounds(
     "metadata behind the samples",

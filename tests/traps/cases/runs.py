@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from traps import endpoint, product
-from traps.case import Cases, Outcome, Refused, Right, Row
+from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, tar
 from traps.recordings import video
 
 CASES = Cases("runs")
+Runs = Callable[[Case, Path, product.Run], Outcome]
 NOT_COMPARED = dict.fromkeys(
     ("ray", "daft", "datasets", "pandas"), "not compared: a script of several runs"
 )
 
 
-def _case(runs: Any) -> Any:
-    return next(case for case in CASES.list if case.runs is runs)
-
-
-def interrupted(run_again: int = 1) -> Callable[[product.Run, Path], Outcome]:
+def interrupted(run_again: int = 1) -> Runs:
     """Return a function that runs a case until a row ends the job, and then to its end."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = _case(runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         broken = directory / "state/broken"
         broken.parent.mkdir()
         broken.touch()
@@ -118,7 +117,6 @@ def iceberg_properties(directory: Path) -> dict[str, str]:
 
 
 def _new_iceberg(directory: Path) -> None:
-    import pyarrow as pa
     from pyiceberg.catalog import load_catalog
 
     catalog = load_catalog("default", **iceberg_properties(directory))
@@ -128,14 +126,12 @@ def _new_iceberg(directory: Path) -> None:
 
 def _new_delta(directory: Path) -> None:
     import deltalake
-    import pyarrow as pa
 
     deltalake.write_deltalake(str(directory / "out"), pa.table({"n": [5000]}))
 
 
 def _new_lance(directory: Path) -> None:
     import lance
-    import pyarrow as pa
 
     lance.write_dataset(pa.table({"n": [5000]}), str(directory / "out"))
 
@@ -156,12 +152,11 @@ def _iceberg_rows(directory: Path) -> list[Row]:
     return list(iceberg_table(directory).scan().to_arrow().to_pylist())
 
 
-def beside(rows: Callable[[Path], list[Row]]) -> Callable[[product.Run, Path], Outcome]:
+def beside(rows: Callable[[Path], list[Row]]) -> Runs:
     """Return a function that runs a job while another writer adds rows to its table. The outcome
     has all rows of the table."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = _case(runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         output = {**case.output}
         if output["format"] == "iceberg":
             output |= {
@@ -171,8 +166,7 @@ def beside(rows: Callable[[Path], list[Row]]) -> Callable[[product.Run, Path], O
         done = product.run_job(case, directory, run, write={"path": "out", **output})
         if done.error:
             return done
-        found = rows(directory)
-        return Outcome(found, failed=done.failed, warnings=done.warnings, problems=done.problems)
+        return replace(done, rows=rows(directory))
 
     return runs
 
@@ -255,11 +249,10 @@ tables(
 )
 
 
-def served(script: endpoint.Script) -> Callable[[product.Run, Path], Outcome]:
+def served(script: endpoint.Script) -> Runs:
     """Return a function that runs a case against an endpoint with this script."""
 
-    def runs(run: product.Run, directory: Path) -> Outcome:
-        case = _case(runs)
+    def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
         with endpoint.endpoint(script) as url:
             steps = [{**step, "model": {**step["model"], "url": url}} for step in case.steps]
             return product.run_job(case, directory, run, steps=steps)
@@ -291,13 +284,8 @@ def request(api: str = "chat", **fields: Any) -> list[Row]:
         {
             "name": "ask",
             "model": {
-                "runtime": "http",
-                "api": api,
-                "name": "m",
-                "inputs": {"t": "t"},
-                "output": "o",
-                "retries": 3,
-                **fields,
+                **{"runtime": "http", "api": api, "name": "m", "retries": 3},
+                **{"inputs": {"t": "t"}, "output": "o", **fields},
             },
         }
     ]

@@ -41,12 +41,11 @@ def read_images(
 
 
 def read_audio(directory: Path, pattern: str = "**") -> list[Row]:
-    from daft.functions import audio_file, audio_metadata, resample
+    from daft.functions import audio_file, audio_metadata
 
     files = daft.from_glob_path(str(directory / "in" / pattern)).select("path")
     opened = files.with_column("file", audio_file(col("path")))
     described = opened.with_column("about", audio_metadata(col("file")))
-    del resample
     return rows(described.exclude("file"))
 
 

@@ -55,13 +55,10 @@ def test_log_of_the_driver_is_read_from_the_running_head() -> None:
     assert command.endswith("/tmp/ray/session_latest/logs/job-driver-*.log")
 
 
-def test_line_whose_beginning_is_cut_off_is_not_shown() -> None:
+def test_credentials_are_masked_and_a_line_whose_beginning_is_cut_off_is_not_shown() -> None:
+    assert log_of(Cluster("Running", HEAD, log="password=hunter22\n")) == "password=***"
     log = "rd=hunter22\n" + "x" * MAX_BYTES
     assert log_of(Cluster("Running", HEAD, log=log)) == "x" * MAX_BYTES
-
-
-def test_credentials_are_masked() -> None:
-    assert log_of(Cluster("Running", HEAD, log="password=hunter22\n")) == "password=***"
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Retrying", "Suspended", "Succeeded", "Failed"])

@@ -35,7 +35,6 @@ def seen(rows: int, rate: float | None = None, *, ended: bool = False) -> Observ
             Progress.of(15, 60, rate=2.0),
         ),
     ],
-    ids=["measured", "reported", "ended", "started over"],
 )
 def test_speed(
     observations: list[tuple[float, Observation]], shown: Progress, monkeypatch: pytest.MonkeyPatch
@@ -89,7 +88,6 @@ def test_replaced_files_are_shown() -> None:
           "deviceHour": "1.6"}, "H100+T4 spot, 1.6 per device hour (choice 2 of 4)"),
         (None, None),
     ],
-    ids=["one", "several", "none"],
 )  # fmt: skip
 def test_devices_of_the_last_attempt_are_shown(choice: object, shown: str | None) -> None:
     last = {"number": 2, **({"choice": choice} if choice else {})}

@@ -77,7 +77,7 @@ def test_requests_without_an_answer_are_repeated(
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.parametrize("failures", [[QUOTA], [NO_ANSWER] * 100], ids=["refused", "no answer"])
+@pytest.mark.parametrize("failures", [[QUOTA], [NO_ANSWER] * 100])
 def test_job_that_cannot_be_created_again_is_in_a_file(
     failures: list[ClusterError | None], directory: Path
 ) -> None:

@@ -49,7 +49,6 @@ def test_pods_are_counted_by_group() -> None:
 @pytest.mark.parametrize(
     "gone",
     [pod(phase="Failed"), pod(phase="Succeeded"), pod(deletionTimestamp="2026-01-01T00:00:00Z")],
-    ids=["failed", "succeeded", "being deleted"],
 )
 def test_pods_that_end_do_not_count(gone: Any) -> None:
     assert count_workers([gone]) == []
@@ -62,9 +61,7 @@ def test_only_workers_of_the_last_attempt_are_read() -> None:
     assert selector == "ray.io/cluster=daily-2-x7kq2,ray.io/node-type=worker"
 
 
-@pytest.mark.parametrize(
-    "one", [job("Failed"), job(rayClusterName=None)], ids=["ended", "not started"]
-)
+@pytest.mark.parametrize("one", [job("Failed"), job(rayClusterName=None)])
 def test_pods_are_not_read_without_a_running_attempt(one: JobStatus) -> None:
     cluster = Pods(pod())
     assert read_workers(cluster, one) == ()  # type: ignore[arg-type]

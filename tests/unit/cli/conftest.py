@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,7 @@ import yaml
 from click.testing import Result
 
 from support.documents.minimal import Document
-from support.program import run_program
-
-Invoke = Callable[..., Result]
-WriteJob = Callable[..., str]
+from support.program import Invoke, WriteJob, run_program
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -69,9 +70,9 @@ def output_of(console: Console, *reports: Report) -> str:
     return printed(console)
 
 
-def summary(one: Report, width: int = 80) -> list[str]:
+def summary(one: Report, files: Sequence[tuple[str, str]] = (), width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    Display(console).summarize(one)
+    Display(console).summarize(one, files=files)
     return printed(console).splitlines()
 
 
@@ -90,19 +91,11 @@ def test_run_starts_until_its_first_row_is_finished() -> None:
     assert STARTING in on_terminal(running(0))
 
 
-def test_log_has_a_line_for_each_ten_percent() -> None:
-    lines = log(*(running(rows) for rows in range(0, 1001, 7)))
+def test_log_has_a_line_without_a_break_for_each_ten_percent() -> None:
+    lines = log(*(running(rows) for rows in range(0, 1001, 7)), width=20)
     assert [line.split(", ")[2] for line in lines] == [
         "0 %", "10 %", "20 %", "30 %", "40 %", "50 %", "60 %", "70 %", "80 %", "90 %",
     ]  # fmt: skip
-
-
-def test_log_omits_unchanged_reports() -> None:
-    assert len(log(*[running(120)] * 50)) == 1
-
-
-def test_log_line_is_not_wrapped() -> None:
-    assert len(log(running(120, rate=33.3), width=20)) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,96 +109,67 @@ def test_log_line_is_not_wrapped() -> None:
             "120 rows, 12 %, 2.0 rows/s, ETA 7m20s, 3 failed",
         ),
     ],
-    ids=["speed", "no rate", "no total", "time left and failed rows"],
 )
 def test_log_line_shows_the_known_figures(one: Report, figures: str) -> None:
     assert log(one) == [f"mine: {one.activity}, {figures}"]
 
 
-def test_summary_of_a_succeeded_job() -> None:
-    done = report(
+STEP = StepTimes(rows=10, seconds=5, rowsPerSecond=2)
+COST = RunCost(amount="2.5", before="0.5", currency="EUR")
+MILLION = Counts(read=3, inputTokens=900_000, cachedTokens=100, outputTokens=100_000)
+TOKENS_OF_STEPS = {
+    "embed": STEP.model_copy(update={"input_tokens": 1500, "cached_tokens": 10}),
+    "ask": STEP.model_copy(update={"input_tokens": 7, "output_tokens": 8}),
+}
+POOL = STEP.model_copy(update={"wait_seconds": 12.0, "blocked_seconds": 3.0})
+SUMMARIES = {
+    "succeeded": report(
         JobState.SUCCEEDED,
         counts=Counts(read=1000, written=1000, failed=0, filtered=0),
         progress=Progress(rows=1000, total=1000, percent=100, rowsPerSecond=250.0),
         seconds={"preparing": 1.25, "running": 4.0},
         notes=["gate: mean(n) is 2 in 9 rows", "another note"],
-    )
-    assert summary(done) == [
-        "job     mine",
-        "result  succeeded",
-        "rows    1000 read, 1000 written",
-        "notes   gate: mean(n) is 2 in 9 rows",
-        "        another note",
-        "speed   250.0 rows/s",
-        "time    preparing 1.2 s, running 4.0 s",
-        "output  s3://out/result/",
-    ]
+    ),
+    "filtered and failed": report(
+        JobState.SUCCEEDED,
+        counts=Counts(read=10, written=5, failed=2, filtered=3),
+        errors="s3://out/errors/",
+    ),
+    "busy replicas": report(JobState.SUCCEEDED, steps={"read": STEP, "embed": POOL}),
+    "tokens of steps": report(JobState.SUCCEEDED, steps=TOKENS_OF_STEPS),
+    "tokens of one step": report(
+        JobState.SUCCEEDED, steps={"embed": TOKENS_OF_STEPS["embed"], "read": STEP}
+    ),
+    "embeddings": report(
+        JobState.SUCCEEDED, counts=Counts(read=3, inputTokens=1500, outputTokens=0)
+    ),
+    "price of tokens": report(JobState.SUCCEEDED, counts=MILLION, cost=COST),
+    "price without tokens": report(JobState.SUCCEEDED, counts=Counts(read=3), cost=COST),
+    "reused": report(
+        JobState.SUCCEEDED,
+        steps={
+            "read": STEP,
+            "embed": STEP.model_copy(update={"reused": 7}),
+            "ask": STEP.model_copy(update={"cached": 3}),
+        },
+    ),
+    "failed": report(JobState.FAILED, reason="ModelLoad", message="there is no model"),
+    "two lines": report(JobState.FAILED, message="first\nsecond"),
+    "stopped before the first row": report(
+        JobState.FAILED, reason="Interrupted", message="stopped by SIGINT"
+    ),
+    "interrupted": report(
+        JobState.FAILED,
+        reason="Interrupted",
+        message="stopped by SIGINT",
+        progress=Progress(rows=113, total=600, percent=18, rowsPerSecond=9.5),
+    ),
+}
 
 
-def test_summary_shows_how_busy_the_replicas_of_a_pool_were(messages: Messages) -> None:
-    step = StepTimes(rows=10, seconds=5, rowsPerSecond=2)
-    pool = step.model_copy(update={"wait_seconds": 12.0, "blocked_seconds": 3.0})
-    lines = summary(report(JobState.SUCCEEDED, steps={"read": step, "embed": pool}))
-    (shown,) = [line for line in lines if "computed" in line]
-    messages.check(shown.split("  ")[-1])
-
-
-def test_summary_shows_the_tokens_of_each_step() -> None:
-    embed = StepTimes(rows=10, seconds=5, rowsPerSecond=2, inputTokens=1500, cachedTokens=10)
-    ask = StepTimes(rows=10, seconds=5, rowsPerSecond=2, inputTokens=7, outputTokens=8)
-    lines = summary(report(JobState.SUCCEEDED, steps={"embed": embed, "ask": ask}))
-    assert "by step  embed 1,500 input (10 cached) tokens; ask 7 input + 8 output tokens" in lines
-    lines = summary(report(JobState.SUCCEEDED, steps={"embed": embed}))
-    assert not any("by step" in line for line in lines), "they are those of the job"
-
-
-@pytest.mark.parametrize(
-    ("tokens", "cost", "shown"),
-    [
-        ({"inputTokens": 1500, "outputTokens": 20}, None, "1,500 input + 20 output tokens"),
-        (
-            {"inputTokens": 900_000, "cachedTokens": 100, "outputTokens": 100_000},
-            RunCost(amount="2.5", before="0.5", currency="EUR"),
-            "900,000 input (100 cached) + 100,000 output tokens, 3.00 EUR per million",
-        ),
-        ({}, RunCost(amount="2.5", before="0.5", currency="EUR"), None),
-        ({"inputTokens": 1500, "outputTokens": 0}, None, "1,500 input tokens"),
-    ],
-    ids=["tokens", "with their price", "none", "embeddings"],
-)
-def test_summary_shows_tokens_and_their_price(
-    tokens: dict[str, int], cost: RunCost | None, shown: str | None
-) -> None:
-    lines = summary(report(JobState.SUCCEEDED, counts=Counts(read=3, **tokens), cost=cost))
-    assert [line[8:] for line in lines if line.startswith("tokens")] == ([shown] if shown else [])
-
-
-def test_summary_shows_which_rows_were_not_computed(messages: Messages) -> None:
-    step = StepTimes(rows=10, seconds=5, rowsPerSecond=2)
-    steps = {
-        "read": step,
-        "embed": step.model_copy(update={"reused": 7}),
-        "ask": step.model_copy(update={"cached": 3}),
-    }
-    lines = summary(report(JobState.SUCCEEDED, steps=steps))
-    messages.check([line for line in lines if line.startswith("reused")])
-
-
-def test_summary_counts_filtered_and_failed_rows() -> None:
-    counts = Counts(read=10, written=5, failed=2, filtered=3)
-    lines = summary(report(JobState.SUCCEEDED, counts=counts, errors="s3://out/errors/"))
-    assert "rows    10 read, 5 written, 2 failed, 3 filtered out" in lines
-    assert lines[-1] == "errors  s3://out/errors/"
-
-
-def test_summary_of_a_failed_job_shows_its_reason() -> None:
-    lines = summary(report(JobState.FAILED, reason="ModelLoad", message="there is no model"))
-    assert lines[:3] == ["job     mine", "result  failed", "        ModelLoad: there is no model"]
-
-
-def test_summary_of_a_job_that_was_stopped_before_its_first_row() -> None:
-    stopped = report(JobState.FAILED, reason="Interrupted", message="stopped by SIGINT")
-    assert summary(stopped)[1] == "result  interrupted"
+@pytest.mark.parametrize("case", SUMMARIES)
+def test_summary_of_a_job(case: str, messages: Messages) -> None:
+    messages.check("\n".join(summary(SUMMARIES[case], [("log", "out/1.log")])))
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -222,22 +186,6 @@ def test_terminal_shows_messages_of_ray_only_when_asked(
     assert ("(raylet) A worker died" in shown, "a warning of Ray" in shown) == (verbose, verbose)
     assert ("(raylet) A worker died" in out, "a warning of Ray" in err) != (verbose, verbose)
     assert "a note" in shown
-
-
-def test_summary_of_an_interrupted_job_says_how_to_resume(messages: Messages) -> None:
-    stopped = report(
-        JobState.FAILED,
-        reason="Interrupted",
-        message="stopped by SIGINT",
-        progress=Progress(rows=113, total=600, percent=18, rowsPerSecond=9.5),
-    )
-    messages.check(summary(stopped)[1:4])
-
-
-def test_summary_without_counts_has_no_figures() -> None:
-    lines = summary(report(JobState.FAILED, message="first\nsecond"))
-    assert [line.split()[0] for line in lines] == ["job", "result", "first", "second", "output"]
-    assert lines[2:4] == ["        first", "        second"]
 
 
 def test_summary_shows_a_message_unchanged() -> None:
@@ -270,11 +218,11 @@ def test_summary_shows_an_address_unchanged() -> None:
 
 
 def test_terminal_shows_a_progress_bar() -> None:
-    text = on_terminal(running(0), running(500, rate=33.25))
+    text = on_terminal(running(0), running(500, rate=33.25, eta="15s", failed=2))
     assert "mine: running" not in text, "the lines of a log are not for terminals"
     frame = next(line for line in CONTROL.sub("", text).splitlines() if "500 of" in line)
     assert frame.startswith("running")
-    assert "500 of 1,000 (50 %), 33.2 rows/s" in frame
+    assert "500 of 1,000 (50 %), 33.2 rows/s, ETA 15s, 2 failed" in frame
     assert "━" in frame
 
 
@@ -323,25 +271,8 @@ def test_labels_and_scores_are_shown() -> None:
     assert short(["ab" * 50]) == f"['{'ab' * 29}a...]"
 
 
-def test_terminal_shows_the_time_left_and_the_failed_rows() -> None:
-    text = on_terminal(running(500, rate=33.25, eta="15s", failed=2))
-    frame = next(line for line in CONTROL.sub("", text).splitlines() if "500 of" in line)
-    assert "33.2 rows/s, ETA 15s, 2 failed" in frame
-
-
 def test_time_left_is_not_shown_after_the_last_row() -> None:
     progress = Progress(rows=9, total=9, percent=100, rowsPerSecond=3.0, eta="0s")
     assert log(report(JobState.FINALIZING, progress=progress)) == [
         "mine: finalizing, 9 rows, 100 %, 3.0 rows/s"
-    ]
-
-
-def test_summary_names_the_stored_files() -> None:
-    console = Console(file=io.StringIO(), width=80)
-    files = [("report", "out/report.html"), ("log", "out/1.log")]
-    Display(console).summarize(report(JobState.SUCCEEDED), files=files)
-    assert printed(console).splitlines()[-3:] == [
-        "output  s3://out/result/",
-        "report  out/report.html",
-        "log     out/1.log",
     ]

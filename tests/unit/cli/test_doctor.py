@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result as Invoked
 
 from batchinference.cli import doctor, doctor_cluster
 from batchinference.cli.doctor_versions import (
@@ -30,9 +28,8 @@ from generators.crds import custom_resource_definition
 from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.pages import ROOT
+from support.program import Invoke, WriteJob
 
-Invoke = Callable[..., Invoked]
-WriteJob = Callable[..., str]
 SCHEMA = {
     "properties": {
         "spec": {
@@ -95,17 +92,9 @@ def test_versions_are_compared(found: Finding, result: Result, advice: str) -> N
     assert bool(found.advice) == bool(advice)
 
 
-def test_fields_of_a_schema() -> None:
-    assert list(fields_of(SCHEMA)) == [
-        "spec",
-        "spec.steps",
-        "spec.steps[].name",
-        "spec.env",
-        "spec.env.*.value",
-    ]
-
-
 def test_definitions_are_compared_by_their_fields(messages: Messages) -> None:
+    paths = ["spec", "spec.steps", "spec.steps[].name", "spec.env", "spec.env.*.value"]
+    assert list(fields_of(SCHEMA)) == paths
     older = deepcopy(SCHEMA)
     del older["properties"]["spec"]["properties"]["env"]
     assert check_fields(SCHEMA, SCHEMA).result is Result.OK

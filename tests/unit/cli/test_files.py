@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchinference.api.files import directory_of, read_text, with_absolute_paths
-from batchinference.spec import BatchInference, SpecError
+from batchinference.spec import BatchInference
 from support.documents.minimal import model_step, python_step
 from support.documents.parsed import filter_step, job
 from support.documents.runtimes import full_model
@@ -51,9 +51,16 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_path_of_input_is_made_absolute(path: str, expected: str) -> None:
-    made = absolute(read={"format": "text", "paths": ["/first", path]})
-    assert made.spec.read.paths == ["/first", expected]
+def test_paths_of_a_job_are_made_absolute(path: str, expected: str) -> None:
+    spec = absolute(
+        read={"format": "text", "paths": ["/first", path]},
+        steps=[{**model_step(), "cache": {"path": path}}],
+        write={"format": "parquet", "path": path},
+        errors={"path": path},
+    ).spec
+    assert spec.read.paths == ["/first", expected]
+    assert spec.steps[0].cache is not None
+    assert spec.steps[0].cache.path == spec.write.path == spec.errors.path == expected
 
 
 @pytest.mark.parametrize(
@@ -70,29 +77,11 @@ def test_path_of_a_source_is_made_absolute(read: dict[str, str], field: str, exp
     assert getattr(absolute(read=read).spec.read, field) == expected
 
 
-@pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_path_of_output_and_errors_is_made_absolute(path: str, expected: str) -> None:
-    write = {"format": "parquet", "path": path}
-    spec = absolute(write=write, errors={"path": path}).spec
-    assert (spec.write.path, spec.errors.path) == (expected, expected)
-
-
-@pytest.mark.parametrize(("path", "expected"), PATHS)
-def test_path_of_a_cache_is_made_absolute(path: str, expected: str) -> None:
-    (step,) = absolute(steps=[{**model_step(), "cache": {"path": path}}]).spec.steps
-    assert step.cache is not None
-    assert step.cache.path == expected
-
-
 def test_path_of_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     made = absolute(read={"format": "text", "paths": ["~/data"]})
     assert made.spec.read.paths == ["/home/me/data"]
     assert with_source("~/model") == "/home/me/model"
-
-
-def test_path_of_errors_stays_unset() -> None:
-    assert absolute().spec.errors.path is None
 
 
 @pytest.mark.parametrize(
@@ -141,31 +130,15 @@ def test_job_without_relative_paths_is_unchanged() -> None:
 
 def test_directory_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "job.yaml").touch()
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "deep" / "job.yaml")
     monkeypatch.chdir(tmp_path)
-    assert directory_of("deep/job.yaml") == (tmp_path / "deep").resolve()
-    assert directory_of("job.yaml") == tmp_path.resolve()
-
-
-def test_directory_of_a_link_is_that_of_its_target(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "job.yaml").touch()
-    (tmp_path / "link.yaml").symlink_to(tmp_path / "real" / "job.yaml")
-    assert directory_of(str(tmp_path / "link.yaml")) == (tmp_path / "real").resolve()
-
-
-def test_directory_of_stdin_is_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert directory_of("-") == tmp_path
+    deep = (tmp_path / "deep").resolve()
+    assert directory_of("deep/job.yaml") == directory_of("link.yaml") == deep
+    assert directory_of("job.yaml") == directory_of("-") == tmp_path.resolve()
 
 
 def test_file_is_read_as_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     (tmp_path / "job.yaml").write_bytes("name: für".encode())
     assert read_text(str(tmp_path / "job.yaml")) == "name: für"
-
-
-def test_missing_file_raises_spec_error(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="cannot be read"):
-        read_text(str(tmp_path / "missing.yaml"))

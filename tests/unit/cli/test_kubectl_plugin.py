@@ -6,18 +6,14 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-
-import pytest
 
 from support.documents.minimal import document
 from support.documents.pages import ROOT
 from support.engines import program
-from support.jobs.command import PROGRAM
+from support.program import WriteJob
 
-WriteJob = Callable[..., str]
 PLUGIN = Path(sys.executable).parent / "kubectl-bi"
 """kubectl runs the program with this name in PATH for `kubectl bi`."""
 
@@ -36,17 +32,6 @@ def test_entry_points_are_the_same_function() -> None:
     assert scripts == dict.fromkeys(("batchinference", PLUGIN.name), "batchinference.start:main")
     module, _, name = scripts[PLUGIN.name].partition(":")
     assert callable(getattr(import_module(module), name))
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--version"], ["validate", "--fields-only", "job.yaml"], ["nonsense"]]
-)
-def test_plugin_runs_the_same_command_line(write_job: WriteJob, arguments: list[str]) -> None:
-    write_job(document("mine"))
-    code, printed, error = run(PLUGIN, *arguments)
-    expected_code, expected, expected_error = run(PROGRAM, *arguments)
-    assert (code, printed) == (expected_code, expected)
-    assert error.replace(PLUGIN.name, PROGRAM.name) == expected_error
 
 
 def test_kubectl_finds_the_plugin(write_job: WriteJob) -> None:

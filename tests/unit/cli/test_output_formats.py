@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
 import pytest
 import yaml
-from click.testing import Result
 
-from batchinference.cli.printing import Format, as_data, print_data, print_record
+from batchinference.cli.printing import Format, as_data, print_data
 from support.documents.minimal import document, schedule_document
 from support.documents.parsed import filter_step
+from support.program import Invoke, WriteJob
 
-Invoke = Callable[..., Result]
-WriteJob = Callable[..., str]
-COMMANDS = ["run", "preview", "validate", "plan", "verify", "status", "list", "errors", "doctor"]
 DATA = {"name": "\x1b[2Ja", "share": math.nan, "bytes": b"\xff", "day": date(2026, 1, 31)}
 PLAIN = {"name": "\x1b[2Ja", "share": None, "bytes": "/w==", "day": "2026-01-31"}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_that_print_data_have_the_option(invoke: Invoke, command: str) -> None:
-    assert "--format" in invoke(command, "--help").stdout
 
 
 def test_data_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,10 +32,10 @@ def test_records_are_lines_of_json_or_documents_of_yaml(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for _ in range(2):
-        print_record(DATA, Format.JSON)
+        print_data(DATA, Format.JSON, indent=None)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [PLAIN, PLAIN]
     for number in range(2):
-        print_record({"number": number}, Format.YAML)
+        print_data({"number": number}, Format.YAML, indent=None)
     documents = yaml.safe_load_all(capsys.readouterr().out)
     assert list(documents) == [{"number": 0}, {"number": 1}]
 
@@ -83,18 +74,3 @@ def test_validate_as_data(invoke: Invoke, write_job: WriteJob) -> None:
     assert (missing["file"], missing["valid"]) == ("nowhere.yaml", False)
     assert missing["problems"][0]["message"].startswith("cannot be read: ")
     assert invoke("validate", "--fields-only", write_job(document()), "-o", "yaml").exit_code == 0
-
-
-def test_rendered_objects_are_yaml_documents_or_a_list(invoke: Invoke, write_job: WriteJob) -> None:
-    file = write_job(document())
-    objects = list(yaml.safe_load_all(invoke("plan", file, "-o", "yaml").stdout))
-    found = json.loads(invoke("plan", file, "-o", "json").stdout)
-    assert (found["apiVersion"], found["kind"]) == ("v1", "List")
-    kinds = [each["kind"] for each in objects]
-    assert [each["kind"] for each in found["items"]] == kinds == ["ConfigMap", "Secret", "RayJob"]
-
-
-def test_unknown_format_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
-    done = invoke("plan", write_job(document()), "-o", "xml")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "'xml'" in done.stderr

@@ -29,7 +29,6 @@ NOT_FOUND = ClusterError("not found (404)", 404)
         (["a", "x", "a"], ["a", "x", "a", "x", "a"], ["x", "a"]),
         (["a", "b"], ["c", "d"], ["c", "d"]),
     ],
-    ids=["first", "longer", "same", "begin cut", "repeated", "another log"],
 )
 def test_lines_after_the_shown_ones_are_new(
     shown: list[str], lines: list[str], new: list[str]
@@ -99,7 +98,6 @@ def test_log_is_followed_until_the_run_has_ended(
 @pytest.mark.parametrize(
     "rounds",
     [[(NO_ANSWER, "")], [("Running", "a"), (NOT_FOUND, "")]],
-    ids=["no cluster", "deleted job"],
 )
 def test_job_that_cannot_be_followed_ends_the_command(
     follow: Callable[[Job], None], rounds: list[tuple[Any, Any]]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from click.testing import Result
 
 from batchinference.cli import cluster
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, schedule_document
-
-Invoke = Callable[..., Result]
-WriteJob = Callable[..., str]
+from support.program import Invoke, WriteJob
 
 
 class RecordingKubernetes:

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
-from click.testing import Result
 
 from batchinference.cli import verbosity
-from batchinference.cli.main import GROUPS
 from batchinference.cli.verbosity import LOGGER, is_quiet, is_verbose, note, with_verbosity
 from plugins.messages import Messages
 from support.documents.minimal import document
-from support.program import run_program
-
-Invoke = Callable[..., Result]
-WriteJob = Callable[..., str]
-COMMANDS = [name for names in GROUPS.values() for name in names]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_both_options(invoke: Invoke, command: str) -> None:
-    shown = invoke(command, "--help").stdout
-    assert "-q, --quiet" in shown
-    assert "-v, --verbose" in shown
+from support.program import Invoke, WriteJob, run_program
 
 
 def test_both_options_together_are_refused(
@@ -71,7 +57,6 @@ def test_verbose_command_prints_details_to_stderr() -> None:
 @pytest.mark.parametrize(
     ("options", "stdout", "stderr"),
     [([], "done\n", ""), (["-q"], "", ""), (["-v"], "done\n", "GET x\n")],
-    ids=["normal", "quiet", "verbose"],
 )
 def test_what_a_command_prints(
     monkeypatch: pytest.MonkeyPatch, options: list[str], stdout: str, stderr: str

@@ -65,7 +65,6 @@ SHARED = {"drop": ["ALL"]}
         ([{"a": SHARED, "b": SHARED}], "---\na:\n  drop:\n  - ALL\nb:\n  drop:\n  - ALL\n"),
         ([{"kind": "b", "apiVersion": "a"}], "---\nkind: b\napiVersion: a\n"),
     ],
-    ids=["documents", "several lines", "no aliases", "order of fields"],
 )
 def test_yaml_layout(objects: list[dict[str, Any]], expected: str) -> None:
     assert as_yaml(objects) == expected

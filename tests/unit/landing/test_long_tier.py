@@ -41,29 +41,27 @@ def due(name: str, age: int, changed: bool = False, minutes: float = 2) -> Due:
     return Due(group(name, minutes), age, changed)
 
 
-def names(dues: list[Due]) -> list[str]:
-    return [each.group.name for each in dues]
+@pytest.mark.parametrize(
+    ("dues", "minutes", "chosen"),
+    [
+        ([due("a", 1), due("b", 3), due("c", 2, changed=True), due("d", 4)], 10, ["c", "d"]),
+        (
+            [due("a", 4, True, 3), due("b", 3, True, 3), due("c", 2, True, 1), due("d", 1)],
+            4,
+            ["a", "c"],
+        ),
+        ([due("a", 1, minutes=30)], 4, ["a"]),
+        ([due("a", 3, minutes=4), due("b", 3, minutes=2)], 4, ["b"]),
+    ],
+)
+def test_changed_groups_and_the_one_that_waited_longest_run_if_there_is_time(
+    dues: list[Due], minutes: float, chosen: list[str]
+) -> None:
+    """The first one always runs, and the quicker one of the same age."""
+    assert [each.group.name for each in choose(dues, minutes)] == chosen
 
 
-def test_changed_groups_run_before_the_one_that_waited_longest() -> None:
-    dues = [due("a", 1), due("b", 3), due("c", 2, changed=True), due("d", 4)]
-    assert names(choose(dues, minutes=10)) == ["c", "d"]
-
-
-def test_groups_run_while_there_is_time_for_them() -> None:
-    dues = [due("a", 4, True, 3), due("b", 3, True, 3), due("c", 2, True, 1), due("d", 1)]
-    assert names(choose(dues, minutes=4)) == ["a", "c"]
-
-
-def test_first_group_always_runs() -> None:
-    assert names(choose([due("a", 1, minutes=30)], minutes=4)) == ["a"]
-
-
-def test_quicker_group_runs_first_among_groups_of_the_same_age() -> None:
-    assert names(choose([due("a", 3, minutes=4), due("b", 3, minutes=2)], minutes=4)) == ["b"]
-
-
-@pytest.mark.parametrize("days", [[], DAYS], ids=["one day", "a day for each landing"])
+@pytest.mark.parametrize("days", [[], DAYS])
 @pytest.mark.parametrize("changed", [[], ["crash-points", "clouds"], ["worker-node", "head-node"]])
 def test_no_group_of_the_repository_becomes_overdue(changed: list[str], days: list[str]) -> None:
     """Even if the paths of some groups change before each landing."""

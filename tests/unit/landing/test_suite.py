@@ -73,19 +73,9 @@ def test_test_that_fails_twice_fails_the_suite() -> None:
     assert found.failed == ("b",)
 
 
-def test_more_failures_than_may_be_flaky_are_not_run_again() -> None:
-    found = run(Runs(["a", "b", "c"]))
-    assert found.failed == ("a", "b", "c")
-
-
-def test_aborted_suite_is_not_run_again() -> None:
-    assert not run(Runs(["a"], complete=False)).result.ok
-
-
 @pytest.mark.parametrize(
     "outcomes",
     [None, {"passed": 0, "failed": [], "complete": True}, {**PASSED, "complete": False}],
-    ids=["no-outcomes", "no-tests", "incomplete"],
 )
 def test_suite_that_does_not_report_its_tests_fails(outcomes: dict[str, Any] | None) -> None:
     """For example, a test has called `os._exit(0)`."""
@@ -107,12 +97,23 @@ def test_test_that_is_skipped_when_run_again_is_not_flaky() -> None:
     assert reason == "test: failed (not all failed tests ran again)\n  a\n  b"
 
 
-def test_failed_test_of_the_commit_protocol_is_not_run_again() -> None:
-    runs = Runs(
-        ["tests/unit/test_a.py::test_b", "tests/pipeline/jobs/test_crash_points.py::test_c"]
-    )
-    assert not run(runs).result.ok
-    assert len(runs.commands) == 1
+@pytest.mark.parametrize(
+    ("failed", "fields"),
+    [
+        (["a", "b", "c"], {}),
+        (["a"], {"complete": False}),
+        (["a"], {"outcome": "timed out"}),
+        (["test_a.py::test_b", "tests/pipeline/jobs/test_crash_points.py::test_c"], {}),
+    ],
+)
+def test_suite_whose_failures_may_not_be_flaky_is_not_run_again(
+    failed: list[str], fields: dict[str, Any]
+) -> None:
+    """Too many failed, it was aborted or timed out, or a test of the commit protocol failed."""
+    runs = Runs(failed, **fields)
+    found = run(runs)
+    assert (found.result.ok, found.failed) == (False, tuple(failed))
+    assert runs.commands == [("all",)]
 
 
 def test_files_of_the_commit_protocol_exist() -> None:
@@ -125,10 +126,6 @@ def test_failed_chaos_is_not_run_again() -> None:
     runs = Runs(["a"])
     assert not run_suite(chaos, runs, again=list).result.ok
     assert runs.commands == [("make", "chaos")]
-
-
-def test_suite_that_timed_out_is_not_run_again() -> None:
-    assert run(Runs(["a"], outcome="timed out")).result.outcome == "timed out"
 
 
 def test_more_than_two_flaky_tests_fail_the_landing() -> None:

@@ -99,7 +99,6 @@ def test_deadlock_refusal_explains_which_cpus_are_held(messages: Messages) -> No
         (Stage("embed", (), 1.0, replicas=Replicas(min=1, max=100)), 4.0),
         (Stage("embed", (), 8.0, gpus=1, replicas=Replicas(min=9, max=9)), 2.0),
     ],
-    ids=["optional replicas", "replicas on GPUs"],
 )
 def test_deadlock_check_ignores_replicas_that_hold_no_cpus(pool: Stage, cpu: float) -> None:
     assert cpu_group([pool], Workers(cpu=cpu, max=1)).max == 1

@@ -50,13 +50,6 @@ def test_custom_resources_determine_the_shape_of_pods() -> None:
     assert made.group_of(made.stages[0]) == "embed"
 
 
-@pytest.mark.parametrize("custom", [{"NPU": 1}, {"licence": 1}], ids=["a device", "no device"])
-def test_custom_resources_are_not_in_the_cpu_group(custom: Document) -> None:
-    made = plan(with_resources(custom=custom), with_resources("plain"))
-    assert [made.group_of(stage) for stage in made.stages] == ["embed", CPU_GROUP]
-    assert made.groups[0].custom == ()
-
-
 def test_pools_with_equal_devices_share_a_group() -> None:
     made = plan(
         with_resources("a", gpu=1, acceleratorType="T4"),
@@ -66,9 +59,11 @@ def test_pools_with_equal_devices_share_a_group() -> None:
         with_resources("e", custom={"NPU": 1, "licence": 2}),
         with_resources("f", custom={"licence": 2, "NPU": 1}),
         with_resources("g", custom={"NPU": 1}),
+        with_resources("h"),
     )
     groups = [made.group_of(stage) for stage in made.stages]
-    assert groups == ["a", "b", "c", "a", "e", "e", "g"]
+    assert groups == ["a", "b", "c", "a", "e", "e", "g", CPU_GROUP]
+    assert made.groups[0].custom == ()
     assert {group.name: group.max for group in made.groups[1:]} == {
         "a": 3, "b": 1, "c": 1, "e": 2, "g": 1
     }  # fmt: skip
@@ -92,11 +87,6 @@ def test_device_kind_comes_from_its_profile(
     resources: Document, profiles: Document, kinds: dict[str, str]
 ) -> None:
     assert dict(stage(with_resources(**resources), **profiles).kinds) == kinds
-
-
-def test_devices_are_not_for_tasks() -> None:
-    step = {"name": "f", "python": {"callable": "m:f"}, "resources": {"cpu": 2}}
-    assert stage(step).resources == {}
 
 
 def test_profile_of_an_accelerator_type_overrides_the_device_profile() -> None:

@@ -17,7 +17,7 @@ from batchinference.spec.cluster import Workers
 from batchinference.spec.steps import Replicas
 from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step
-from support.documents.parsed import filter_step, spec_of
+from support.documents.parsed import spec_of
 from support.tiers import examples
 
 GROUP_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -41,18 +41,6 @@ def on_gpu(name: str, gpu: float = 1, most: int = 1, **resources: Any) -> Docume
     return model_step(name, replicas={"max": most}, resources={"gpu": gpu, **resources})
 
 
-def test_cpu_group_is_first_and_always_exists() -> None:
-    (group,) = plan(filter_step()).groups
-    assert (group.name, group.gpus) == (CPU_GROUP, 0)
-    assert [group.name for group in plan(on_gpu("first")).groups] == [CPU_GROUP, "first"]
-
-
-def test_cpu_group_is_shared_by_steps_that_request_cpus_only() -> None:
-    made = plan(model_step("a"), python_step("b", resources={"cpu": 2}), filter_step())
-    assert [group.name for group in made.groups] == [CPU_GROUP]
-    assert {made.group_of(stage) for stage in made.stages} == {CPU_GROUP}
-
-
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
@@ -63,7 +51,6 @@ def test_cpu_group_is_shared_by_steps_that_request_cpus_only() -> None:
         (model_step("embed", replicas={"min": 3, "max": 8}, resources={"gpu": 1}),
          WorkerGroup("embed", cpus=1, gpus=1, memory=DEFAULT_MEMORY, min=0, max=8)),
     ],
-    ids=["GPUs", "memory", "defaults"],
 )  # fmt: skip
 def test_group_of_a_pool_has_its_shape_and_starts_empty(
     step: Document, expected: WorkerGroup
@@ -84,7 +71,6 @@ def test_group_of_a_pool_has_its_shape_and_starts_empty(
         ({"resources": {"memory": "1Gi"}, "replicas": {"max": 5}, "replicasPerPod": 3},
          (3, 0, 3, 2)),
     ],
-    ids=["quarters", "one replica", "on two GPUs", "whole GPUs", "auto", "memory"],
 )  # fmt: skip
 def test_pod_has_the_resources_of_its_replicas(
     fields: Document, expected: tuple[float, int, int, int]
@@ -93,12 +79,6 @@ def test_pod_has_the_resources_of_its_replicas(
     assert (group.cpus, group.gpus, group.per_pod, group.max) == expected
     memory = {"1Gi": 1, None: 4}[fields["resources"].get("memory")]
     assert group.memory == f"{memory * group.per_pod}Gi"
-
-
-def test_gang_starts_the_pods_of_the_minimum_of_replicas() -> None:
-    step = model_step("a", resources={"gpu": 0.5}, replicas={"min": 3, "max": 8})
-    made = plan_for_cluster(spec_of(steps=[step], cluster=QUEUE))
-    assert [(group.min, group.max) for group in made.groups[1:]] == [(2, 4)]
 
 
 def test_group_is_not_shared_by_pools_with_other_parts_of_a_gpu() -> None:
@@ -125,6 +105,7 @@ TWO_PODS = {
         ({}, [model_step("a", replicas=FOUR, resources={"gpu": 1})], {"cpu": 1, "a": 0}),
         (QUEUE, [model_step("a", replicas=FOUR, resources={"gpu": 1})], {"cpu": 1, "a": 4}),
         (GANG, [model_step("a", replicas=FOUR, resources={"gpu": 1})], {"cpu": 1, "a": 4}),
+        (QUEUE, [model_step("a", replicas=FOUR, resources={"gpu": 0.25})], {"cpu": 1, "a": 1}),
         (QUEUE, [on_gpu("a"), on_gpu("b")], {"cpu": 1, "a": 2}),
         (QUEUE, [on_gpu("a"), on_gpu("b", gpu=2)], {"cpu": 1, "a": 1, "b": 1}),
         (QUEUE, [TWO_PODS], {"cpu": 1, "ask": 4}),
@@ -133,29 +114,12 @@ TWO_PODS = {
         ({"workers": {"min": 1, "cpu": 8}, **QUEUE},
          [model_step("a", replicas=FOUR, resources={"cpu": 4})], {"cpu": 1}),
     ],
-    ids=["no gang", "queue", "gang", "shared group", "two groups", "pods of a replica",
-         "replicas with other numbers of pods", "CPUs", "minimum of the job"],
 )  # fmt: skip
 def test_gang_starts_the_minimum_of_all_replicas(
     cluster: Document, steps: list[Document], expected: dict[str, int]
 ) -> None:
     made = plan_for_cluster(spec_of(steps=steps, cluster=cluster))
     assert {group.name: group.min for group in made.groups} == expected
-
-
-def test_group_is_shared_by_pools_of_equal_shape() -> None:
-    made = plan(on_gpu("a", most=2), filter_step(), on_gpu("b", most=3))
-    assert [(group.name, group.max) for group in made.groups[1:]] == [("a", 5)]
-    assert [made.group_of(stage) for stage in made.stages] == ["a", CPU_GROUP, "a"]
-
-
-def test_group_is_not_shared_by_pools_of_different_shapes() -> None:
-    made = plan(
-        on_gpu("one"), on_gpu("two", gpu=2), on_gpu("wide", cpu=4), on_gpu("large", memory="8Gi")
-    )
-    names = ["one", "two", "wide", "large"]
-    assert [group.name for group in made.groups[1:]] == names
-    assert [made.group_of(stage) for stage in made.stages] == names
 
 
 def test_group_is_shared_if_a_pool_requests_the_default_memory() -> None:
@@ -179,7 +143,6 @@ LONG = "a-name-of-twenty-let"
             ["a-name-of-twent-2", LONG, "a-name-of-twent-3"],
         ),
     ],
-    ids=["cut", "cut before a dash", "equal after the cut", "cpu", "KubeRay", "number is taken"],
 )
 def test_group_names_are_truncated_and_unique(steps: list[str], groups: list[str]) -> None:
     made = own_groups(*(on_gpu(name, gpu=number) for number, name in enumerate(steps, start=1)))
@@ -245,10 +208,6 @@ def assert_valid_names(names: list[str]) -> None:
         ([model_step(resources={"cpu": 12})], 12, 3),
         ([model_step(resources={"cpu": 0.5})], 2, 2),
         ([on_gpu("embed", most=8)], 2, 2),
-    ],
-    ids=[
-        *("reading and writing", "one replica", "optional replicas", "required replicas"),
-        *("default maximum", "wide replica", "rounded CPUs", "GPUs"),
     ],
 )
 def test_cpu_group_defaults(steps: list[Document], cpus: float, most: int) -> None:

@@ -22,12 +22,6 @@ def vllm_spec(
     return spec_of(steps=[step, drop_step("text")])
 
 
-def pool_spec() -> BatchInferenceSpec:
-    """Return a job with another pool of GPUs."""
-    own = {"name": "own", "python": {"callable": "own_code:Length"}, "resources": {"gpu": 1}}
-    return spec_of(steps=[own, drop_step("text")])
-
-
 def shapes(plan: Plan) -> list[tuple[str, float, int, str, int]]:
     """Return the name, CPUs, GPUs, memory and maximum of each group except `cpu`."""
     return [
@@ -43,7 +37,6 @@ def shapes(plan: Plan) -> list[tuple[str, float, int, str, int]]:
         ({"pipeline": 2}, 2, 1, 6),
         ({"tensor": 8, "pipeline": 2}, 16, 8, 6),
     ],
-    ids=["one GPU", "tensor", "pipeline", "both"],
 )
 def test_vllm_pod_has_the_gpus_of_a_tensor_parallel_group(
     parallelism: dict[str, int], gpus: int, pod_gpus: int, pods: int
@@ -65,15 +58,6 @@ def test_vllm_pods_are_shared_by_replicas_with_as_many_pods() -> None:
     ]
     plan = plan_for_cluster(spec_of(steps=steps))
     assert shapes(plan) == [("first", 1, 2, "4Gi", 2), ("second", 1, 2, "4Gi", 2)]
-
-
-def test_vllm_stage_includes_a_drop() -> None:
-    (stage,) = plan_for_cluster(vllm_spec()).stages
-    assert [step.name for step in stage.steps] == ["ask", "drop"]
-
-
-def test_vllm_needs_no_cpus_next_to_its_pods() -> None:
-    assert plan_for_cluster(vllm_spec(most=4)).groups[0] == plan_for_cluster(pool_spec()).groups[0]
 
 
 def test_vllm_uses_the_gpus_of_a_machine() -> None:

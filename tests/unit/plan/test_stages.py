@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from batchinference.plan.pruning import drop_early
 from batchinference.plan.stages import TASK_CPUS, Stage, stages_of
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 from batchinference.spec.steps import Replicas
@@ -19,7 +18,6 @@ from support.documents.parsed import (
     select_step,
     steps_of,
 )
-from support.documents.variations import full_document
 
 FUNCTION = "module:function"
 
@@ -31,11 +29,6 @@ def stages(*steps: Document) -> list[Stage]:
 def names(*steps: Document) -> list[list[str]]:
     """Return the names of the steps of each stage."""
     return [[step.name for step in stage.steps] for stage in stages(*steps)]
-
-
-def test_task_stage_of_a_wide_function_has_its_cpus() -> None:
-    wide = python_step("f", FUNCTION, resources={"cpu": 2})
-    assert [stage.cpus for stage in stages(filter_step("a"), wide)] == [1, 2]
 
 
 WIDE = [python_step(name, FUNCTION, resources={"cpu": 2}) for name in ("f", "g")]
@@ -53,12 +46,12 @@ WIDE = [python_step(name, FUNCTION, resources={"cpu": 2}) for name in ("f", "g")
         ([filter_step("a"), WIDE[0], filter_step("b")], [["a"], ["f"], ["b"]]),
         (WIDE, [["f", "g"]]),
     ],
-    ids=["none", "columns", "function", "wide function", "wide functions"],
 )
 def test_task_stage_joins_steps_with_equal_cpus(
     steps: list[Document], expected: list[list[str]]
 ) -> None:
     assert names(*steps) == expected
+    assert [stage.name for stage in stages(*steps)] == [joined[0] for joined in expected]
 
 
 SLIM = drop_step("text", name="slim")
@@ -80,10 +73,6 @@ SLIM = drop_step("text", name="slim")
         ),
         ([model_step("embed"), filter_step("b", "score > 1"), SLIM], [["embed", "slim"], ["b"]]),
     ],
-    ids=[
-        *("model", "class", "two models", "filter", "label", "function", "drop", "select"),
-        "drop after a filter",
-    ],
 )
 def test_pool_stage_is_joined_only_by_dropped_columns(
     steps: list[Document], expected: list[list[str]]
@@ -97,17 +86,6 @@ def test_unread_column_is_dropped_before_the_first_pool() -> None:
     assert [step.name for step in second.steps] == ["embed"]
 
 
-def test_stage_is_named_after_its_first_step() -> None:
-    made = stages(label_step(), filter_step(), model_step())
-    assert [stage.name for stage in made] == ["label", "embed"]
-
-
-def test_stages_hold_all_steps_in_order() -> None:
-    steps = steps_of(*full_document()["spec"]["steps"])
-    joined = [step for stage in stages_of(steps) for step in stage.steps]
-    assert [step.name for step in joined] == [step.name for step in drop_early(steps)]
-
-
 @pytest.mark.parametrize(
     ("step", "size"),
     [
@@ -119,23 +97,20 @@ def test_stages_hold_all_steps_in_order() -> None:
         (python_step(callable_=FUNCTION, batchSize=7), None),
         (filter_step(), None),
     ],
-    ids=[
-        *("model", "endpoint", "model with batchSize", "class"),
-        *("class with batchSize", "function with batchSize", "filter"),
-    ],
 )
 def test_batch_size_of_a_stage(step: Document, size: int | None) -> None:
     assert stages(step)[0].batch_size == size
 
 
 def test_stage_resources_have_defaults() -> None:
-    task, pool = stages(filter_step(), model_step())
+    task, wide, pool = stages(filter_step(), WIDE[0], model_step())
+    assert wide.cpus == 2
     assert (task.cpus, task.gpus, task.memory, task.replicas) == (TASK_CPUS, 0, None, None)
     assert (pool.cpus, pool.gpus, pool.memory) == (1, 0, None)
     assert pool.replicas == Replicas(min=1, max=1)
 
 
-@pytest.mark.parametrize("make", [model_step, python_step], ids=["model", "class"])
+@pytest.mark.parametrize("make", [model_step, python_step])
 def test_pool_resources_follow_the_step(make: Any) -> None:
     asked = {"cpu": 2.5, "gpu": 2, "memory": "5Gi"}
     (stage,) = stages(make(resources=asked, replicas={"min": 2, "max": 8}))

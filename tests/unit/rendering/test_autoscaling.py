@@ -92,17 +92,13 @@ def test_devices_may_be_idle_for_another_time_than_cpus() -> None:
     assert config.get_idle_timeout_s() == 120
 
 
-def test_idle_timeouts_are_within_what_kuberay_accepts() -> None:
+def test_idle_timeouts_are_those_that_kuberay_accepts() -> None:
+    """It refuses large ones, and any without an autoscaler."""
     cluster = {"idleTimeout": "999999d", "profiles": {"GPU": {"idleTimeout": "999999d"}}}
     made = render(job(steps=[model_step(resources={"gpu": 1})], cluster=cluster)).cluster
     *_, gpus = made["workerGroupSpecs"]
     found = [one["idleTimeoutSeconds"] for one in (made["autoscalerOptions"], gpus)]
     assert found == [MAX_SECONDS, MAX_SECONDS]
-
-
-def test_cluster_of_a_fixed_size_has_no_idle_timeouts() -> None:
-    """KubeRay refuses them without an autoscaler."""
     step = model_step(resources={"gpu": 1}, replicas={"min": 1, "max": 1})
-    cluster = {"workers": {"min": 1, "max": 1}, "queueName": "gpu",
-               "profiles": {"GPU": {"idleTimeout": "10m"}}}  # fmt: skip
-    assert "idleTimeoutSeconds" not in str(render(job(steps=[step], cluster=cluster)).cluster)
+    fixed = {**cluster, "workers": {"min": 1, "max": 1}, "queueName": "gpu"}
+    assert "idleTimeoutSeconds" not in str(render(job(steps=[step], cluster=fixed)).cluster)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering.rayjob import GRACE_SECONDS, KubeRayDeadlines
+from batchinference.rendering.rayjob import KubeRayDeadlines
 from batchinference.spec.lifecycle import Deadlines
 from support.documents.parsed import job
 from support.operator.rendered import render
@@ -20,10 +20,6 @@ def rendered(deadlines: dict[str, str], **cluster: Any) -> tuple[int | None, int
     assert not [name for name in FIELDS if name in spec and spec[name] is None]
     active, pre_running = (spec.get(name) for name in FIELDS)
     return active, pre_running
-
-
-def test_grace_is_longer_than_any_restart_of_the_operator() -> None:
-    assert GRACE_SECONDS == HOUR
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,6 @@ def test_profiles_of_the_platform_are_extended_by_the_job() -> None:
             {"env": [{"name": "A", "value": "platform"}, {"name": "B", "value": "own"}]},
         ),
     ],
-    ids=["nothing", "a label", "tolerations", "a resource", "a variable"],
 )
 def test_profile_of_the_job_overrides_single_fields(own: Document, expected: Document) -> None:
     platform = PLATFORM["profiles"]
@@ -70,7 +69,6 @@ def test_profile_of_the_job_overrides_single_fields(own: Document, expected: Doc
         ({"profiles": {"GPU": {"image": "vllm:1"}}}, "platform:1", "vllm:1"),
         ({"image": "own:1", "profiles": {"A100": {"image": "own:2"}}}, "own:1", "own:2"),
     ],
-    ids=["of the platform", "of the job", "of a profile of the job", "both of the job"],
 )
 def test_pods_of_a_device_have_the_image_of_its_profile(
     own: Document, head: str, gpus: str
@@ -85,11 +83,3 @@ def test_pods_of_a_device_have_the_image_of_its_profile(
     assert images == [head, head, gpus]
     variables = {one["name"] for one in made.pods[0]["spec"]["containers"][0]["env"]}
     assert (OTHER_IMAGES in variables) == (head != gpus)
-
-
-def test_profiles_of_the_platform_apply_to_a_job_without_profiles() -> None:
-    step = model_step(resources={"gpu": 1, "acceleratorType": "A100"})
-    made = render(job(steps=[step]), Cluster.model_validate(PLATFORM))
-    pod = made.workers["embed"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"gpu": "a100"}
-    assert "profiles" in made.config_map["data"]["job.yaml"]

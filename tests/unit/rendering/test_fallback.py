@@ -49,7 +49,6 @@ def chosen(job: BatchInference) -> list[tuple[list[str], str | None, str | None]
          [(["H100", "L4"], None, None), (["A100", "L4"], None, None)]),
         ([None], {}, []),
     ],
-    ids=["one type", "spot first", "only capacity", "two lists", "a list and a type", "none"],
 )  # fmt: skip
 def test_choices_are_all_types_with_each_capacity(
     types: list[Any], fallback: Document, expected: list[Any]

@@ -31,7 +31,7 @@ from batchinference.spec.storage import Storage
 from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step, job
 from support.documents.variations import full_document
-from support.operator.rendered import Rendered, render
+from support.operator.rendered import Rendered
 from support.tiers import examples
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -78,13 +78,10 @@ def test_job_file_holds_the_rendered_job(rendered: Rendered) -> None:
     assert stored.metadata.name == rendered.job.metadata.name
 
 
-def test_job_file_keeps_every_field() -> None:
+def test_job_file_has_every_field_except_those_of_the_operator() -> None:
     full = parse(full_document())
     assert driver_fields(read_back(full)) == driver_fields(full)
-
-
-def test_job_file_omits_what_only_the_operator_reads() -> None:
-    (stored,) = load_documents(job_file(parse(full_document()), "uid"))
+    (stored,) = load_documents(job_file(full, "uid"))
     assert set(OPERATOR_FIELDS).isdisjoint(stored["spec"])
     cluster = stored["spec"]["cluster"]
     assert {to_camel(name) for name in OF_THE_OPERATOR}.isdisjoint(cluster)
@@ -140,19 +137,6 @@ def test_job_file_keeps_ambiguous_texts() -> None:
     assert read_back(made).spec == made.spec
 
 
-def test_job_file_keeps_null_arguments() -> None:
-    made = with_values([], {"device": None})
-    (step,) = read_back(made).spec.steps
-    assert step.python is not None
-    assert step.python.constructor_args == {"value": {"device": None}}
-
-
-def test_job_file_holds_the_defaults_of_the_platform() -> None:
-    made = render(job())
-    assert parse_one(made.config_map["data"][JOB_FILE]).spec.cluster == made.job.spec.cluster
-    assert made.job.spec.cluster.image is not None
-
-
 def test_job_file_omits_fields_of_the_api_server() -> None:
     added = {"uid": "u", "resourceVersion": "7", "managedFields": [{}], "annotations": {"a": "b"}}
     given_ = document(steps=[filter_step(), model_step()])
@@ -160,9 +144,3 @@ def test_job_file_omits_fields_of_the_api_server() -> None:
     file = job_file(parse(observed), "uid")
     assert file == job_file(parse(given_), "uid")
     assert set(yaml.safe_load(file)) == {"apiVersion", "kind", "metadata", "spec"}
-
-
-def test_job_file_is_one_document_in_the_usual_order() -> None:
-    file = job_file(job(steps=[filter_step()]), "uid")
-    assert len(load_documents(file)) == 1
-    assert file.index("apiVersion") < file.index("kind") < file.index("metadata:")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering import with_platform_defaults
 from batchinference.rendering.kueue import ELASTIC_ANNOTATION, MAX_GROUPS, check_queue
 from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
@@ -67,7 +66,6 @@ POD_SET = "kueue.x-k8s.io/podset"
         (TWO_PODS, {"level": "rack"},
          {f"{POD_SET}-slice-required-topology": "rack", f"{POD_SET}-slice-size": "2"}),
     ],
-    ids=["a group", "preferred", "the pods of a replica"],
 )  # fmt: skip
 def test_topology_places_the_pods_that_exchange_data(
     step: Document, topology: Document, expected: Document
@@ -83,6 +81,8 @@ def test_topology_of_a_job_that_scales_is_refused(messages: Messages) -> None:
 
 def test_gang_of_another_scheduler_is_a_label_of_the_ray_job() -> None:
     cluster = {"gangScheduling": True, "priorityClassName": "low", "labels": {"team": "a"}}
+    own = {**cluster, "labels": {"yunikorn.apache.org/app-id": "own"}}
+    assert render(job(cluster=own)).ray_job["metadata"]["labels"].items() >= own["labels"].items()
     made = render(job(cluster=cluster), attempt=2).ray_job
     labels = made["metadata"]["labels"]
     assert (labels["ray.io/gang-scheduling-enabled"], labels["team"]) == ("true", "a")
@@ -91,25 +91,10 @@ def test_gang_of_another_scheduler_is_a_label_of_the_ray_job() -> None:
     assert "suspend" not in made["spec"]
 
 
-def test_job_may_name_its_application_of_yunikorn() -> None:
-    own = {"yunikorn.apache.org/app-id": "own"}
-    made = render(job(cluster={"gangScheduling": True, "labels": own})).ray_job
-    assert own.items() <= made["metadata"]["labels"].items()
-
-
-def test_kueue_queue_may_come_from_the_platform() -> None:
-    platform = Cluster(image="own:1", queueName="gpu")
-    made = render(
-        with_platform_defaults(job(cluster={"queuePriorityClassName": "nightly"}), platform)
-    )
-    assert made.ray_job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpu"
-
-
 @pytest.mark.parametrize(
     ("step", "queue", "expected"),
     [(ONE_POD, "gpu", (True, True)), (ONE_POD, None, (False, False)),
      ({**ONE_POD, "replicas": {"min": 1, "max": 2}}, "gpu", (False, True))],
-    ids=["of a fixed size", "without a queue", "scales"],
 )  # fmt: skip
 def test_defaults_for_queues_apply_to_jobs_that_can_have_them(
     step: Document, queue: str | None, expected: tuple[bool, bool]

@@ -8,24 +8,16 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from batchinference.plan import plan_for_cluster
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.rendering.pods import END_FILE, object_store_bytes
-from batchinference.rendering.quantities import memory_bytes
-from batchinference.spec.cluster import Cluster
 from batchinference.spec.quantities import MIN_HEAD_MEMORY
 from batchinference.spec.volumes import RESERVED_PATHS
 from support.documents.minimal import model_step
 from support.documents.parsed import job
-from support.documents.vllm_models import vllm_step
 from support.operator.rendered import Object, Rendered, render
 
 GPU = "nvidia.com/gpu"
 OLDEST_KUBERNETES, NEWEST_KUBERNETES = "1.30", kubernetes_validate.latest_version()
-
-
-def cpu_number(quantity: str) -> float:
-    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)
 
 
 def with_cluster(*steps: Any, **cluster: Any) -> Rendered:
@@ -45,17 +37,6 @@ def test_pods_are_valid_for_kubernetes(rendered: Rendered, kubernetes: str) -> N
         kubernetes_validate.validate(one, kubernetes, strict=True)
 
 
-def test_container_of_ray_is_first(rendered: Rendered) -> None:
-    """KubeRay runs Ray in the first container, whatever name it has."""
-    for pod in rendered.pods:
-        assert container(pod)["name"] == "ray"
-
-
-def test_a_pod_whose_container_ends_is_replaced(rendered: Rendered) -> None:
-    """KubeRay sets the same restartPolicy if there is an autoscaler."""
-    assert {pod["spec"]["restartPolicy"] for pod in rendered.pods} == {"Never"}
-
-
 def test_containers_meet_the_pod_security_level_restricted(rendered: Rendered) -> None:
     autoscaler = rendered.cluster["autoscalerOptions"]
     for one in (*rendered.containers, autoscaler):
@@ -64,13 +45,6 @@ def test_containers_meet_the_pod_security_level_restricted(rendered: Rendered) -
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["runAsNonRoot"] is True
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-
-
-def test_job_file_is_in_the_head_only(rendered: Rendered) -> None:
-    name = rendered.config_map["metadata"]["name"]
-    head, *workers = rendered.pods
-    assert name in repr(head)
-    assert all(name not in repr(pod) for pod in workers)
 
 
 def test_only_the_autoscaler_has_a_service_account_token(rendered: Rendered) -> None:
@@ -96,22 +70,6 @@ def test_a_cluster_of_fixed_size_has_no_autoscaler() -> None:
     assert with_gpu.cluster["enableInTreeAutoscaling"] is True
 
 
-def test_limits_of_pods_equal_the_plan(rendered: Rendered) -> None:
-    for group in plan_for_cluster(rendered.job.spec).groups:
-        limits = container(rendered.workers[group.name]["template"])["resources"]["limits"]
-        assert cpu_number(limits["cpu"]) == group.cpus
-        assert limits["memory"] == group.memory
-
-
-def test_requests_do_not_exceed_limits(rendered: Rendered) -> None:
-    autoscaler = rendered.cluster["autoscalerOptions"]
-    for one in (*rendered.containers, autoscaler):
-        limits, requests = one["resources"]["limits"], one["resources"]["requests"]
-        assert cpu_number(requests["cpu"]) <= cpu_number(limits["cpu"])
-        assert memory_bytes(requests["memory"]) <= memory_bytes(limits["memory"])
-        assert requests.get(GPU) == limits.get(GPU)
-
-
 def test_gpu_pods_request_and_tolerate_gpus() -> None:
     step = model_step(resources={"gpu": 2, "cpu": 3})
     made = with_cluster(step, requests={"cpu": 0.5}, tolerations=[{"key": "team"}])
@@ -133,7 +91,6 @@ def test_gpu_pods_request_and_tolerate_gpus() -> None:
         ({}, {"cpu": "2", "memory": "3Gi"}),
         ({"cpu": 64, "memory": "1Ti"}, {"cpu": "2", "memory": "3Gi"}),
     ],
-    ids=["cpu", "memory", "none", "more than the limits"],
 )
 def test_requests_follow_the_job(requests: Any, expected: Any) -> None:
     made = with_cluster(requests=requests, workers={"cpu": 2, "memory": "3Gi"})
@@ -198,29 +155,6 @@ def test_devices_are_claimed_by_the_template_of_their_profile() -> None:
     assert pod["metadata"]["labels"][DEVICES_LABEL] == "2"
     assert made.workers["embed"]["rayStartParams"]["num-gpus"] == "2"
     assert "resourceClaims" not in made.pods[0]["spec"]
-
-
-def test_platform_defaults_fill_missing_settings() -> None:
-    platform = {"image": "platform:1", "nodeSelector": {"pool": "batch"}}
-    for pod in render(job(), Cluster.model_validate(platform)).pods:
-        assert container(pod)["image"] == "platform:1"
-        assert pod["spec"]["nodeSelector"] == {"pool": "batch"}
-
-
-@pytest.mark.parametrize(
-    ("parallelism", "gpus", "pod_gpus", "most"),
-    [({}, 1, 1, 3), ({"tensor": 4}, 4, 4, 3), ({"tensor": 4, "pipeline": 2}, 8, 4, 6)],
-    ids=["one GPU", "tensor", "tensor and pipeline"],
-)
-def test_vllm_pods_have_the_gpus_of_the_tensor_parallelism(
-    parallelism: dict[str, int], gpus: int, pod_gpus: int, most: int
-) -> None:
-    step = vllm_step(parallelism=parallelism) | {"replicas": {"min": 1, "max": 3}}
-    step["resources"] = {"gpu": gpus, "cpu": 8, "memory": "64Gi"}
-    _, group = with_cluster(step).cluster["workerGroupSpecs"]
-    assert (group["groupName"], group["minReplicas"], group["maxReplicas"]) == ("ask", 0, most)
-    limits = container(group["template"])["resources"]["limits"]
-    assert limits == {"cpu": "8", "memory": "64Gi", GPU: str(pod_gpus)}
 
 
 def test_pods_share_no_file_that_says_that_one_of_them_ends() -> None:

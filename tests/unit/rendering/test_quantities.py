@@ -77,11 +77,6 @@ def test_cpu_quantity(cpus: float, quantity: str) -> None:
     assert cpu_quantity(cpus) == quantity
 
 
-@given(st.integers(1, 1_024_000).map(lambda thousandths: thousandths / 1000))
-def test_cpu_quantity_keeps_millicores(cpus: float) -> None:
-    assert cpu_number(cpu_quantity(cpus)) == cpus
-
-
 @given(st.floats(0, 1024, exclude_min=True))
 def test_cpu_quantity_is_rounded_to_millicores_above_zero(cpus: float) -> None:
     number = cpu_number(cpu_quantity(cpus))

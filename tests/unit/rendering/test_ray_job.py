@@ -8,7 +8,6 @@ from importlib.metadata import version
 import pytest
 
 from batchinference.plan import parse_plan, plan_for_cluster
-from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering import ATTEMPT_LABEL
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
@@ -17,32 +16,18 @@ from batchinference.rendering.config_map import (
     PLAN_FILE,
     check_mounted_file,
 )
+from batchinference.rendering.quantities import cpus_of
 from batchinference.rendering.rayjob import MAX_SECONDS, entrypoint
 from batchinference.spec import SpecError, parse_one
 from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
-from support.documents.minimal import model_step, python_step
+from support.documents.minimal import python_step
 from support.documents.parsed import job
-from support.operator.rendered import RAY_JOB_UID, TOKEN, UID, Object, Rendered, render
+from support.operator.rendered import TOKEN, UID, Rendered, render
 
 MAX_RAY_JOB_NAME = 47
 """KubeRay refuses a RayJob with a longer name."""
 LONGEST = "a" + "-b" * 19 + "c"
-
-
-def test_driver_is_submitted_once_over_http(rendered: Rendered) -> None:
-    spec = rendered.ray_job["spec"]
-    assert spec["submissionMode"] == "HTTPMode"
-    assert spec["backoffLimit"] == 0
-    assert "submitterPodTemplate" not in spec
-    assert "submitterConfig" not in spec
-
-
-def test_cluster_has_a_ttl(rendered: Rendered) -> None:
-    spec = rendered.ray_job["spec"]
-    assert spec["shutdownAfterJobFinishes"] is True
-    assert 60 <= spec["ttlSecondsAfterFinished"] <= 3600
-    assert "deletionStrategy" not in spec
 
 
 @pytest.mark.parametrize(("ttl", "seconds"), [("5m", 600), ("1h", 3600), ("999999d", MAX_SECONDS)])
@@ -66,21 +51,6 @@ def test_worker_groups_start_with_their_minimum(rendered: Rendered) -> None:
         assert name == "cpu" or (group["replicas"] > 0) == gang
 
 
-def test_head_runs_no_work_and_has_a_group_label(rendered: Rendered) -> None:
-    assert rendered.head["rayStartParams"]["num-cpus"] == "0"
-    assert rendered.head["labels"] == {GROUP_LABEL: HEAD_GROUP}
-    assert HEAD_GROUP not in rendered.workers
-
-
-def test_worker_groups_set_their_label_and_ray_resources_once(rendered: Rendered) -> None:
-    """KubeRay accepts either the start parameters or `resources`, and labels only as `labels`."""
-    for name, group in rendered.workers.items():
-        assert group["labels"] == {GROUP_LABEL: name}
-        assert "resources" not in group
-        own = {"object-spilling-directory", "object-store-memory"}
-        assert group["rayStartParams"].keys() - own <= {"num-cpus", "num-gpus", "resources"}
-
-
 def test_worker_groups_equal_the_plan(rendered: Rendered) -> None:
     planned = {group.name: group for group in plan_for_cluster(rendered.job.spec).groups}
     assert rendered.workers.keys() == planned.keys()
@@ -89,6 +59,8 @@ def test_worker_groups_equal_the_plan(rendered: Rendered) -> None:
         assert (made["minReplicas"], made["maxReplicas"]) == (group.min, group.max)
         assert group.cpus <= int(made["rayStartParams"]["num-cpus"]) < group.cpus + 1
         assert made["rayStartParams"].get("num-gpus", "0") == str(group.gpus)
+        limits = made["template"]["spec"]["containers"][0]["resources"]["limits"]
+        assert (cpus_of(limits["cpu"]), limits["memory"]) == (group.cpus, group.memory)
 
 
 def test_token_is_required_and_only_in_the_secret(rendered: Rendered) -> None:
@@ -115,24 +87,6 @@ def test_entrypoint_does_not_depend_on_the_job() -> None:
     assert render(job(steps=[odd])).ray_job["spec"]["entrypoint"] == entrypoint()
 
 
-def controlled_by(api_version: str, kind: str, name: str, uid: str) -> Object:
-    """Return the metadata of an object that Kubernetes deletes together with its owner."""
-    reference = {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid}
-    return {"ownerReferences": [{**reference, "controller": True}]}
-
-
-def test_owner_references(rendered: Rendered) -> None:
-    """The RayJob owns the Secret. The BatchInference owns the other objects."""
-    name, ray_job = rendered.job.metadata.name, rendered.ray_job["metadata"]["name"]
-    by_job = controlled_by("batchinference.dev/v1beta1", "BatchInference", name, UID)
-    assert by_job.items() <= rendered.config_map["metadata"].items()
-    assert by_job.items() <= rendered.ray_job["metadata"].items()
-    by_ray_job = controlled_by("ray.io/v1", "RayJob", ray_job, RAY_JOB_UID)
-    assert by_ray_job.items() <= rendered.secret["metadata"].items()
-    for one in render(rendered.job, owned=False).objects:
-        assert "ownerReferences" not in one["metadata"]
-
-
 def test_object_names_of_the_longest_job_name_are_valid() -> None:
     assert len(LONGEST) == 40
     made = render(job(LONGEST), attempt=999_999)
@@ -142,18 +96,14 @@ def test_object_names_of_the_longest_job_name_are_valid() -> None:
     assert all(len(value) <= 63 for value in made.ray_job["metadata"]["labels"].values())
 
 
-def test_attempts_have_their_own_ray_job_and_token() -> None:
-    first, second = render(job("j"), attempt=1), render(job("j"), attempt=2)
-    assert [one.ray_job["metadata"]["name"] for one in (first, second)] == ["j-1", "j-2"]
-    assert first.secret["metadata"]["name"] != second.secret["metadata"]["name"]
-    assert second.pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
-
-
 def test_each_attempt_has_its_own_immutable_config_map() -> None:
     """The spec may change after the ConfigMap was created and before the RayJob is."""
     jobs = (job("j"), 1), (job("j"), 2), (job("j", errors={"maxRows": 3}), 2)
     attempts = [render(one, attempt=number) for one, number in jobs]
     names = [one.config_map["metadata"]["name"] for one in attempts]
+    assert [one.ray_job["metadata"]["name"] for one in attempts] == ["j-1", "j-2", "j-2"]
+    assert attempts[0].secret["metadata"]["name"] != attempts[1].secret["metadata"]["name"]
+    assert attempts[1].pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
     assert [name.rpartition("-")[0] for name in names] == [f"j-{UID[:8]}-{n}" for n in (1, 2, 2)]
     assert len(set(names)) == 3
     for name, one in zip(names, attempts, strict=True):
@@ -186,12 +136,6 @@ def test_the_head_has_the_digests_of_its_files(
 def test_job_without_an_image_is_not_rendered(messages: Messages) -> None:
     with messages.raises(SpecError):
         render(job(), Cluster())
-
-
-def test_deadlocked_job_is_not_rendered(messages: Messages) -> None:
-    crowd = model_step(replicas={"min": 9, "max": 9})
-    with messages.raises(SpecError):
-        render(job(steps=[crowd], cluster={"workers": {"cpu": 2, "max": 1}}))
 
 
 def test_rendering_changes_neither_the_job_nor_the_defaults(rendered: Rendered) -> None:

@@ -7,20 +7,11 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types import Batch
 
 from support.service.cluster import losing_answers
 from support.service.running import ENDPOINT, Running, request_line, requests
 
 DONE = "2026-01-01T01:00:00Z"
-
-
-async def created(service: Running, content: bytes | None = None, **options: Any) -> Batch:
-    """Upload a file and return a new batch over it."""
-    client = service.client()
-    file = await client.files.create(file=("a.jsonl", content or requests(2)), purpose="batch")
-    given = {"endpoint": ENDPOINT, "completion_window": "24h", **options}
-    return await client.batches.create(input_file_id=file.id, **given)
 
 
 def condition(kind: str, reason: str) -> dict[str, str]:
@@ -29,7 +20,7 @@ def condition(kind: str, reason: str) -> dict[str, str]:
 
 
 async def test_a_batch_is_a_job_over_the_file_with_a_deadline(service: Running) -> None:
-    batch = await created(service, metadata={"team": "x"})
+    batch = await service.create(metadata={"team": "x"})
     job = service.cluster.only()
     assert job["metadata"]["name"].replace("-", "_") == batch.id
     (path,) = job["spec"]["read"]["paths"]
@@ -59,7 +50,7 @@ async def test_a_batch_is_a_job_over_the_file_with_a_deadline(service: Running) 
 async def test_status_follows_the_phase_of_the_job(
     service: Running, status: dict[str, Any], shown: str
 ) -> None:
-    batch = await created(service)
+    batch = await service.create()
     service.cluster.set_status({**status, "counts": {"read": 2, "written": 1, "failed": 1}})
     found = await service.client().batches.retrieve(batch.id)
     assert found.status == shown
@@ -77,17 +68,14 @@ async def test_status_follows_the_phase_of_the_job(
 
 async def test_cancelling_suspends_the_job_and_keeps_what_is_finished(service: Running) -> None:
     batches = service.client().batches
-    batch = await created(service)
+    batch = await service.create()
     service.cluster.set_status({"phase": "Running"})
     assert (await batches.cancel(batch.id)).status == "cancelling"
     assert service.cluster.only()["spec"]["suspend"] is True
     assert (await batches.cancel(batch.id)).status == "cancelling"
+    conditions = [condition("Suspended", "Suspended")]
     service.cluster.set_status(
-        {
-            "phase": "Suspended",
-            "counts": {"written": 1},
-            "conditions": [condition("Suspended", "Suspended")],
-        }
+        {"phase": "Suspended", "counts": {"written": 1}, "conditions": conditions}
     )
     found = await batches.retrieve(batch.id)
     assert (found.status, bool(found.output_file_id)) == ("cancelled", True)
@@ -98,24 +86,22 @@ async def test_cancelling_suspends_the_job_and_keeps_what_is_finished(service: R
 
 
 async def test_a_change_at_the_same_time_is_a_conflict(service: Running) -> None:
-    batch = await created(service)
+    batch = await service.create()
     service.cluster.has_conflict = True
     with pytest.raises(openai.ConflictError):
         await service.client().batches.cancel(batch.id)
 
 
 async def test_an_endpoint_of_azure_has_no_version(service: Running) -> None:
-    batch = await created(service, endpoint="/chat/completions")
+    batch = await service.create(endpoint="/chat/completions")
     assert (batch.endpoint, batch.errors) == (ENDPOINT, None)
 
 
 async def test_pages_list_the_batches_once(service: Running) -> None:
-    count = 7
-    for number in range(count):
-        await created(service, requests(1), metadata={"number": str(number)})
+    made = [(await service.create()).id for _ in range(7)]
     service.cluster.lists = 0
-    assert len([each async for each in service.client().batches.list(limit=2)]) == count
-    assert service.cluster.lists == -(-count // 2), "as many requests as for one list"
+    assert [each.id async for each in service.client().batches.list(limit=2)] == made[::-1]
+    assert service.cluster.lists == 4, "as many requests as for one list"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +128,7 @@ async def test_an_invalid_line_fails_the_batch(
     service: Running, line: str | bytes, code: str
 ) -> None:
     second = line.encode() if isinstance(line, str) else line
-    batch = await created(service, request_line(0).encode() + b"\n\n" + second + b"\n")
+    batch = await service.create(request_line(0).encode() + b"\n\n" + second + b"\n")
     assert batch.status == "failed"
     assert batch.errors is not None
     assert batch.errors.data is not None
@@ -161,14 +147,14 @@ async def test_an_invalid_line_fails_the_batch(
 async def test_a_file_that_does_not_fit_fails_the_batch(
     service: Running, content: bytes, options: dict[str, str], code: str
 ) -> None:
-    batch = await created(service, content, **options)
+    batch = await service.create(content, **options)
     assert batch.status == "failed"
     assert batch.errors is not None
     assert [error.code for error in batch.errors.data or []] == [code]
 
 
 async def test_many_errors_are_counted(service: Running) -> None:
-    batch = await created(service, b"{\n" * 1000)
+    batch = await service.create(b"{\n" * 1000)
     assert batch.errors is not None
     assert batch.errors.data is not None
     assert len(batch.errors.data) == 51
@@ -192,30 +178,22 @@ async def test_many_errors_are_counted(service: Running) -> None:
 async def test_an_invalid_request_creates_nothing(
     service: Running, changes: dict[str, Any]
 ) -> None:
-    client = service.client()
-    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
-    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h", **changes}
     with pytest.raises(openai.BadRequestError) as refused:
-        await client.batches.create(**given)
+        await service.create(**changes)
     assert refused.value.param in {*changes, "output_expires_after", "metadata.k"}
     assert service.cluster.objects == {}
 
 
 async def test_a_repeated_request_is_one_batch(service: Running) -> None:
-    client = service.client(max_retries=2)
-    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    client, given = service.client(max_retries=2), await service.upload()
     with losing_answers(service.cluster, 1):
-        batch = await client.batches.create(
-            input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
-        )
+        batch = await client.batches.create(**given)
     assert len(service.cluster.objects) == 1
     assert (await client.batches.retrieve(batch.id)).id == batch.id
 
 
 async def test_an_equal_batch_starts_after_the_first_has_ended(service: Running) -> None:
-    client = service.client()
-    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
-    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    client, given = service.client(), await service.upload()
     first = await client.batches.create(**given)
     assert (await client.batches.create(**given)).id == first.id
     other = await client.batches.create(**given, metadata={"run": "2"})
@@ -226,9 +204,7 @@ async def test_an_equal_batch_starts_after_the_first_has_ended(service: Running)
 
 
 async def test_a_name_with_an_output_is_not_used_again(service: Running) -> None:
-    client = service.client()
-    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
-    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    client, given = service.client(), await service.upload()
     first = await client.batches.create(**given)
     output = service.root / "team-a/batches" / first.id.replace("_", "-")
     output.mkdir(parents=True)
@@ -238,9 +214,7 @@ async def test_a_name_with_an_output_is_not_used_again(service: Running) -> None
 
 
 async def test_requests_with_one_idempotency_key_are_one_batch(service: Running) -> None:
-    client = service.client()
-    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
-    given = {"input_file_id": file.id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    client, given = service.client(), await service.upload()
     key = {"extra_headers": {"Idempotency-Key": "once"}}
     first = await client.batches.create(**given, **key)
     service.cluster.set_status({"phase": "Succeeded"})
@@ -252,33 +226,24 @@ async def test_a_repeated_request_returns_a_batch_that_has_just_ended(
     service: Running, minutes: int, same: bool
 ) -> None:
     service.cluster.now = lambda: datetime.now(UTC) - timedelta(minutes=minutes)
-    first = await created(service)
+    first = await service.create()
     service.cluster.set_status({"phase": "Succeeded"})
-    again = await service.client().batches.create(
-        input_file_id=first.input_file_id,
-        endpoint=ENDPOINT,
-        completion_window="24h",
-        extra_headers={"x-stainless-retry-count": "1"},
+    again = await service.create(
+        input_file_id=first.input_file_id, extra_headers={"x-stainless-retry-count": "1"}
     )
     assert (again.id == first.id) == same
-
-
-async def test_pages_of_batches_are_complete(service: Running) -> None:
-    made = [(await created(service)).id for _ in range(5)]
-    found = [each.id async for each in service.client().batches.list(limit=2)]
-    assert found == made[::-1]
 
 
 async def test_a_refusal_of_the_cluster_is_shown(service: Running) -> None:
     service.cluster.refusal = "spec.priority: higher than 5"
     with pytest.raises(openai.PermissionDeniedError) as refused:
-        await created(service)
+        await service.create()
     assert service.cluster.refusal in str(refused.value)
 
 
 async def test_a_batch_that_was_resumed_can_be_cancelled_again(service: Running) -> None:
     batches = service.client().batches
-    batch = await created(service)
+    batch = await service.create()
     await batches.cancel(batch.id)
     service.cluster.only()["spec"]["suspend"] = False
     service.cluster.set_status({"phase": "Running"})

@@ -61,17 +61,13 @@ async def test_files_can_be_deleted_while_they_are_listed(service: Running) -> N
 @pytest.mark.parametrize(
     "check",
     ["{", '{"errors": [1]}', " " * 2**20 + '{"lines": 1}', None],
-    ids=["no JSON", "other fields", "too large", "missing"],
 )
 async def test_a_changed_check_of_a_file_is_refused(service: Running, check: str | None) -> None:
-    client = service.client()
-    file = await client.files.create(file=("a.jsonl", requests(1)), purpose="batch")
+    given = await service.upload()
     (stored,) = service.root.glob("team-a/files/*/check.json")
     stored.unlink() if check is None else stored.write_text(check)
     with pytest.raises(openai.BadRequestError, match="Upload it again"):
-        await client.batches.create(
-            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-        )
+        await service.client().batches.create(**given)
 
 
 @pytest.mark.parametrize(
@@ -95,24 +91,14 @@ async def test_a_file_for_another_purpose_is_refused(service: Running) -> None:
     with pytest.raises(openai.BadRequestError):
         await service.client().files.create(file=("a.jsonl", requests(1)), purpose="fine-tune")
     with pytest.raises(openai.BadRequestError):
-        await service.client().files.create(
-            file=("a.jsonl", requests(1)),
-            purpose="batch",
-            extra_body={"other": "x"},
-        )
+        await service.upload(extra_body={"other": "x"})
     assert [each async for each in service.client().files.list()] == []
 
 
 async def test_models_are_those_of_the_namespace(service: Running) -> None:
-    assert [each.id async for each in service.client("team-a").models.list()] == [
-        "small",
-        "failing",
-    ]
-    assert [each.id async for each in service.client("team-b").models.list()] == [
-        "small",
-        "failing",
-        "large",
-    ]
+    for namespace, more in (("team-a", []), ("team-b", ["large"])):
+        found = [each.id async for each in service.client(namespace).models.list()]
+        assert found == ["small", "failing", *more]
 
 
 async def test_a_download_that_fails_is_no_shorter_file(

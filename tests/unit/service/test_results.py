@@ -17,18 +17,13 @@ from batchinference.service import files
 from batchinference.spec.report import JobState
 from support.jobs.without_ray import run_without_ray
 from support.servers.loopback import handled_by
-from support.service.running import ENDPOINT, FAILING_ROW, Running, request_line, requests
+from support.service.running import FAILING_ROW, Running, request_line, requests
 
 ROWS = 20
 
 
-async def created(service: Running, model: str = "small", **fields: Any) -> Batch:
-    client = service.client()
-    content = requests(ROWS, model)
-    file = await client.files.create(file=("a.jsonl", content), purpose="batch", **fields)
-    return await client.batches.create(
-        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
-    )
+async def created(service: Running, model: str = "small") -> Batch:
+    return await service.create(requests(ROWS, model))
 
 
 def output_of(service: Running, batch: Batch) -> Path:
@@ -162,7 +157,9 @@ async def test_a_batch_that_expired_before_it_began_has_errors_for_all_lines(
 async def test_an_expired_file_is_kept_until_its_lines_that_did_not_run_are_errors(
     listed_first: bool, service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = await created(service, expires_after={"anchor": "created_at", "seconds": 3600})
+    expires = {"anchor": "created_at", "seconds": 3600}
+    given = await service.upload(requests(ROWS), expires_after=expires)
+    batch = await service.client().batches.create(**given)
     now = time.time() + 25 * 3600
     monkeypatch.setattr(time, "time", lambda: now)
     done = await finished(service, batch, "Failed", 0)

@@ -12,7 +12,7 @@ import pytest
 from openai.types import Upload
 
 from batchinference.service import uploads
-from support.service.running import ENDPOINT, Running, requests
+from support.service.running import Running, requests
 
 CONTENT = requests(20)
 
@@ -119,16 +119,12 @@ async def test_an_expired_file_is_kept_until_its_batches_have_ended(
     service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = service.client()
-    file = await client.files.create(
-        file=("a.jsonl", CONTENT),
-        purpose="batch",
-        expires_after={"anchor": "created_at", "seconds": 3600},
-    )
-    await client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+    given = await service.upload(expires_after={"anchor": "created_at", "seconds": 3600})
+    await client.batches.create(**given)
     now = time.time() + 3602
     monkeypatch.setattr(time, "time", lambda: now)
     for phase, kept in (("Running", True), ("Succeeded", False)):
         service.cluster.set_status({"phase": phase, "completionTime": None})
         with pytest.raises(openai.NotFoundError):
-            await client.files.retrieve(file.id)
+            await client.files.retrieve(given["input_file_id"])
         assert any("jsonl" in path for path in service.objects()) == kept

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.api.workers import Workers
-from batchinference.ui.jobs import JobsOfNamespace, ObservedJob
+from batchinference.ui.jobs import JobsOfNamespace
 from batchinference.ui.pages import JobEntry
 
 
@@ -19,7 +18,7 @@ class FakeCluster:
     namespace, host = "research", "https://cluster"
 
     def __init__(self) -> None:
-        self.pods_listed, self.refuses_pods = 0, False
+        self.pods_listed = 0
         self.jobs: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, phase: str, rows: int = 0) -> None:
@@ -36,8 +35,6 @@ class FakeCluster:
 
     def list_pods(self, selector: str) -> list[dict[str, Any]]:
         self.pods_listed += 1
-        if self.refuses_pods:
-            raise ClusterError("pods is forbidden (403)", 403)
         pod = {"metadata": {"labels": {"ray.io/group": "cpu"}}}
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         return [{**pod, "status": ready}, {**pod, "status": {"phase": "Pending"}}]
@@ -75,32 +72,12 @@ def shown_percent(entry: JobEntry) -> int | None:
     return entry.seen.progress.percent
 
 
-def found_job(cluster: FakeCluster, phase: str) -> ObservedJob:
-    cluster.add("a", phase, rows=20)
+def test_running_job_has_workers_and_an_output(cluster: FakeCluster) -> None:
+    cluster.add("a", "Running", rows=20)
     found = JobsOfNamespace("research", None).find("a")
     assert found is not None
-    return found
-
-
-def test_running_job_has_workers(cluster: FakeCluster) -> None:
-    seen = found_job(cluster, "Running").entry().seen
+    assert found.output() == "s3://absent/out"
+    assert cluster.pods_listed == 0
+    seen = found.entry().seen
     assert seen is not None
     assert seen.workers == [Workers("cpu", 1, 2)]
-
-
-def test_job_is_shown_to_a_user_who_may_not_list_pods(cluster: FakeCluster) -> None:
-    cluster.refuses_pods = True
-    entry = found_job(cluster, "Running").entry()
-    assert (entry.problem, shown_percent(entry)) == ("", 20)
-    assert entry.seen is not None
-    assert entry.seen.workers == ()
-
-
-def test_pods_of_an_ended_job_are_not_listed(cluster: FakeCluster) -> None:
-    assert found_job(cluster, "Succeeded").entry().ended
-    assert cluster.pods_listed == 0
-
-
-def test_path_of_the_output_is_known_without_the_pods(cluster: FakeCluster) -> None:
-    assert found_job(cluster, "Running").output() == "s3://absent/out"
-    assert cluster.pods_listed == 0

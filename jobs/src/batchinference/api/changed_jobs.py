@@ -1,8 +1,14 @@
-"""Changes a job for one run: start over, or retry its failed rows."""
+"""Changes a job for one run: start over, retry its failed rows, or run a trial."""
 
 from __future__ import annotations
 
-from batchinference.spec import BatchInference
+from collections.abc import Iterator
+
+from batchinference.api.files import beside, is_root
+from batchinference.spec import BatchInference, Problem
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.problems import raise_for_problems
+from batchinference.spec.write import WriteTable
 
 
 def retried(job: BatchInference) -> BatchInference:
@@ -10,9 +16,9 @@ def retried(job: BatchInference) -> BatchInference:
 
     Raises BadInput if the job cannot retry rows, or has no output yet.
     """
+    from batchinference.pipeline.commit.changes import changed_spec
     from batchinference.pipeline.commit.layout import Layout, work_of
     from batchinference.pipeline.commit.lease import read_lease
-    from batchinference.pipeline.commit.spec_changes import changed_spec
     from batchinference.pipeline.errors import BadInput
 
     if why := job.spec.why_not_retried:
@@ -24,7 +30,7 @@ def retried(job: BatchInference) -> BatchInference:
         fix = f" as it is now ({changes}). Restore it, or run it" if changes else ". Run it"
         raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} first")
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": True})
-    return changed(job, errors=errors, resume=True)
+    return job.with_spec(errors=errors, resume=True)
 
 
 def restarted(job: BatchInference) -> BatchInference:
@@ -43,8 +49,8 @@ def restarted(job: BatchInference) -> BatchInference:
             "overwrite to replace all of them, or resume to false to repeat an unfinished run"
         )
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
-    return changed(
-        job, resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
+    return job.with_spec(
+        resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
     )
 
 
@@ -58,6 +64,33 @@ def job_of_run(
     return (retried(job) if retry_errors else job), False
 
 
-def changed(job: BatchInference, **fields: object) -> BatchInference:
-    """Return the job with other fields of its spec."""
-    return job.model_copy(update={"spec": job.spec.model_copy(update=fields)})
+def trial(job: BatchInference, rows: int) -> BatchInference:
+    """Return the job over its first `rows` rows, with its own output next to the output of the job.
+
+    A trial starts over. Its run must replace only its own output (`own_only`). Raises SpecError if
+    the input cannot be limited, or if there is no place next to the output.
+    """
+    spec = job.spec
+    raise_for_problems(_without_trial(spec))
+    path = beside(spec.write.path, f"limit-{rows}")
+    return job.with_spec(
+        read=spec.read.limited(rows),
+        write=spec.write.model_copy(update={"path": path, "mode": "overwrite"}),
+        errors=spec.errors.model_copy(update={"path": None, "retry_failed_rows": False}),
+        resume=False,
+        notifications=[],
+    )
+
+
+def _without_trial(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the reasons why a job has no trial."""
+    fix = "Use batchinference preview, or run a copy of the job"
+    if not spec.read.has_limit:
+        problem = f"the rows of this format cannot be limited ({spec.read.format}). {fix}"
+        yield Problem("spec.read.format", f"{problem} with a limit in read.query")
+    if isinstance(spec.write, WriteTable):
+        problem = f"a trial does not write to a table ({spec.write.format}). {fix}"
+        yield Problem("spec.write.format", f"{problem} with write.format: parquet")
+    if is_root(spec.write.path):
+        problem = f"a trial has no place next to it ({spec.write.path}). Write below it"
+        yield Problem("spec.write.path", f"{problem}, such as {spec.write.path.rstrip('/')}/out")

@@ -64,8 +64,7 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     if errors.path:
         errors = errors.model_copy(update={"path": _absolute(errors.path, text)})
     steps = [_with_absolute_step_paths(step, directory) for step in spec.steps]
-    update = {"read": read, "write": write, "errors": errors, "steps": steps}
-    return job.model_copy(update={"spec": spec.model_copy(update=update)})
+    return job.with_spec(read=read, write=write, errors=errors, steps=steps)
 
 
 def _with_absolute_step_paths(step: Step, directory: Path) -> Step:

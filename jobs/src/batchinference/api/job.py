@@ -89,10 +89,9 @@ class Job:
         frame: Frame | None = None,
         code: CodeByValue | None = None,
     ) -> None:
-        object.__setattr__(self, "resource", resource)
-        object.__setattr__(self, "directory", directory.resolve())
-        object.__setattr__(self, "frame", frame)
-        object.__setattr__(self, "code", code)
+        self.__dict__.update(
+            resource=resource, directory=directory.resolve(), frame=frame, code=code
+        )
 
     def with_data(self, data: Any) -> Job:
         """Return the job with a DataFrame or an Arrow table as its input. Raises SpecError."""

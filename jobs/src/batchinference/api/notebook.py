@@ -14,8 +14,6 @@ from batchinference.spec.warnings import summarize
 from batchinference.text import in_one_line
 
 _CELL = "text-align:left;vertical-align:top;white-space:pre-wrap"
-
-
 _IN_PYTHON = {
     "`batchinference run FILE --retry-errors`": "run(job, retry_errors=True)",
     "`batchinference run FILE --restart`": "run(job, restart=True)",
@@ -23,11 +21,6 @@ _IN_PYTHON = {
     "--restart": "restart=True",
 }
 """Options of the command line, and what they are in Python."""
-
-
-def in_notebook() -> bool:
-    """Return whether this process runs the cells of a notebook."""
-    return cell_number() is not None
 
 
 def cell_number() -> int | None:

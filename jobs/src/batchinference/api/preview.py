@@ -84,5 +84,4 @@ def _until(job: BatchInference, step: str) -> BatchInference:
         known = f". Use one of {', '.join(names)}" if names else ". The job has no steps"
         problem = f"there is no step '{step}'{did_you_mean(step, names) or known}"
         raise SpecError([Problem("step", problem)])
-    steps = job.spec.steps[: names.index(step) + 1]
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"steps": steps})})
+    return job.with_spec(steps=job.spec.steps[: names.index(step) + 1])

@@ -16,8 +16,6 @@ from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pyarrow as pa
     import ray.data
 
@@ -115,47 +113,32 @@ def run(
     if `data` cannot be stored as it is.
     """
     from batchinference.api.notebook import cell_number
+    from batchinference.api.runner import Runner
+    from batchinference.pipeline.errors import BadInput
 
     if restart and retry_errors:
-        raise _contradiction()
+        raise BadInput(
+            "retry_errors: a run that starts over has no failed rows to run again (True). Remove "
+            "restart or retry_errors"
+        )
     job = job if data is None else job.with_data(data)
     resource, own_only = job_of_run(job.absolute, restart=restart, retry_errors=retry_errors)
-    with _display(verbose=verbose) as display, job.prepared():
-        report = _report_of_run(resource, job.directory, display, own_only, verbose)
+    with _display(verbose=verbose) as display, job.prepared(), _stop_signal(display.say) as stop:
+        shown = display.say, display.show
+        report = Runner(
+            resource, job.directory, *shown, stop, quiet=not verbose, own_only=own_only
+        ).run_here()
     if report.state != JobState.SUCCEEDED:
         raise JobFailed(report)
     return Result(resource, report, cell_number())
 
 
-def _report_of_run(
-    job: BatchInference, directory: Path, display: Display, own_only: bool, verbose: bool
-) -> Report:
-    from batchinference.api.runner import Runner
-
-    with _stop_signal(display.say) as stop:
-        runner = Runner(
-            *(job, directory, display.say, display.show, stop),
-            quiet=not verbose,
-            own_only=own_only,
-        )
-        return runner.run_here()
-
-
-def _contradiction() -> Exception:
-    from batchinference.pipeline.errors import BadInput
-
-    return BadInput(
-        "retry_errors: a run that starts over has no failed rows to run again (True). Remove "
-        "restart or retry_errors"
-    )
-
-
 def _display(*, verbose: bool) -> Display:
     """Return the display of a notebook, or of a terminal."""
     from batchinference.api.display import Display
-    from batchinference.api.notebook import NotebookDisplay, in_notebook
+    from batchinference.api.notebook import NotebookDisplay, cell_number
 
-    return NotebookDisplay(verbose=verbose) if in_notebook() else Display(verbose=verbose)
+    return (Display if cell_number() is None else NotebookDisplay)(verbose=verbose)
 
 
 @contextmanager

@@ -5,12 +5,9 @@ from __future__ import annotations
 import secrets
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from importlib.abc import MetaPathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,8 @@ from batchinference.api.files import (
     with_absolute_paths,
 )
 from batchinference.cli import exits
-from batchinference.cli.plan_view import show_view, view_of
+from batchinference.cli.packages import pipeline_is_installed
+from batchinference.cli.plan_view import show_stages_and_groups
 from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
@@ -53,44 +51,6 @@ from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU, Profile
 from batchinference.version import __version__
-
-
-def pipeline_is_installed() -> bool:
-    """Return whether jobs can run here. If not, print what to install."""
-    from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
-
-    missing = [name for name in ("ray", "pyarrow", "numpy") if find_spec(name) is None]
-    for name in missing:  # importing Ray would take longer than most commands
-        echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
-    return not missing
-
-
-def outputs_are_readable() -> bool:
-    """Return whether outputs can be read here. If not, print what to install. Arrow gets no pandas.
-
-    At its first conversion, Arrow imports pandas if it can, which takes more time and memory than
-    the rest of most commands. Its own memory pool keeps memory that the system's would free."""
-    if not pipeline_is_installed():
-        return False
-    import pyarrow as pa
-
-    pa.set_memory_pool(pa.system_memory_pool())
-    if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _NoPandas)
-        try:
-            pa.scalar(None)
-        finally:
-            sys.meta_path.remove(_NoPandas)
-    return True
-
-
-class _NoPandas(MetaPathFinder):
-    """Finds all modules but pandas."""
-
-    @classmethod
-    def find_spec(cls, name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name=name)
 
 
 def print_problems(file: str, error: SpecError) -> None:
@@ -208,44 +168,29 @@ def _validate_schedule(document: dict[str, Any], values: Values) -> str:
     return f"{schedule.metadata.name} is valid; next run: {time.astimezone(cron.zone).isoformat()}"
 
 
-@dataclass(frozen=True)
-class Platform:
-    """Files with the operator's defaults and the platform's policy."""
-
-    defaults: Path | None
-    policy: Path | None
-
-
 def show_plan(
-    file: str, platform: Platform, settings: Sequence[str] = (), form: Format = Format.TEXT
+    file: str,
+    defaults_file: Path | None,
+    policy_file: Path | None,
+    settings: Sequence[str] = (),
+    form: Format = Format.TEXT,
 ) -> int:
     """Print the plan of a job, or as data the objects that the operator would create for it. Return
-    the exit code."""
-    show = _print_plan if form is Format.TEXT else partial(_print_objects, form=form)
-    return _load_and_show(file, platform, settings, show)
-
-
-def _load_and_show(
-    file: str,
-    platform: Platform,
-    settings: Sequence[str],
-    show: Callable[[BatchInference, PlatformDefaults], None],
-) -> int:
-    """Call `show` with the job with complete cluster settings, and the settings of the platform. Or
-    print the problems of the job.
-
-    Return the exit code. Without a policy file, everything is allowed.
-    """
-    current_file = str(platform.defaults)
+    the exit code. Without a policy file, everything is allowed."""
+    current_file = str(defaults_file)
     try:
-        defaults = _load_defaults(platform.defaults)
-        current_file = str(platform.policy)
-        policy = parse_policy(read_text(current_file)) if platform.policy else None
+        defaults = _load_defaults(defaults_file)
+        current_file = str(policy_file)
+        policy = parse_policy(read_text(current_file)) if policy_file else None
         current_file = file
         job = parse_one(read_text(file), parameter_values(settings))
         if policy:
             raise_for_problems(policy.check_spec(job.spec))
-        show(with_platform_defaults(job, defaults), defaults)
+        job = with_platform_defaults(job, defaults)
+        if form is Format.TEXT:
+            _print_plan(job, defaults)
+        else:
+            _print_objects(job, defaults, form)
     except SpecError as error:
         print_problems(current_file, error)
         return exits.BAD_INPUT
@@ -269,7 +214,9 @@ def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
         attempt_objects(job, _names(job), None, platform=platform)
     except SpecError as error:
         problems = error.problems
-    show_view(view_of(job.spec, plan_for_cluster(job.spec), problems))
+    show_stages_and_groups(job.spec, plan_for_cluster(job.spec))
+    for problem in problems:
+        echo(f"a cluster would refuse this job: {problem}", err=True)
     for choice in choices_of(job):
         if choice.choices > 1 or choice.device_hour:
             echo(f"\ndevices: {choice}" if choice.number == 1 else f"devices: {choice}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from batchinference.api.files import parameter_values, read_text
@@ -16,29 +15,31 @@ from batchinference.cli.targets import exit_on_cluster_error
 from batchinference.cli.verbosity import note
 from batchinference.spec import KIND, Problem, SpecError, load_documents
 from batchinference.spec.job import SCHEDULE_KIND
+from batchinference.spec.parameters import Values
 from batchinference.spec.schedule import parse_schedule
 
 _PAST_TENSE = {"suspend": "suspended", "resume": "resumed", "cancel": "deleted"}
 
 
-@dataclass(frozen=True)
-class Source:
-    """A file with jobs and schedules, and the values of their parameters.
-
-    `name` replaces the name of the only job in the file.
-    """
-
-    file: str
-    settings: Sequence[str] = ()
-    name: str | None = None
-
-
-def submit_file(source: Source, namespace: str | None, context: str | None, *, wait: bool) -> int:
-    """Apply the jobs and schedules of a file, print them, and return the exit code."""
+def submit_file(
+    file: str,
+    settings: Sequence[str],
+    name: str | None,
+    namespace: str | None,
+    context: str | None,
+    *,
+    wait: bool,
+) -> int:
+    """Apply the jobs and schedules of a file, print them, and return the exit code. `name` replaces
+    the name of the only job in the file."""
     try:
-        checked = _checked_documents(source)
+        values = parameter_values(settings)
+        documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
+        if name is not None:
+            documents = [_renamed(documents, name)]
+        checked = [_checked(each, values) for each in documents]
     except SpecError as error:
-        print_problems(source.file, error)
+        print_problems(file, error)
         return exits.BAD_INPUT
     with exit_on_cluster_error("submit"):
         cluster = Kubernetes(namespace, context)
@@ -46,18 +47,6 @@ def submit_file(source: Source, namespace: str | None, context: str | None, *, w
         jobs = [each["metadata"] for each in applied if each["kind"] == KIND]
         handles = [JobHandle(job["name"], Kubernetes(job["namespace"], context)) for job in jobs]
         return _wait(handles) if wait else exits.SUCCESS
-
-
-def _checked_documents(source: Source) -> list[dict[str, Any]]:
-    """Return the documents to apply. Raises SpecError if a cluster would refuse one of them."""
-    values = parameter_values(source.settings)
-    documents = load_documents(read_text(source.file), (KIND, SCHEDULE_KIND))
-    if source.name is not None:
-        documents = [_renamed(documents, source.name)]
-    return [
-        checked_for_cluster(each, values) if each["kind"] == KIND else _checked_schedule(each)
-        for each in documents
-    ]
 
 
 def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -71,7 +60,10 @@ def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return {**documents[0], "metadata": metadata}
 
 
-def _checked_schedule(document: dict[str, Any]) -> dict[str, Any]:
+def _checked(document: dict[str, Any], values: Values) -> dict[str, Any]:
+    """Return a document as it is applied. Raises SpecError if a cluster would refuse it."""
+    if document["kind"] == KIND:
+        return checked_for_cluster(document, values)
     parse_schedule(document)
     return document
 

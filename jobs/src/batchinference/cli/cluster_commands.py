@@ -30,10 +30,9 @@ def submit(
 
     Exit codes: 0 applied, 1 with --wait: a job failed, 2 the file is wrong or the cluster refused.
     """
-    from batchinference.cli.cluster import Source, submit_file
+    from batchinference.cli.cluster import submit_file
 
-    source = Source(file, settings or (), name)
-    raise typer.Exit(submit_file(source, namespace, context, wait=wait))
+    raise typer.Exit(submit_file(file, settings or (), name, namespace, context, wait=wait))
 
 
 @app.command()

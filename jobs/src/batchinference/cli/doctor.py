@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 
 from batchinference.api.files import load_job
@@ -30,42 +29,32 @@ MIN_DISK = 5 << 30
 MIN_MEMORY = 4 << 30
 
 
-@dataclass(frozen=True)
-class DoctorOptions:
-    """Options of `doctor`."""
-
-    file: str | None
-    """The file of a job, whose storage and image are checked too."""
-    settings: Sequence[str]
-    """Values of parameters of the job, as NAME=VALUE."""
-    namespace: str | None
-    context: str | None
-    form: Format
-
-
-def examine(options: DoctorOptions) -> int:
-    """Run all checks, print their findings, and return the exit code."""
-    findings = [*_check_machine(), *_check_job_and_cluster(options)]
+def examine(
+    file: str | None,
+    settings: Sequence[str],
+    namespace: str | None,
+    context: str | None,
+    form: Format,
+) -> int:
+    """Run all checks, print their findings, and return the exit code. With the file of a job, its
+    storage and image are checked too."""
+    findings, image = [*_check_machine()], None
+    if file is not None:
+        try:
+            job = load_job(file, settings)
+            image = job.spec.cluster.image
+            findings += check_storage(job)
+        except SpecError as error:
+            findings += findings_of_problems(file, error)
+    findings += check_cluster(namespace, context, image)
     shown = [each for each in findings if each.result is not Result.OK or not is_quiet()]
-    if options.form is not Format.TEXT:
-        print_data([as_data(each) for each in shown], options.form)
+    if form is not Format.TEXT:
+        print_data([as_data(each) for each in shown], form)
     elif shown:
         rows = [(each.result.value, each.check, each.message) for each in shown]
         print_table([("RESULT", "CHECK", "FOUND"), *rows])
     failed = any(each.result is Result.FAILED for each in findings)
     return exits.JOB_FAILED if failed else exits.SUCCESS
-
-
-def _check_job_and_cluster(options: DoctorOptions) -> Iterator[Finding]:
-    image = None
-    if options.file is not None:
-        try:
-            job = load_job(options.file, options.settings)
-            image = job.spec.cluster.image
-            yield from check_storage(job)
-        except SpecError as error:
-            yield from findings_of_problems(options.file, error)
-    yield from check_cluster(options.namespace, options.context, image)
 
 
 def _check_machine() -> Iterator[Finding]:

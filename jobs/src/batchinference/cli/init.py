@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import islice
@@ -58,15 +58,18 @@ DEFAULTS = {
     "python": Defaults("./rows.csv"),
 }
 """Default answers for each kind of job."""
+QUESTIONS = {
+    "read": "Where is the input?",
+    "model": "Which model?",
+    "column": "Which column does it read?",
+    "labels": "Which labels does it choose from?",
+}
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
 """The name of a job file that says nothing about its job."""
-MAX_WIDTH = 60
-"""Maximum characters before a comment at the end of a line. A longer line has it above."""
 MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
 """The limit of failed rows, in percent. An input of fewer than COUNTED rows or files may have one
 failure in SHARE instead."""
-_AFTER_COMMAND, _BEFORE_COMMENT = re.compile(r"(?<=\$file) +"), re.compile(r"(?<=\S) +(?=# )")
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 """Values that need no quotes in YAML, except for words such as `no` and `null`."""
@@ -88,7 +91,7 @@ class Answers:
 def write_job(kind: str | None, file: Path, answers: Answers) -> int:
     """Write a job file, and for `python` a module next to it. Return the exit code."""
     if kind is None:
-        if not _is_terminal():
+        if not sys.stdin.isatty():
             echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
             return exits.BAD_INPUT
         kind, answers = _ask(answers)
@@ -128,26 +131,17 @@ def _unfit_option(kind: str, answers: Answers) -> str:
     return ""
 
 
-def _is_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
 def _ask(answers: Answers) -> tuple[str, Answers]:
     """Ask for the kind of the job, its input, its model and its column."""
     chosen = ""
     while chosen not in DEFAULTS:
         chosen = typer.prompt(f"What do you process ({', '.join(DEFAULTS)})?", default="labels")
-    default = DEFAULTS[chosen]
-    read = answers.read or typer.prompt("Where is the input?", default=default.read)
-    model, column = answers.model, answers.column
-    if default.model:
-        model = model or typer.prompt("Which model?", default=_on_this_machine(default.model))
-    if default.column:
-        column = column or typer.prompt("Which column does it read?", default=default.column)
-    labels = answers.labels
-    if default.labels:
-        labels = labels or typer.prompt("Which labels does it choose from?", default=default.labels)
-    return chosen, replace(answers, read=read, model=model, column=column, labels=labels)
+    given = asdict(answers)
+    for field, question in QUESTIONS.items():
+        default = _on_this_machine(getattr(DEFAULTS[chosen], field))
+        if default and not given[field]:
+            given[field] = typer.prompt(question, default=default)
+    return chosen, Answers(**given)
 
 
 def _name_of(file: Path) -> str:
@@ -169,21 +163,13 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
     limit, failures = _limit(_count(values["read"], form))
     fields |= {"format": form, "file": shlex.quote(file), "limit": limit, "failures": failures}
     fields |= {"labels": f"[{', '.join(map(_quoted, labels))}]"}
-    lines = _template(f"{kind}.yaml").splitlines()
-    head = [line for line in lines if line.startswith("#")]
-    return _aligned(head, _AFTER_COMMAND, fields) + _aligned(
-        lines[len(head) :], _BEFORE_COMMENT, fields
-    )
+    return Template(_template(f"{kind}.yaml")).substitute(fields)
 
 
 def _on_this_machine(model: str) -> str:
     """Return the folder of a default model that is installed, or else its name on the Hub."""
     package = find_spec(MINILM_PACKAGE) if model == MINILM else None
-    return (
-        model
-        if package is None or not package.origin
-        else str(Path(package.origin).parent / "model")
-    )
+    return str(Path(package.origin).parent / "model") if package and package.origin else model
 
 
 def _limit(count: int | None) -> tuple[str, str]:
@@ -207,25 +193,6 @@ def _count(read: str, form: str) -> int | None:
     else:
         return None
     return found if 0 < found < COUNTED else None
-
-
-def _aligned(lines: list[str], gap: re.Pattern[str], fields: dict[str, str]) -> str:
-    """Return the lines with their fields. What follows a gap begins in the same column in each, or
-    is above a line that is too long."""
-    parts = (
-        (Template(part).substitute(fields) for part in gap.split(line, maxsplit=1))
-        for line in lines
-    )
-    rows = [row for each in parts for row in _above_if_long(*each)]
-    width = max(len(first) for first, *rest in rows if rest)
-    return "".join(f"{'  '.join([first.ljust(width), *rest]).rstrip()}\n" for first, *rest in rows)
-
-
-def _above_if_long(first: str, *rest: str) -> list[tuple[str, ...]]:
-    if len(first) <= MAX_WIDTH or not rest or first.startswith("#"):
-        return [(first, *rest)]
-    indent = " " * (len(first) - len(first.lstrip()))
-    return [(indent + rest[0],), (first,)]
 
 
 def _table_format(read: str) -> str:

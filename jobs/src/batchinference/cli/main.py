@@ -201,12 +201,6 @@ def validate(
     raise typer.Exit(validate_files(files, settings or (), deep=not fields_only, form=form))
 
 
-def _check_no_cluster(*settings: Path | None) -> None:
-    if any(settings):
-        problem = "with --estimate, the steps run here, without the settings of a cluster"
-        raise typer.BadParameter(problem, param_hint="--defaults and --policy")
-
-
 @app.command()
 def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     file: File,
@@ -222,13 +216,15 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 
     With --format yaml or json, print the objects that the operator would create, for kubectl apply.
     """
-    from batchinference.cli.check import Platform, show_plan
+    from batchinference.cli.check import show_plan
     from batchinference.cli.preview import preview_file
 
-    if estimate:
-        _check_no_cluster(defaults, policy)
-        raise typer.Exit(preview_file(file, sample, settings or (), form, prices))
-    raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or (), form))
+    if not estimate:
+        raise typer.Exit(show_plan(file, defaults, policy, settings or (), form))
+    if defaults or policy:
+        problem = "with --estimate, the steps run here, without the settings of a cluster"
+        raise typer.BadParameter(problem, param_hint="--defaults and --policy")
+    raise typer.Exit(preview_file(file, sample, settings or (), form, prices))
 
 
 @app.command()

@@ -148,7 +148,6 @@ def ui(
 
     Exit codes: 0 stopped, 2 there is no cluster or no output, or the port is in use.
     """
-    from batchinference.cli.show_ui import UiOptions, show_ui
+    from batchinference.cli.show_ui import show_ui
 
-    options = UiOptions(targets or [], namespace, context, port, browser)
-    raise typer.Exit(show_ui(options))
+    raise typer.Exit(show_ui(targets or [], namespace, context, port, browser=browser))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from batchinference.api.files import directory_of, load_job
 from batchinference.cli import exits
-from batchinference.cli.check import pipeline_is_installed, print_problems
+from batchinference.cli.check import print_problems
+from batchinference.cli.packages import pipeline_is_installed
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
 from batchinference.cli.verbosity import note
 from batchinference.credentials import LineMasker

@@ -31,17 +31,8 @@ def echo(text: str, *, err: bool = False) -> None:
     typer.echo(without_controls(text), err=err)
 
 
-def print_data(data: Any, form: Format) -> None:
-    """Print data as one JSON or YAML document."""
-    _print(data, form, indent=2)
-
-
-def print_record(data: Any, form: Format) -> None:
-    """Print data as one line of JSON, or as one document of a YAML stream."""
-    _print(data, form, indent=None)
-
-
-def _print(data: Any, form: Format, indent: int | None) -> None:
+def print_data(data: Any, form: Format, indent: int | None = 2) -> None:
+    """Print data as one JSON or YAML document. Without an indent, JSON is one line."""
     text = to_json(data, indent)
     if form is Format.JSON:
         echo(escaped_controls(text))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchinference.api.changed_jobs import job_of_run
+from batchinference.api.changed_jobs import job_of_run, trial
 from batchinference.api.files import (
     directory_of,
     parameter_values,
@@ -17,9 +17,9 @@ from batchinference.api.files import (
     with_absolute_paths,
 )
 from batchinference.api.runner import Runner
-from batchinference.api.trial import trial
 from batchinference.cli import exits
-from batchinference.cli.check import pipeline_is_installed, print_problems
+from batchinference.cli.check import print_problems
+from batchinference.cli.packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.plan import (
     Plan,

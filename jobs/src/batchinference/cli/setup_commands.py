@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,16 +13,8 @@ from batchinference.cli.printing import Format
 app = typer.Typer()
 
 
-class Kind(StrEnum):
-    """The kinds of jobs that `init` writes."""
-
-    IMAGES = "images"
-    LABELS = "labels"
-    TEXT = "text"
-    DOCUMENTS = "documents"
-    AUDIO = "audio"
-    LLM = "llm"
-    PYTHON = "python"
+Kind = Literal["images", "labels", "text", "documents", "audio", "llm", "python"]
+"""The kinds of jobs that `init` writes."""
 
 
 @app.command()
@@ -51,7 +42,7 @@ def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     from batchinference.cli.init import Answers, write_job
 
     answers = Answers(name, read, write, model, column, labels)
-    raise typer.Exit(write_job(kind.value if kind else None, file, answers))
+    raise typer.Exit(write_job(kind, file, answers))
 
 
 @app.command()
@@ -71,6 +62,6 @@ def doctor(
 
     Exit codes: 0 jobs can run on this machine, 1 something that they need is missing.
     """
-    from batchinference.cli.doctor import DoctorOptions, examine
+    from batchinference.cli.doctor import examine
 
-    raise typer.Exit(examine(DoctorOptions(file, settings or (), namespace, context, form)))
+    raise typer.Exit(examine(file, settings or (), namespace, context, form))

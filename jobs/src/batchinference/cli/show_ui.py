@@ -6,56 +6,59 @@ import secrets
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
-from batchinference.cli.check import outputs_are_readable
+from batchinference.cli.packages import outputs_are_readable
 from batchinference.cli.printing import echo
+
+if TYPE_CHECKING:
+    from batchinference.ui.site import Site
 
 DEFAULT_PORTS = range(8484, 8494)
 
 
-@dataclass(frozen=True)
-class UiOptions:
-    """Options of `ui`."""
-
-    targets: list[str]
-    namespace: str | None
-    context: str | None
-    port: int | None
-    """None takes the first free one of DEFAULT_PORTS."""
-    browser: bool
-
-
-def show_ui(options: UiOptions) -> int:
-    """Serve the page until the user interrupts the program, and return the exit code."""
+def show_ui(
+    names: Sequence[str],
+    namespace: str | None,
+    context: str | None,
+    port: int | None,
+    *,
+    browser: bool,
+) -> int:
+    """Serve the page of some outputs and jobs until the user interrupts the program, and return the
+    exit code. Without a port, it takes the first free one of DEFAULT_PORTS."""
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.jobs import GivenJobs, JobsOfNamespace
-    from batchinference.ui.server import address_of, serving
     from batchinference.ui.site import Site
 
-    place = options.namespace, options.context
     try:
-        targets = [each for text in options.targets for each in _targets(Target(text, *place))]
-        if options.targets and not targets:
-            echo(f"ui: there are no outputs in {', '.join(options.targets)}", err=True)
+        given = [Target(name, namespace, context) for name in names]
+        targets = [each for target in given for each in _targets(target)]
+        if names and not targets:
+            echo(f"ui: there are no outputs in {', '.join(names)}", err=True)
             return exits.BAD_INPUT
-        jobs = GivenJobs(targets) if targets else JobsOfNamespace(*place)
+        jobs = GivenJobs(targets) if targets else JobsOfNamespace(namespace, context)
     except ClusterError as error:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
         return exits.BAD_INPUT
-    ports = DEFAULT_PORTS if options.port is None else [options.port]
-    site = Site(jobs)
+    return _serve(Site(jobs), DEFAULT_PORTS if port is None else [port], browser=browser)
+
+
+def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
+    """Serve the page at the first of these ports that is free, and return the exit code."""
+    from batchinference.ui.server import address_of, serving
+
     try:
         with (
             serving(ports, secrets.token_urlsafe(16), site) as server,
-            _announced(address_of(server), browser=options.browser),
+            _announced(address_of(server), browser=browser),
         ):
             server.serve_forever()
     except KeyboardInterrupt:

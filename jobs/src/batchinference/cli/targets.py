@@ -11,6 +11,7 @@ import typer
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
+from batchinference.cli.packages import outputs_are_readable
 from batchinference.cli.printing import echo
 
 
@@ -26,8 +27,6 @@ def exit_on_cluster_error(command: str) -> Iterator[None]:
 
 def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any:
     """Return the result of `read` for the output of a target. On failure, print it and exit."""
-    from batchinference.cli.check import outputs_are_readable
-
     if not outputs_are_readable():
         raise typer.Exit(exits.BAD_INPUT)
     from batchinference.pipeline.errors import JobFailure, shown

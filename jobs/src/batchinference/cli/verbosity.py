@@ -6,9 +6,8 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -19,15 +18,9 @@ LOGGER = logging.getLogger("batchinference")
 """Has the details that only `--verbose` shows."""
 
 
-class Verbosity(Enum):
-    """How much a command prints besides its result and errors."""
-
-    QUIET = "quiet"
-    NORMAL = "normal"
-    VERBOSE = "verbose"
-
-
-_current = ContextVar("verbosity", default=Verbosity.NORMAL)
+_current = ContextVar("verbosity", default="normal")
+"""How much the command that runs prints besides its result and errors: `quiet`, `normal` or
+`verbose`."""
 _Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")
 ]
@@ -42,12 +35,12 @@ _OPTIONS = [
 
 def is_quiet() -> bool:
     """Return whether the command was called with `--quiet`."""
-    return _current.get() is Verbosity.QUIET
+    return _current.get() == "quiet"
 
 
 def is_verbose() -> bool:
     """Return whether the command was called with `--verbose`."""
-    return _current.get() is Verbosity.VERBOSE
+    return _current.get() == "verbose"
 
 
 def note(text: str, *, err: bool = False) -> None:
@@ -75,24 +68,17 @@ def with_verbosity(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """Set the verbosity of the command that runs in the block."""
-    chosen = Verbosity.VERBOSE if verbose else Verbosity.QUIET if quiet else Verbosity.NORMAL
-    with ExitStack() as stack:
-        stack.callback(_current.reset, _current.set(chosen))
-        if verbose:
-            stack.enter_context(_shown_details())
-        yield
-
-
-@contextmanager
-def _shown_details() -> Iterator[None]:
-    """Print the details that are logged in the block to stderr."""
+    """Set the verbosity of the command that runs in the block. A verbose one prints to stderr what
+    is logged."""
+    token = _current.set("verbose" if verbose else "quiet" if quiet else "normal")
     handler, level = _Printer(), LOGGER.level
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.DEBUG)
+    if verbose:
+        LOGGER.addHandler(handler)
+        LOGGER.setLevel(logging.DEBUG)
     try:
         yield
     finally:
+        _current.reset(token)
         LOGGER.removeHandler(handler)
         LOGGER.setLevel(level)
 

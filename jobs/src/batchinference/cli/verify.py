@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
 
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
-from batchinference.cli.check import outputs_are_readable
+from batchinference.cli.packages import outputs_are_readable
 from batchinference.cli.printing import Format, echo, print_data
-from batchinference.cli.verbosity import is_quiet
+from batchinference.cli.verbosity import note
 from batchinference.spec.uris import Uri
-
-if TYPE_CHECKING:
-    from batchinference.pipeline.verify.findings import VerificationReport
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 
@@ -29,9 +26,13 @@ def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> i
         return exits.BAD_INPUT
     from batchinference.cli.verification_report import show
     from batchinference.pipeline.errors import JobFailure, shown
+    from batchinference.pipeline.storage.location import Location
+    from batchinference.pipeline.verify.verify import verify
 
+    if sys.stderr.isatty():
+        note(f"reading {output} and its input", err=True)
     try:
-        proof = _verify(output, quick=quick, trusted=trusted)
+        proof = verify(Location(output), quick=quick, trusted=trusted)
     except JobFailure as failure:
         echo(f"verify: {failure.message}", err=True)
         return exits.code_of(failure.reason)
@@ -40,13 +41,3 @@ def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> i
         return exits.JOB_FAILED
     show(proof) if form is Format.TEXT else print_data(proof.as_json(), form)
     return _EXITS[proof.result.value]
-
-
-def _verify(output: str, *, quick: bool, trusted: bool) -> VerificationReport:
-    from rich.console import Console
-
-    from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.verify import verify
-
-    with Console(stderr=True, quiet=is_quiet()).status(f"reading {output} and its input"):
-        return verify(Location(output), quick=quick, trusted=trusted)

@@ -18,7 +18,7 @@ from batchinference.api.progress import (
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.cli import exits
-from batchinference.cli.printing import Format, as_data, echo, print_record
+from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.cli.verbosity import is_quiet
 from batchinference.text import in_one_line
@@ -70,7 +70,7 @@ def _line_view(form: Format) -> Iterator[View]:
         if record == shown:
             return
         shown = record
-        echo(record) if isinstance(record, str) else print_record(record, form)
+        echo(record) if isinstance(record, str) else print_data(record, form, indent=None)
 
     yield show
 

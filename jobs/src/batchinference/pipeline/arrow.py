@@ -177,7 +177,8 @@ def to_column(values: Any) -> pa.ChunkedArray:
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
     first = next((value for value in values if value is not None), None)
-    column = pa.chunked_array([_by_arrow(values)]) if _is_time(first) else _by_ray(values)
+    is_time = isinstance(first, datetime | timedelta)
+    column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
     if any(map(_may_change, nested_types(column.type))) and not all(
         map(holds, column.to_pylist(), values)
     ):
@@ -204,7 +205,9 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
     try:
         column = pa.array(plain, from_pandas=True)
         if any(map(_has_nanoseconds, plain)):
-            return pa.array(plain, _in_nanoseconds(column.type), from_pandas=True)
+            is_duration = kinds.is_duration(column.type)
+            kind = pa.duration("ns") if is_duration else pa.timestamp("ns", column.type.tz)
+            return pa.array(plain, kind, from_pandas=True)
     except NO_VALUES as error:
         raise TypeError(f"its values have no type in common that Arrow knows: {error}") from error
     return column
@@ -218,17 +221,9 @@ def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
     return pa.array(values.tolist(), kind)  # from an array, Arrow cuts them at their first NUL
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, datetime | timedelta)
-
-
 def _has_nanoseconds(value: Any) -> bool:
     """Return whether a time of pandas has digits that Arrow would cut by default."""
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
-
-
-def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
-    return pa.duration("ns") if kinds.is_duration(kind) else pa.timestamp("ns", kind.tz)
 
 
 def _may_change(kind: pa.DataType) -> bool:

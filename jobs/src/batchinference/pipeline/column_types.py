@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.json_texts import as_text, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import exact_cast, plain_type
@@ -141,6 +140,8 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as numbers. Raises ValueError for a text that is no number, or an integer that
     would be rounded, or a number that would become infinite."""
+    import pyarrow.compute as pc  # commands that only read need it rarely
+
     numbers = texts.cast(kind)
     large = pc.greater_equal(pc.abs(numbers), EXACT_INTEGERS[f"float{kind.bit_width}"])
     pairs = (texts.filter(large).to_pylist(), numbers.filter(large).to_pylist())

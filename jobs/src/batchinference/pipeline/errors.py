@@ -88,9 +88,14 @@ _NON_USER_DIRECTORIES = tuple(
 
 
 class JobFailure(Exception):
-    """A failure that ends the job. `reason` is one word for programs, the message is for people."""
+    """A failure that ends the job. `reason` is one word for programs: the name of the class that
+    derives from this one. The message is for people."""
 
     reason = "Application"
+
+    def __init_subclass__(cls) -> None:
+        if JobFailure in cls.__bases__:
+            cls.reason = cls.__name__
 
     def __init__(self, message: str) -> None:
         message = shown(message)
@@ -101,13 +106,9 @@ class JobFailure(Exception):
 class BadInput(JobFailure):
     """The input is missing, empty or unreadable as a whole."""
 
-    reason = "BadInput"
-
 
 class BadOutput(JobFailure):
     """The output path cannot be used."""
-
-    reason = "BadOutput"
 
 
 class UnwritableValue(BadOutput):
@@ -118,61 +119,41 @@ class UnwritableValue(BadOutput):
 class ModelLoad(JobFailure):
     """A model cannot be found or loaded."""
 
-    reason = "ModelLoad"
-
 
 class TooManyErrors(JobFailure):
     """More rows have failed than the job allows."""
-
-    reason = "TooManyErrors"
 
 
 class LimitExceeded(JobFailure):
     """The job has used what `cluster.limits` allows."""
 
-    reason = "LimitExceeded"
-
 
 class GateFailed(JobFailure):
     """The results of the first rows are not as the job expects."""
-
-    reason = "GateFailed"
 
 
 class Interrupted(JobFailure):
     """The job was asked to stop."""
 
-    reason = "Interrupted"
-
 
 class Incomplete(JobFailure):
     """The output does not hold each input row exactly once, because of a defect or a lost file."""
-
-    reason = "Incomplete"
 
 
 class StorageUnavailable(JobFailure):
     """Storage was unreachable, or refused requests, for longer than requests are retried."""
 
-    reason = "StorageUnavailable"
-
 
 class OutOfMemory(JobFailure):
     """Ray killed a process because its node ran out of memory."""
-
-    reason = "OutOfMemory"
 
 
 class OutOfDisk(JobFailure):
     """A disk is full."""
 
-    reason = "OutOfDisk"
-
 
 class WorkerCrashed(JobFailure):
     """A process died more often than Ray may restart it. No step raised an error."""
-
-    reason = "WorkerCrashed"
 
 
 class EngineDied(WorkerCrashed):
@@ -184,8 +165,6 @@ class DeviceFailed(JobFailure):
     """A device, such as a GPU, failed. `node` is Ray's id of its node; empty outside of Ray.
     `machine` is the name of its Kubernetes node; empty outside of Kubernetes."""
 
-    reason = "DeviceFailed"
-
     def __init__(self, message: str, node: str = "", machine: str = "") -> None:
         super().__init__(message)
         self.node, self.machine = node, machine
@@ -193,8 +172,6 @@ class DeviceFailed(JobFailure):
 
 class NodeLost(JobFailure):
     """Ray lost a node, or its own processes on a node. No step raised an error."""
-
-    reason = "NodeLost"
 
 
 def require_package(what: str, module: str, package: str, failure: type[JobFailure]) -> None:

@@ -21,8 +21,8 @@ from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import MIN_BLOCK_ROWS, MIN_BLOCKS, MIN_FILES, Sizing
-from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan
 from batchinference.spec.cascade import Cascade
@@ -30,7 +30,6 @@ from batchinference.spec.expression import columns_read_by
 from batchinference.spec.gate import Gate, parse_expectation
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.steps import Step
-from batchinference.spec.write import WriteTable
 from batchinference.text import counted
 
 ROWS_AT_ONCE = 4096
@@ -120,14 +119,10 @@ def _rows_of(
     """Yield the rows of the output that these entries name, with the columns that are needed.
     Raises BadOutput."""
     write, columns = spec.write, set().union(*spec.first_rows_columns.values())
-    writer = run.table.parquet if isinstance(write, WriteTable) and run.table else None
+    writer = run.table.parquet if run.table else writer_for(write)
     for file in (file for entry in entries for file in entry.data):
-        part = run.attempt.layout.data / file.name
-        try:
-            for row in (writer or writer_for(write)).rows(part):
-                yield {name: row.get(name) for name in columns}
-        except DAMAGE as error:
-            raise unreadable(part, error) from None
+        for row in rows_of_file(run.attempt.layout.data / file.name, writer):
+            yield {name: row.get(name) for name in columns}
 
 
 def described(gate: Gate, rows: Sequence[Row]) -> str:

@@ -19,22 +19,14 @@ from batchinference.pipeline.commit.output_plan import OutputTarget, plan_output
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.error_limits import check_errors, check_tokens, check_warnings
-from batchinference.pipeline.errors import (
-    BadOutput,
-    JobFailure,
-    OutOfMemory,
-    WorkerCrashed,
-)
+from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, WorkerCrashed
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.crash_notes import (
-    deaths_in_reading,
-    deaths_of,
-    take_deaths,
-)
+from batchinference.pipeline.execution.crash_notes import deaths_in_reading, deaths_of, take_deaths
 from batchinference.pipeline.execution.device_sharing import DeviceSharing
 from batchinference.pipeline.execution.executor import Executor
+from batchinference.pipeline.execution.resources import without_faulty_nodes
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
 from batchinference.pipeline.html_report import write_page
@@ -160,9 +152,9 @@ class JobRun:
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            deaths, losses = take_deaths(run.attempt.lease.run), executor.losses
+            deaths, losses = take_deaths(run.attempt.lease.run), executor.control.losses
             self._reports.add_faults(losses)
-            others = executor.without_faulty_nodes()
+            others = without_faulty_nodes(plan, losses)
             run = passes.after(run, end, deaths, losses, excluded=others != plan)
             plan = others
 
@@ -183,10 +175,10 @@ class JobRun:
                 if not (failed := sharing.accepts(failure)):
                     raise
         end = run.close()
-        if executor.measures and not failed:
+        if executor.control.measured and not failed:
             sharing.record(end.notes)
         self._entries = end.snapshot.entries
-        lost = json.dumps({"retries": len(executor.losses), "task": run.attempt.number})
+        lost = json.dumps({"retries": len(executor.control.losses), "task": run.attempt.number})
         self._add_notes([*end.notes, (WRITE_STEP, lost), *sharing.take_notes()])
         return end
 
@@ -206,7 +198,7 @@ class JobRun:
             counts = run.counts()
         except OSError:
             return  # a transient storage error may fail the work, but not the progress update
-        self._reports.read(counts, executor.stage)
+        self._reports.read(counts, executor.control.stage)
         self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())

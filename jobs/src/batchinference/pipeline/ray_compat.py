@@ -5,7 +5,6 @@ A test checks that no other module imports them from Ray.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 import warnings
@@ -41,9 +40,7 @@ from ray.data._internal.execution.operators.actor_pool_map_operator import (
     _ACTOR_STATE_DEAD as _DEAD,
 )
 from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
-from ray.data._internal.execution.operators.base_physical_operator import (
-    InternalQueueOperatorMixin,
-)
+from ray.data._internal.execution.operators.base_physical_operator import InternalQueueOperatorMixin
 from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data._internal.output_buffer import OutputBlockSizeOption
@@ -58,8 +55,7 @@ from ray.experimental.internal_kv import (
 )
 
 if TYPE_CHECKING:
-    from ray.data import DataContext
-    from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
+    from ray.data import DataContext, Datasource
     from ray.data._internal.execution.interfaces import PhysicalOperator, RefBundle
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpState
@@ -72,33 +68,36 @@ GATHER_SECONDS = 0.02
 """How long Ray Data waits for the results of further tasks, after those of the first one."""
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
-_SLOW = {"HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource"}
-"""Modules that are slow to import and that few jobs need."""
 
 
-def __getattr__(name: str) -> Any:
-    """Return a class from a module of Ray that is imported on first use."""
-    if name not in _SLOW:
-        raise AttributeError(name)
-    return getattr(importlib.import_module(_SLOW[name]), name)
+def huggingface_datasource(dataset: Any) -> Datasource:
+    """Return a datasource of Ray for a dataset. Its module is slow to import."""
+    from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
+
+    return HuggingFaceDatasource(dataset)
 
 
 @contextmanager
-def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
+def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
+    """Replace attributes of a module or object of Ray while the block runs."""
+    before = {name: getattr(target, name) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(target, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(target, name, value)
+
+
+def without_monitors(*, log_to_driver: bool) -> AbstractContextManager[None]:
     """Make `ray.init` start no dashboard and no autoscaler. The log monitor, which sends the output
     of workers to the driver, starts only if `log_to_driver` is true.
 
     Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
     `ray.init` waits for the dashboard, even for one without web pages."""
     names = ["start_api_server", "start_monitor", *["start_log_monitor"] * (not log_to_driver)]
-    before = {name: getattr(Node, name) for name in names}
-    for name in names:
-        setattr(Node, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
+    return _replaced(Node, **dict.fromkeys(names, lambda *_, **__: None))
 
 
 @contextmanager
@@ -112,27 +111,19 @@ def nothing_left_if_interrupted() -> Iterator[None]:
         started.append(node)
         register(node)
 
-    Node._register_shutdown_hooks = recorded  # type: ignore[method-assign]
     try:
-        yield
+        with _replaced(Node, _register_shutdown_hooks=recorded):
+            yield
     except BaseException:
         for node in started:
             node.kill_all_processes(check_alive=False)
         raise
-    finally:
-        Node._register_shutdown_hooks = register  # type: ignore[method-assign]
 
 
-@contextmanager
-def on_loopback() -> Iterator[None]:
+def on_loopback() -> AbstractContextManager[None]:
     """Make `ray.init` use the loopback interface, as Ray does on macOS, to which no other machine
     can connect."""
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
 def accelerator_of_machine() -> tuple[str, int]:
@@ -268,14 +259,12 @@ def errors_of_blocks(
 ) -> Iterator[None]:
     """While the block runs, a task of Ray Data that fails does not end the execution. `record` is
     called with its error instead, whatever the levels of loggers are."""
-    logger, limit = streaming_executor_state.logger, context.max_errored_blocks
-    context.max_errored_blocks = -1
-    streaming_executor_state.logger = BlockErrors(logger, record)  # type: ignore[assignment]
-    try:
+    logger = BlockErrors(streaming_executor_state.logger, record)
+    with (
+        _replaced(context, max_errored_blocks=-1),
+        _replaced(streaming_executor_state, logger=logger),
+    ):
         yield
-    finally:
-        streaming_executor_state.logger = logger
-        context.max_errored_blocks = limit
 
 
 class PromptWaits:
@@ -290,15 +279,9 @@ class PromptWaits:
         return ray.wait(tasks, timeout=min(timeout, GATHER_SECONDS), **arguments)
 
 
-@contextmanager
-def prompt_waits() -> Iterator[None]:
+def prompt_waits() -> AbstractContextManager[None]:
     """While the block runs, Ray Data starts tasks soon after others have ended."""
-    module: Any = streaming_executor_state
-    module.ray = PromptWaits()
-    try:
-        yield
-    finally:
-        module.ray = ray
+    return _replaced(streaming_executor_state, ray=PromptWaits())
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import decoded, values_of
-from batchinference.pipeline.schema import is_tensor, nested_types
+from batchinference.pipeline.schema import is_tensor, map_types
 
 HASH_BYTES = 32
 _NAMES = {
@@ -44,27 +44,9 @@ def row_hashes(table: pa.Table) -> list[bytes]:
 
 
 def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without times in nanoseconds, which Python does not have."""
-    has_any = pa.time64("ns") in nested_types(column.type)
-    return column.cast(_exact_type(column.type)) if has_any else column
-
-
-def _exact_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type with integers in the place of times in nanoseconds."""
-    if kind == pa.time64("ns"):
-        return pa.int64()
-    fields = [
-        kind.field(at).with_type(_exact_type(kind.field(at).type)) for at in range(kind.num_fields)
-    ]
-    if pa.types.is_struct(kind):
-        return pa.struct(fields)
-    if pa.types.is_map(kind):
-        return pa.map_(_exact_type(kind.key_type), _exact_type(kind.item_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(*fields, kind.list_size)
-    if pa.types.is_large_list(kind):
-        return pa.large_list(*fields)
-    return pa.list_(*fields) if pa.types.is_list(kind) else kind
+    """Return a column without times in nanoseconds, which Python does not have: as integers."""
+    kind = map_types(column.type, lambda kind: pa.int64() if kind == pa.time64("ns") else kind)
+    return column if kind == column.type else column.cast(kind)
 
 
 def _name_of(kind: pa.DataType) -> str:

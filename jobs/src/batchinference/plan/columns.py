@@ -162,7 +162,7 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
         elif not isinstance(kind, str):
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
             fix = "Choose a column with few values, or remove partitionBy"
-            inner = kind
+            inner: ColumnType = kind
             while isinstance(inner, list):
                 (inner,) = inner
             if isinstance(inner, dict):

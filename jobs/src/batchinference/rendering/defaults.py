@@ -38,10 +38,9 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     if isinstance(defaults, PlatformDefaults):
         raise_for_problems(_volumes_of_patches(job.spec.cluster, defaults.patches))
         sections = Lifecycle(job.spec.retry, job.spec.deadlines, job.spec.ttl)
-        spec = job.spec.model_copy(update=defaults.complete(sections)._asdict())
-        job = job.model_copy(update={"spec": spec})
+        job = job.with_spec(**defaults.complete(sections)._asdict())
     if defaults.ray_start_params:
-        plan = plan_for_cluster(_with_cluster(job, cluster).spec)
+        plan = plan_for_cluster(job.with_spec(cluster=cluster).spec)
         known = {ALL_GROUPS, HEAD_GROUP, *(group.name for group in plan.groups)}
         own = job.spec.cluster.ray_start_params
         params = {
@@ -50,7 +49,7 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
             if group in known or group in own
         }
         cluster = cluster.model_copy(update={"ray_start_params": params})
-    return _with_cluster(job, cluster)
+    return job.with_spec(cluster=cluster)
 
 
 def _without_images(defaults: Cluster) -> Cluster:
@@ -67,7 +66,7 @@ def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
     if cluster.queue_name is None and own.queue_priority_class_name is None:
         update["queue_priority_class_name"] = None
     if cluster.topology is not None and own.topology is None:
-        groups = plan_for_cluster(_with_cluster(job, cluster).spec).groups
+        groups = plan_for_cluster(job.with_spec(cluster=cluster).spec).groups
         if cluster.queue_name is None or scaling_groups(groups):
             update["topology"] = None
     return cluster.model_copy(update=update)
@@ -85,10 +84,6 @@ def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Prob
         if volume.name in taken:
             message = f"the platform has a volume '{volume.name}'. Choose another name"
             yield Problem(f"spec.cluster.volumes[{index}].name", message)
-
-
-def _with_cluster(job: BatchInference, cluster: Cluster) -> BatchInference:
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})
 
 
 def _check(cluster: Cluster) -> None:

@@ -29,11 +29,10 @@ def with_choice(job: BatchInference, number: int) -> BatchInference:
     capacity, index = found[min(number, len(found))]
     spec, fallback = job.spec, job.spec.cluster.fallback
     fallback = fallback.model_copy(update={"capacity_types": [capacity] if capacity else []})
-    update = {
-        "cluster": spec.cluster.model_copy(update={"fallback": fallback}),
-        "steps": [_with_type(step, index) for step in spec.steps],
-    }
-    return job.model_copy(update={"spec": spec.model_copy(update=update)})
+    return job.with_spec(
+        cluster=spec.cluster.model_copy(update={"fallback": fallback}),
+        steps=[_with_type(step, index) for step in spec.steps],
+    )
 
 
 def _combinations(job: BatchInference) -> dict[int, tuple[str | None, int]]:

@@ -39,5 +39,4 @@ def without_nodes(job: BatchInference, nodes: Sequence[str]) -> BatchInference:
         )
     }
     affinity = affinity.model_copy(update={"node_affinity": of_nodes.model_copy(update=update)})
-    cluster = job.spec.cluster.model_copy(update={"affinity": affinity})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})
+    return job.with_spec(cluster=job.spec.cluster.model_copy(update={"affinity": affinity}))

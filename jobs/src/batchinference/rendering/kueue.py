@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from batchinference.plan import CPU_GROUP, WorkerGroup
 from batchinference.rendering.names import Names
@@ -14,38 +13,19 @@ from batchinference.spec.scheduling import Topology
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
+"""With Ray's autoscaler, a RayJob in a queue must be elastic, or Kueue rejects it. With a cluster
+of a fixed size, it is not elastic, so its pods need no scheduling gates. Without a queue, it must
+not be elastic: Kueue 0.18 adds a scheduling gate to the pods of every elastic RayCluster, and
+removes it only from clusters that it admits."""
 MAX_GROUPS = 17
 """A Kueue Workload has at most 18 pod sets, one of which is for the head."""
 _POD_SET = "kueue.x-k8s.io/podset"
 
 
-def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """Return the RayJob with the fields that Kueue requires, or unchanged if it has no queue.
-
-    In a queue, the RayJob is suspended until it is admitted. With Ray's autoscaler, it must be
-    elastic, or Kueue rejects it. With a cluster of a fixed size, it is not elastic, so its pods
-    need no scheduling gates. Without a queue, it must not be elastic: Kueue 0.18 adds a scheduling
-    gate to the pods of every elastic RayCluster, and removes it only from clusters that it
-    admits.
-    """
-    if cluster.queue_name is None:
-        return ray_job
-    labels = {QUEUE_LABEL: cluster.queue_name}
-    if cluster.queue_priority_class_name is not None:
-        labels[PRIORITY_LABEL] = cluster.queue_priority_class_name
-    metadata = ray_job["metadata"]
-    scales = ray_job["spec"]["rayClusterSpec"].get("enableInTreeAutoscaling")
-    elastic = {ELASTIC_ANNOTATION: "true"} if scales else {}
-    annotations = {**metadata.get("annotations", {}), **elastic}
-    return {
-        **ray_job,
-        "metadata": {
-            **metadata,
-            "labels": {**metadata["labels"], **labels},
-            **({"annotations": annotations} if annotations else {}),
-        },
-        "spec": {"suspend": True, **ray_job["spec"]},
-    }
+def queue_labels(cluster: Cluster) -> dict[str, str]:
+    """Return the labels of a RayJob that Kueue requires; none without a queue."""
+    labels = {QUEUE_LABEL: cluster.queue_name, PRIORITY_LABEL: cluster.queue_priority_class_name}
+    return {name: value for name, value in labels.items() if value and cluster.queue_name}
 
 
 def gang_labels(cluster: Cluster, names: Names) -> dict[str, str]:

@@ -37,11 +37,10 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
         for stage in plan.stages
         if (group := plan.group_of(stage)) != CPU_GROUP and group in raised
     }
-    update = {
-        "cluster": _cluster(cluster, raised),
-        "steps": [_step(step, pools.get(step.name)) for step in job.spec.steps],
-    }
-    return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
+    return job.with_spec(
+        cluster=_cluster(cluster, raised),
+        steps=[_step(step, pools.get(step.name)) for step in job.spec.steps],
+    )
 
 
 def _distinct(groups: Sequence[WorkerGroup], raised: Mapping[str, str]) -> dict[str, str]:

@@ -38,7 +38,6 @@ SAFE_ANNOTATIONS = (
     *("prometheus.io/", "gke-gcsfuse/", "sidecar.istio.io/inject"),
 )
 """Annotations that are not commands to a container runtime, a network or a service mesh."""
-Tree = dict[str, "Tree"]
 NONE = "none"
 
 
@@ -124,14 +123,9 @@ class Rule:
     beginnings of the names of DEVICE_VARIABLES."""
 
     @cached_property
-    def tree(self) -> Tree:
-        """The paths as a tree of their parts."""
-        root: Tree = {}
-        for path in self.paths:
-            below = root
-            for step in re.findall(r"\[\]|\{\}|\*|\w+[?]?", path):
-                below = below.setdefault(step, {})
-        return root
+    def steps(self) -> list[list[str]]:
+        """The parts of each path."""
+        return [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
 
     def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
         """Yield a problem for each value that the policy does not allow."""
@@ -139,7 +133,8 @@ class Rule:
         if allowed is True:
             return
         shown = ", ".join(allowed or []) or ("false" if allowed is False else NONE)
-        for path, value in _find(settings, self.tree, "spec.cluster"):
+        found = (each for steps in self.steps for each in _find(settings, steps, "spec.cluster"))
+        for path, value in found:
             if not self._allows(allowed or [], value):
                 named = f"'{value}'" if isinstance(value, str) else "it"
                 yield Problem(path, f"{named} {refusal(self.policy, shown)}")
@@ -151,16 +146,11 @@ class Rule:
             case "variable":
                 return not any(name.startswith(value) for name in DEVICE_VARIABLES)
             case "prefix":
-                return any(
-                    value == name or (name.endswith("/") and value.startswith(name))
-                    for name in names
-                )
+                begins = [name for name in names if name.endswith("/")]
+                return value in names or value.startswith(tuple(begins))
             case "image":
-                return any(
-                    value == name or value.startswith(name if name.endswith("/") else separated)
-                    for name in names
-                    for separated in (f"{name}/", f"{name}:", f"{name}@")
-                )
+                begins = [n if n.endswith("/") else f"{n}{end}" for n in names for end in "/:@"]
+                return value in names or value.startswith(tuple(begins))
         return value in names or (self.compare == "kind" and value == "name")
 
 
@@ -170,13 +160,12 @@ def refusal(policy: str, allowed: str) -> str:
     return f"is not allowed by the platform (policy.{policy}: {allowed}). {fix}"
 
 
-def _find(value: Any, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all fields that match a tree."""
-    if not tree:
+def _find(value: Any, steps: list[str], path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of all fields that match the steps of a path."""
+    if not steps:
         yield path, value
-    for step, below in tree.items():
-        for name, child in _children(value, step):
-            yield from _find(child, below, f"{path}{name}")
+    for name, child in _children(value, steps[0]) if steps else ():
+        yield from _find(child, steps[1:], f"{path}{name}")
 
 
 def _children(value: Any, step: str) -> list[tuple[str, Any]]:

@@ -15,7 +15,12 @@ from batchinference.rendering.check import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import idle_seconds, start_parameters
 from batchinference.rendering.fallback import with_choice
-from batchinference.rendering.kueue import gang_labels, queued, scaling_groups
+from batchinference.rendering.kueue import (
+    ELASTIC_ANNOTATION,
+    gang_labels,
+    queue_labels,
+    scaling_groups,
+)
 from batchinference.rendering.limits import check_limits, check_size, limit_disk_space
 from batchinference.rendering.names import ATTEMPT_LABEL, CHOICE, GENERATION, Names
 from batchinference.rendering.objects import RESTRICTED, Owner, metadata
@@ -148,19 +153,22 @@ def attempt_objects(
 def _ray_job(
     job: BatchInference, names: Names, owner: Owner | None, cluster: dict[str, Any]
 ) -> dict[str, Any]:
-    labels = {**job.spec.cluster.labels, **names.labels, ATTEMPT_LABEL: str(names.attempt)}
-    if job.spec.cluster.gang_scheduling:
-        labels = gang_labels(job.spec.cluster, names) | labels
+    own, queue = job.spec.cluster, job.spec.cluster.queue_name is not None
+    labels = {**own.labels, **names.labels, ATTEMPT_LABEL: str(names.attempt), **queue_labels(own)}
+    if own.gang_scheduling:
+        labels = gang_labels(own, names) | labels
     about = metadata(names.ray_job, job.metadata.namespace, labels, owner)
-    if job.spec.cluster.annotations:
-        about["annotations"] = dict(job.spec.cluster.annotations)
-    queue = job.spec.cluster.queue_name is not None
+    elastic = queue and cluster.get("enableInTreeAutoscaling")
+    annotations = {**own.annotations, **({ELASTIC_ANNOTATION: "true"} if elastic else {})}
+    if annotations:
+        about["annotations"] = annotations
     backstop = KubeRayDeadlines.of(job.spec.deadlines, queued=queue, counting=not queue)
-    body = {
+    return {
         "apiVersion": RAY_API_VERSION,
         "kind": RAY_JOB,
         "metadata": about,
         "spec": {
+            **({"suspend": True} if queue else {}),  # until it is admitted
             "submissionMode": "HTTPMode",
             "entrypoint": entrypoint(),
             "backoffLimit": 0,
@@ -170,7 +178,6 @@ def _ray_job(
             "rayClusterSpec": cluster,
         },
     }
-    return queued(body, job.spec.cluster)
 
 
 def entrypoint() -> str:

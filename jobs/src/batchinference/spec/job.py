@@ -253,3 +253,7 @@ class BatchInference(SpecModel):
     """What to read, which steps to run over it, and where to write."""
     status: dict[str, Any] | None = None
     """The status, which the operator writes. Local runs ignore it."""
+
+    def with_spec(self, **fields: object) -> BatchInference:
+        """Return the job with other fields of its spec."""
+        return self.model_copy(update={"spec": self.spec.model_copy(update=fields)})

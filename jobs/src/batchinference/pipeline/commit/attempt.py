@@ -10,18 +10,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
-from batchinference.pipeline.commit.layout import Layout, part_prefix
+from batchinference.pipeline.commit.layout import File, Layout, part_prefix
 from batchinference.pipeline.commit.lease import Lease, read_lease
-from batchinference.pipeline.commit.manifest import (
-    Manifest,
-    ManifestEntry,
-    parse_manifest_name,
-)
-from batchinference.pipeline.commit.snapshot import (
-    Snapshot,
-    StoredFiles,
-    without_missing_files,
-)
+from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, parse_manifest_name
+from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
@@ -30,12 +22,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import (
-    Location,
-    base_name,
-    delete_all,
-    remnant_of,
-)
+from batchinference.pipeline.storage.location import Location, base_name, delete_all, remnant_of
 from batchinference.spec.progress import Counts
 
 if TYPE_CHECKING:
@@ -98,20 +85,12 @@ class Attempt:
         """The heartbeat file of the attempt."""
         return heartbeat_file(self.layout, self.lease)
 
-    @property
-    def input(self) -> Location:
-        """The input snapshot, if this attempt has changed it."""
-        return self.place / "input.parquet"
-
-    @property
-    def closed(self) -> Location:
-        return self.place / "closed"
-
-    @property
-    def unified(self) -> Location:
-        """The final snapshot of an attempt that has rewritten files to unify their schemas. The
-        old files are deleted after it is written."""
-        return self.place / "unified.json"
+    input = File("input.parquet", "place")
+    """The input snapshot, if this attempt has changed it."""
+    closed = File("closed", "place")
+    unified = File("unified.json", "place")
+    """The final snapshot of an attempt that has rewritten files to unify their schemas. The old
+    files are deleted after it is written."""
 
     def load_committed(self) -> Snapshot:
         """Return the snapshot of the rows that count, without entries whose files are missing.

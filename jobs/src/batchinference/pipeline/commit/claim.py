@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import parts_in
-from batchinference.pipeline.commit.code_hashes import parse_code
+from batchinference.pipeline.commit.changes import parse_code
 from batchinference.pipeline.commit.heartbeat import (
     ensure_not_running,
     heartbeat_file,

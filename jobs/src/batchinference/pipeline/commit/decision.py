@@ -13,11 +13,10 @@ from functools import cache
 from typing import Any
 
 from batchinference.pipeline.commit.attempt import Attempt, is_part
-from batchinference.pipeline.commit.code_hashes import changed_code
+from batchinference.pipeline.commit.changes import changed_code, changed_spec
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, is_resource, lease_in, name_of
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.spec_changes import changed_spec
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     table_errors_as_bad_output,

@@ -1,34 +1,7 @@
-"""Locations of all files below the output path.
+"""Locations of all files below the output path, which docs/contributing/protocol.md lists.
 
-    part-KEY-*.parquet             the output, with write.partitionBy in directories
-    _SUCCESS                       the output is complete: only report.html and the log follow it
-    _errors.jsonl                  the error file of the format openaiBatch
-    _batchinference/
-      job.json                     the lease: which run holds the output (.job.json.lock: its lock)
-      spec.json                    the spec of the job, without secrets
-      report.json                  the report of the job
-      report.html                  the report as a web page, written if possible
-      logs/TIME-attempt-N.log      the logs of the last runs
-      history/TIME-RUN.json        the history: a file for each of the last runs
-      errors/part-KEY-*.parquet    error records, unless errors.path is set
-      input.parquet                the input snapshot: the list of input files
-      code.json                    hashes of the code and of the models with which it was begun
-      output.json                  the snapshot of the output, once that is complete
-      keys.parquet                 the keys of the rows that a job with the mode merge has written
-      attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
-        start.json                 the snapshot of the output when the attempt began
-        input.parquet              the input snapshot, if this attempt has changed it
-        *.json                     its manifests
-        closed                     the attempt accepts no more commits
-        unified.json               the final snapshot, if files were rewritten
-      append-KEY/                  the same, and _SUCCESS, of a job with the mode append or merge
-      append-KEY-NNNN/             the same, and _SUCCESS, of addition NNNN: the rows of new files
-      replacement/                 the same, and _SUCCESS, of a job that overwrites the output
-      staged/part-KEY-*            for a table: its files, until their rows are registered; for a
-                                   replacement: its output, until it takes the place of the old one
-
-KEY is the beginning of the work's hash, which separates the files of jobs that share a directory.
-Readers of data sets skip names that begin with an underscore.
+The names of data and error files contain the beginning of the hash of the work, which separates the
+files of jobs that share a directory. Readers of data sets skip names that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -93,6 +66,17 @@ def renamed_part(name: str, unique: str) -> str:
 def addition_key(key: str, number: int) -> str:
     """Return the key of an addition to the output of the work with this key."""
     return hashlib.sha256(f"{key}+{number}".encode()).hexdigest()
+
+
+class File:
+    """A file, or a directory, with this name in a directory: an attribute of the owner."""
+
+    def __init__(self, name: str, directory: str = "state") -> None:
+        self._name, self._directory = name, directory
+
+    def __get__(self, owner: Any, _: type[Any]) -> Location:
+        directory: Location = getattr(owner, self._directory)
+        return directory / self._name
 
 
 @dataclass(frozen=True)
@@ -197,54 +181,22 @@ class Layout:
         return self.state / "staged" if self.is_table or self.is_replacement else self.output
 
     @property
-    def success(self) -> Location:
-        return self._front / "_SUCCESS"
-
-    @property
-    def error_file(self) -> Location:
-        """The error file of formats that have one."""
-        return self._front / "_errors.jsonl"
-
-    @property
     def _front(self) -> Location:
         """The directory of the files that are for users."""
         return self.output if self.state == self.output / STATE_DIRECTORY else self.state
 
-    @property
-    def job(self) -> Location:
-        return self.state / "job.json"
-
-    @property
-    def spec(self) -> Location:
-        return self.state / "spec.json"
-
-    @property
-    def report(self) -> Location:
-        return self.state / "report.json"
-
-    @property
-    def report_page(self) -> Location:
-        return self.state / "report.html"
-
-    @property
-    def input(self) -> Location:
-        return self.state / "input.parquet"
-
-    @property
-    def code(self) -> Location:
-        return self.state / "code.json"
-
-    @property
-    def end(self) -> Location:
-        return self.state / "output.json"
-
-    @property
-    def keys(self) -> Location:
-        return self.state / "keys.parquet"
-
-    @property
-    def attempts(self) -> Location:
-        return self.state / "attempts"
+    success = File("_SUCCESS", "_front")
+    error_file = File("_errors.jsonl", "_front")
+    """Of formats that have one."""
+    job = File("job.json")
+    spec = File("spec.json")
+    report = File("report.json")
+    report_page = File("report.html")
+    input = File("input.parquet")
+    code = File("code.json")
+    end = File("output.json")
+    keys = File("keys.parquet")
+    attempts = File("attempts")
 
     def part_name(self, attempt: int, task: int, unique: str) -> str:
         """Return the prefix of the names of a task's files. It is never used twice, even on a

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.changes import write_code
 from batchinference.pipeline.commit.claim import Claim, discard_replaced, swap_in_replacement
-from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
     OutputReader,

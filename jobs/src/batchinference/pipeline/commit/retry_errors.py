@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, rows_in
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -23,38 +22,35 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
 
     If the last row of a file could not be read, it may represent the entire rest of the file. The
     end of that file is then unknown and is removed from `ends`."""
-    entries, ends = [], dict(snapshot.ends)
+    entries, ends = list[ManifestEntry](), dict(snapshot.ends)
     lasts = {pack_id(file, after - 1): file for file, after in ends.items() if after}
     for entry in snapshot.entries:
-        failed = Failed.read(errors / entry.errors.name) if entry.errors else None
-        for row in lasts.keys() & failed.unread.tolist() if failed else ():
+        if entry.errors is None:
+            entries.append(entry)
+            continue
+        failed, unread = failed_ids(errors / entry.errors.name)
+        for row in lasts.keys() & unread.tolist():
             del ends[lasts.pop(row)]
-        entries.append(_without_failed_rows(entry, failed.ids) if failed else entry)
-    remaining = [entry for entry in entries if entry is not None]
-    return replace(snapshot, ends=ends).only(remaining)
+        if (remaining := _without_failed_rows(entry, failed)) is not None:
+            entries.append(remaining)
+    return replace(snapshot, ends=ends).only(entries)
 
 
-@dataclass(frozen=True)
-class Failed:
-    """The ids of the rows in an error file, sorted and without duplicates, and the ids of the rows
-    that could not be read."""
-
-    ids: np.ndarray
-    unread: np.ndarray
-
-    @classmethod
-    def read(cls, file: Location) -> Failed:
-        """Return the ids in an error file. Raises BadOutput if the file is damaged."""
-        try:
-            table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
-            ids = ids_of(table)
-        except (pa.ArrowException, OSError, ValueError, TypeError):
-            raise damaged_state(file) from None
-        return cls(np.unique(ids), ids[table.column("step").to_numpy() == READ_STEP])
+def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids (int64) of the rows in an error file, and those of the rows that could not be
+    read. Both are sorted and without duplicates. Raises BadOutput if the file is damaged."""
+    try:
+        table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
+        ids = ids_of(table)
+    except (pa.ArrowException, OSError, ValueError, TypeError):
+        raise damaged_state(file) from None
+    return np.unique(ids), ids[table.column("step").to_numpy() == READ_STEP]
 
 
 def ids_of(records: pa.Table) -> np.ndarray:
     """Return the row ids of error records, int64. Raises ArrowInvalid if a text is not an id."""
+    import pyarrow.compute as pc  # commands that only read need it rarely
+
     pairs = pc.split_pattern(records.column("id"), ":")
     files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
     ids: np.ndarray = files << ROW_BITS | numbers

@@ -38,6 +38,8 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
     """Return the entries. Drop each entry that holds a row of an earlier returned entry."""
     contested = _overlapping(entries)
+    if not contested:
+        return entries
     of_contested = [edges([entries[number]])[:2] for number in contested]
     points = np.unique(np.concatenate([NO_IDS, *(ids for pair in of_contested for ids in pair)]))
     taken = np.zeros(len(points), dtype=bool)
@@ -60,8 +62,7 @@ def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
     starts, stops, owners = starts[order], stops[order], owners[order]
     reach = np.maximum.accumulate(stops) if len(stops) else stops
     after, before = starts[1:] < reach[:-1], starts[1:] < stops[:-1]
-    found: list[int] = np.union1d(owners[1:][after], owners[:-1][before]).tolist()
-    return found
+    return sorted({*owners[1:][after].tolist(), *owners[:-1][before].tolist()})
 
 
 def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -111,9 +112,8 @@ class RowSet:
     def of(cls, entries: Sequence[ManifestEntry]) -> RowSet:
         """Return the rows of entries that count (see `resolve_overlaps`)."""
         starts, stops, _ = edges(entries)
-        parts = np.unique(
-            np.array([id_ for p in entries for id_ in _partial_rows(p)], dtype=np.int64)
-        )
+        partial = sorted({id_ for entry in entries for id_ in _partial_rows(entry)})
+        parts = np.array(partial, dtype=np.int64)
         return cls.merged(np.append(starts, parts), np.append(stops, parts + 1))
 
     @classmethod

@@ -101,7 +101,8 @@ class DatasetExecution:
     blocks: int
     repeatable: bool
     errors: ErrorHandling
-    write: WriteRows
+    committer: Committer
+    rules: CommitRules
     control: ExecutionControl
     windows: WindowLimits | None = None
     """The limits of the windows in which pools compute texts. None if the number of input rows is
@@ -120,8 +121,8 @@ class DatasetExecution:
             read=", ".join(["read", *(stage.name for stage in first if not stage.prepares)]),
             write=", ".join([*(stage.name for stage in last), "write"]),
             sized_reads=self._block_rows is not None,
-            rows=self.write.rows,
-            seconds=self.write.rules.small_commit_seconds,
+            rows=self.rules.rows,
+            seconds=self.rules.small_commit_seconds,
         )
         errors = errors_of_blocks(context, self.control.record_later)
         with errors, prompt_waits(), self._one_device() as device:
@@ -153,14 +154,14 @@ class DatasetExecution:
 
     def sink(self, stages: list[Stage]) -> CommitSink:
         """Return the datasink whose tasks run these stages and commit the rows."""
-        return CommitSink(self.write, self._segment(stages))
+        return CommitSink(self.committer, self.rules, self._segment(stages))
 
     def _segment(self, stages: list[Stage]) -> Segment:
         return Segment.of(stages, self.errors, self.run_id, self.isolation)
 
     @property
     def run_id(self) -> str:
-        return self.write.committer.attempt.lease.run
+        return self.committer.attempt.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
         known, blocks = self._block_rows, math.ceil(self.blocks / len(self.tasks))
@@ -261,16 +262,6 @@ def _runs_with_reading(stage: Stage) -> bool:
     return stage.replicas is None and stage.cpus == TASK_CPUS
 
 
-@dataclass(frozen=True)
-class WriteRows:
-    """How the rows of the last segment are committed. `rows` is the minimum number of rows of a
-    write task."""
-
-    committer: Committer
-    rows: int
-    rules: CommitRules
-
-
 class RowSource(Datasource):
     """A datasource that yields the rows of prepared read tasks as blocks."""
 
@@ -359,15 +350,15 @@ def _divided(block: pa.Table, rows: int) -> Iterator[pa.Table]:
 class CommitSink(Datasink[None]):
     """The datasink of a job, whose tasks run the last segment and commit its rows."""
 
-    def __init__(self, write: WriteRows, segment: Segment) -> None:
-        self._write, self._segment = write, segment
+    def __init__(self, committer: Committer, rules: CommitRules, segment: Segment) -> None:
+        self._committer, self._rules, self._segment = committer, rules, segment
 
     def get_name(self) -> str:
         return "Commit"
 
     @property
     def min_rows_per_write(self) -> int:
-        return self._write.rows
+        return self._rules.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
         """Raise JobFailure if the rows cannot be written because of their columns. Ray calls this
@@ -375,20 +366,20 @@ class CommitSink(Datasink[None]):
         known = schema if isinstance(schema, pa.Schema) else pa.schema([])
         if not self._segment.has_stages:
             names = [name for name in known.names if name not in OWN_COLUMNS]
-            self._write.committer.files.check(names)
+            self._committer.files.check(names)
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return
-        committer, task = self._write.committer, ctx.task_idx  # type: ignore[attr-defined]
+        committer, task = self._committer, ctx.task_idx  # type: ignore[attr-defined]
         committer.attempt.check_lease()
         earlier = committer.attempt.manifests(task) if retries_of_this_task() else []
         take_notes = self._segment.take_notes
         with (
             StopRequest(self._segment.run_id).watched() as stopping,
-            ChunkCommits(committer, self._write.rules, task, earlier, take_notes) as commits,
+            ChunkCommits(committer, self._rules, task, earlier, take_notes) as commits,
         ):
             (left,) = without_committed(iter([decode(concat(tables))]), earlier)
             for batch in self._results(left, stopping):

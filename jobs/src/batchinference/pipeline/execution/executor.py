@@ -20,23 +20,18 @@ from ray.data import DataContext
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles, table_errors_as_bad_output
-from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
-from batchinference.pipeline.execution.dataset import (
-    DatasetExecution,
-    WriteRows,
-)
+from batchinference.pipeline.execution.dataset import DatasetExecution
 from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     capacity_of,
     commit_task_arguments,
     tasks_at_once,
-    without_faulty_nodes,
     write_task_arguments,
 )
 from batchinference.pipeline.execution.row_files import committer_for
@@ -85,7 +80,7 @@ class Executor:
     ) -> None:
         """`measured` is the step whose replicas are measured on one device, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
-        self._control = ExecutionControl(
+        self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.attempt.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
@@ -166,7 +161,7 @@ class Executor:
         return all_cpus(self._plan) / self._plan.task_cpus
 
     def _commit_tasks(self, tasks: list[ReadRows]) -> CommitTasks:
-        prepared, plan, control = self._prepared, self._plan, self._control
+        prepared, plan, control = self._prepared, self._plan, self.control
         segment = Segment.of_job(plan, self._errors, self._run_id, prepared.isolation)
         stop, committer = StopRequest(self._run_id), self._committer
         commit_tasks = [
@@ -183,14 +178,10 @@ class Executor:
         return self._prepared.attempt.lease.run
 
     @property
-    def _rows_per_write(self) -> int:
-        """The number of rows that are enough for a file."""
-        return max(self._prepared.sizing.rows_per_file, self._layout.rows_per_file or 0)
-
-    @property
     def _rules(self) -> CommitRules:
-        seconds = small_commit_seconds(merged=self._merges)
-        return CommitRules(self._rows_per_write, seconds, self._layout.rows_per_file or 0)
+        wanted = self._layout.rows_per_file or 0
+        enough = max(self._prepared.sizing.rows_per_file, wanted)
+        return CommitRules(enough, small_commit_seconds(merged=self._merges), wanted)
 
     @property
     def _committer(self) -> Committer:
@@ -217,15 +208,15 @@ class Executor:
         reads_run_steps: bool,
     ) -> DatasetExecution:
         prepared = self._prepared
-        rows_written = WriteRows(self._committer, self._rows_per_write, self._rules)
         return DatasetExecution(
             self._plan,
             tasks,
             blocks,
             prepared.input.repeatable,
             self._errors,
-            rows_written,
-            self._control,
+            self._committer,
+            self._rules,
+            self.control,
             windows,
             reads_run_steps=reads_run_steps,
             isolation=prepared.isolation,
@@ -322,31 +313,11 @@ class Executor:
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
-        self._control.drain()
+        self.control.drain()
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
-        self._control.given_up = True
-
-    @property
-    def losses(self) -> list[JobFailure]:
-        """Why tasks were lost, whose rows the next pass computes."""
-        return self._control.losses
-
-    def without_faulty_nodes(self) -> Plan:
-        """Return the plan without the nodes on which a device failed. Raises DeviceFailed if the
-        others cannot run it."""
-        return without_faulty_nodes(self._plan, self.losses)
-
-    @property
-    def measures(self) -> bool:
-        """Return whether the replicas of a step are measured on one device."""
-        return self._control.measured is not None
-
-    @property
-    def stage(self) -> str | None:
-        """The last stage that has work; None before any stage has work."""
-        return self._control.stage
+        self.control.given_up = True
 
 
 def _run(function: Callable[[], Result]) -> Result:

@@ -12,13 +12,7 @@ import ray
 
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.plan import Plan, Stage, WorkerGroup
-from batchinference.plan.groups import (
-    CPU_GROUP,
-    GROUP_LABEL,
-    HEAD_GROUP,
-    is_cpu_stage,
-    pods_needed,
-)
+from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, HEAD_GROUP, is_cpu_stage, pods_needed
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.plan.writing import writers
 from batchinference.spec.profiles import GPU

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Content
@@ -18,7 +17,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import NullingWriter, TypedWriter, ValueWriter, Writer
+from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, numbers_of
 from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
@@ -87,20 +86,15 @@ class OutputFiles:
 
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         names = self.layout.written(table.column_names)
-        table = table.slice(0, 0).select(names)
-        if isinstance(self.writer, TypedWriter):
-            table = self.writer.converted(table)
-        else:
-            table = tensors_to_lists(table)
+        table = self.writer.converted(table.slice(0, 0).select(names))
         return [(field.name, str(field.type)) for field in table.schema]
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:
         """Return the batch with a warning about each row of which the output writes values as null.
         These rows are failed rows if the job does not accept the warning."""
-        if not isinstance(self.writer, NullingWriter):
-            return batch
         written = batch.table.select(self.layout.written(batch.table.column_names))
-        nulled = self.writer.nulled_rows(written)
+        if not (nulled := self.writer.nulled_rows(written)):
+            return batch
         name = WarningName.WRITTEN_AS_NULL
         warnings = [RowWarning(row, name, count) for row, count in nulled.items()]
         if errors := errors_of(warnings, self.handling.failing):
@@ -111,8 +105,6 @@ class OutputFiles:
         """Return the batch with the rows that cannot be encoded as failed rows of the step `write`.
 
         Raises JobFailure if no failed rows are allowed, and `error` if no row is its cause."""
-        if not isinstance(self.writer, ValueWriter):
-            raise error
         errors: dict[int, Exception] = {}
         table = self._numbered(batch)
         split, indexes = self.layout.split(table), self.layout.indexes(table)

@@ -11,7 +11,7 @@ import platform
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -160,11 +160,11 @@ class StageRunner:
 
     def note_occupancy(self) -> None:
         """Note also how busy this process of a pool is, with the times of the first step."""
-        self._steps[0].note_also(OCCUPANCY.take_seconds)
+        self._steps[0].time.note_also(OCCUPANCY.take_seconds)
 
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
-        return tuple(note for step in self._steps for note in step.take_notes())
+        return tuple(note for step in self._steps for note in step.time.take_rest())
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
@@ -178,7 +178,7 @@ def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
             raise _failure(step.name, error) from error
         raise
     runner = StepRunner(step, transform, errors)
-    runner.add_load(time.perf_counter() - began)
+    runner.time.add_load(time.perf_counter() - began)
     return runner
 
 
@@ -188,7 +188,7 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
     preparation = Preparation.load(step.name, step.model, device)
     transform = with_condition(step, preparation, adds={})
     runner = StepRunner(step, transform, errors, preparation_of(step.name))
-    runner.add_load(time.perf_counter() - began)
+    runner.time.add_load(time.perf_counter() - began)
     return runner
 
 
@@ -222,7 +222,7 @@ class StepRunner:
         self._no_rows = partial(result_without_rows, step, transform=transform)
         self._errors = errors
         self._batch = BatchSize.of(step)
-        self._time = StepTime(measured_as or step.name)
+        self.time = StepTime(measured_as or step.name)
         # a model says itself when it computes
         self._computing = nullcontext if step.model else OCCUPANCY.computing
         self._waits = list(WAITS)
@@ -248,7 +248,7 @@ class StepRunner:
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
             own = [(self.name, note) for note in [*self._take_own_notes(), *results.token_notes()]]
-            notes = (*batch.notes, *sizes, *own, *self._time.take_notes())
+            notes = (*batch.notes, *sizes, *own, *self.time.take_notes())
             after = results.applied_to(batch, self.name)
             if not (len(after.ids) or after.table.num_columns):
                 after = replace(after, table=self._no_rows(batch.table))
@@ -281,20 +281,8 @@ class StepRunner:
     def for_other_thread(self) -> StepRunner:
         """Return a runner that shares the model or code and the batch size."""
         other = copy(self)
-        other._time, other._waits = self._time.for_other_thread(), list(WAITS)
+        other.time, other._waits = self.time.for_other_thread(), list(WAITS)
         return other
-
-    def note_also(self, take_seconds: Callable[[], dict[str, float]]) -> None:
-        """Add seconds to the notes of the measurements."""
-        self._time.note_also(take_seconds)
-
-    def add_load(self, seconds: float) -> None:
-        """Record the time in which the model and the code of the step were loaded."""
-        self._time.add_load(seconds)
-
-    def take_notes(self) -> list[tuple[str, str]]:
-        """Return notes of the measurements since the last notes."""
-        return self._time.take_rest()
 
     def _must_end(self, rows: int) -> bool:
         """Return whether the job stops, and more rows would take too long."""
@@ -306,7 +294,7 @@ class StepRunner:
         fails after them. Raises JobFailure if there are none, or if the process must end."""
         results = StepResults()
         chosen = ChosenRows(self._transform.chosen(batch.table)) if self._skips_rows else ALL_ROWS
-        with self._time.measured(lambda: chosen.number(0, results.rows)), self._computing():
+        with self.time.measured(lambda: chosen.number(0, results.rows)), self._computing():
             while wanted := results.rows_wanted(batch.ids, self._batch.size, chosen):
                 part = batch.table.slice(results.rows, wanted)
                 noted = batch.ids[results.rows : results.rows + wanted]

@@ -19,8 +19,8 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.media.images import is_pixels, open_image
 from batchinference.pipeline.media.pixels import in_mode
-from batchinference.pipeline.output.contents import rows_of_file
 from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
@@ -64,7 +64,7 @@ def _rows_of_files(
         place = layout.output / file.name
         if file.bytes > MAX_FILE and not write.READ_IN_PARTS:
             continue  # it would be read completely
-        yield from rows_of_file(place, write)
+        yield from rows_of_file(place, writer_for(write))
 
 
 def cell(name: str, value: Any) -> Cell:

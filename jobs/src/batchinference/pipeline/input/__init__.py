@@ -24,17 +24,12 @@ ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
 part is known (`JobInput.rows_each`)."""
 
 
-ReadNote: TypeAlias = Callable[[int], AbstractContextManager[None]]
+ReadNote: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Returns a context in which rows are read. Its argument is the id of the first row."""
 
 
 AFTER_CRASH: ContextVar[bool] = ContextVar("after_crash", default=False)
 """Whether a process died that read the same rows, so that native code may crash again."""
-
-
-def no_note(_: int) -> AbstractContextManager[None]:
-    """Return a context in which rows are read without a note."""
-    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class JobInput(Protocol):
         """Return whether the rows have the same ids as in the input with the digest `before`."""
 
     def read_tasks(
-        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = no_note
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
     ) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
         are the rows to read, for a repeatable input only; None means all rows."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
@@ -13,7 +12,6 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.column_types import arrow_type
@@ -21,16 +19,20 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount, no_note
+from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
 from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import (
+    FILE_COST,
     count_rows,
     counted_files,
+    parts_of,
     prepare_reader,
     sample,
+    tasks_of,
     with_row_counts,
+    within_gaps,
 )
 from batchinference.pipeline.input.readers import (
     BadRow,
@@ -55,8 +57,7 @@ from batchinference.pipeline.input.snapshot import (
     read_snapshot,
 )
 from batchinference.pipeline.input.sources import open_table
-from batchinference.pipeline.input.tables import check_additions, list_table, reader_of
-from batchinference.pipeline.row_batch import MissingRows, RowRange
+from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
@@ -68,8 +69,6 @@ its files from the beginning."""
 MAX_DELAY = 0.5
 """How much longer reading an input in parts may take than with parts of any size, as a fraction:
 CPUs are idle while the last part is read."""
-FILE_COST = 1 << 16
-"""The cost of opening a file, as the number of bytes that could be read in the same time."""
 
 
 def open_input(
@@ -111,6 +110,8 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputP
         earlier = ProcessedFiles(lists, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
     if isinstance(read, ReadVersioned) and spec.write.mode == "append":
+        from batchinference.pipeline.input.tables import check_additions
+
         check_additions(read, cast(FileInput, source).frozen)
     return source
 
@@ -182,13 +183,12 @@ def open_files(
     existing = [file for file in frozen.files() if file.number not in missing]
     counted = bool(frozen.stats) and not changes
     changed = [file for file in existing if file.number in changes.changed]
-    frozen, rows = prepared(read, frozen, existing, sampled, changed)
-    rows = replace(rows, failing=failing)
+    frozen, rows = prepared(read, frozen, existing, failing, sampled, changed)
     if len(frozen):
         names = rows.reader.columns() or []
         check_names(names, frozen.uris[0])
         rows.path_columns.check(names, frozen.uris[0])
-    if options.limit is not None and not resumes and len(frozen):
+    if not resumes:
         frozen = limited(frozen, rows, options.limit)
     return FileInput(frozen, rows, options, counted=counted, changes=changes)
 
@@ -199,11 +199,12 @@ def open_versioned(
     failing: Collection[str] = (),
 ) -> FileInput:
     """Return the input of a job that reads a table. Raises as `list_table` does."""
+    from batchinference.pipeline.input.tables import list_table
+
     frozen = list_table(read, earlier)
     counted = bool(frozen.stats)
-    frozen, rows = prepared(read, frozen, frozen.files())
-    rows = replace(rows, failing=failing)
-    if read.options.limit is not None and not isinstance(earlier, ResumedInput) and len(frozen):
+    frozen, rows = prepared(read, frozen, frozen.files(), failing)
+    if not isinstance(earlier, ResumedInput):
         frozen = limited(frozen, rows, read.options.limit)
     return FileInput(frozen, rows, FileOptions(), counted=counted)
 
@@ -212,6 +213,7 @@ def prepared(
     read: ReadFiles | ReadVersioned,
     frozen: InputSnapshot,
     files: list[InputFile],
+    failing: Collection[str] = (),
     sampled: int | None = None,
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
@@ -219,13 +221,15 @@ def prepared(
     the rows. At most `sampled` files are inspected, by default as many as the reader needs, and as
     many of the files that have `changed`."""
     if isinstance(read, ReadVersioned):
-        path_columns, reader = PathColumns(), reader_of(read, frozen)
+        from batchinference.pipeline.input.tables import reader_of
+
+        path_columns, reader = PathColumns(), cast(Reader, reader_of(read, frozen.version))
     else:
         path_columns = PathColumns.of(read.options, frozen.uris)
         reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
     most = sampled or reader.sampled_files
     frozen = prepare_reader(frozen, reader, sample(files, most), sample(list(changed), most))
-    return frozen, FileRows(frozen.root, reader, path_columns)
+    return frozen, FileRows(frozen.root, reader, path_columns, failing)
 
 
 def _without_types(read: ReadFiles, keys: Container[str]) -> ReadFiles:
@@ -326,26 +330,21 @@ class FileInput:
     def below(self, place: Location) -> str | None:
         if not place.in_store_of(self.frozen.root):
             return None
-        paths = self.frozen.table.column("path")
-        inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
-        return str(inside[0]) if len(inside) else None
+        directory = place.path.rstrip("/") + "/"
+        paths = self.frozen.table.column("path").to_pylist()
+        return next((path for path in paths if path.startswith(directory)), None)
 
     def read_tasks(
-        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = no_note
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
     ) -> list[ReadRows]:
         """Return the read tasks. Each reads files that are adjacent in the reading order."""
         files = [file for file in self.frozen.files() if gaps is None or file.number in gaps]
         if self.options.shuffle == "files":
             random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - not for security
-        reader = self.rows.reader
         if len(files) < tasks:
             files = self._divide_if_cheap(files, tasks)
         if gaps is not None:
-            most = max((file.stop - file.start for file in files if file.stop), default=0)
-            files = [
-                part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader)
-            ]
-            files = _joined(files, most)
+            files = within_gaps(files, gaps, self.rows.reader)
         rows = replace(self.rows, note=note)
         return [partial(rows.read, chosen) for chosen in tasks_of(files, tasks)]
 
@@ -408,49 +407,12 @@ def _rows_each(reader: Reader) -> int | None:
     return 1 if isinstance(reader, WholeFileReader) else None
 
 
-def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
-    """Return the parts of a file, or of a part of a file, that contain the rows in `gaps`."""
-    inside = [gap for gap in (_clip_range(file, *gap) for gap in gaps) if gap is not None]
-    if isinstance(reader, DivisibleReader) and reader.can_enter(file.path):
-        return [replace(file, start=first, stop=after) for first, after in inside]
-    if not inside:
-        return []
-    # this reader starts at the beginning of the file: one pass serves all row ranges
-    return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
-
-
-def _joined(parts: list[InputFile], most: int) -> list[InputFile]:
-    """Return the parts, joined as long as a part has at most `most` rows in gaps: each part with
-    gaps is read from the beginning of its file, which costs as much for few rows as for many."""
-    joined: list[InputFile] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        together = last is not None and last.gaps and part.gaps and last.number == part.number
-        if last is not None and together and _wanted(last, most) + _wanted(part, most) <= most:
-            size, gaps = last.size + part.size, last.gaps + part.gaps
-            joined[-1] = replace(last, stop=part.stop, size=size, gaps=gaps)
-        else:
-            joined.append(part)
-    return joined
-
-
-def _wanted(part: InputFile, most: int) -> int:
-    """Return the number of rows in the gaps of a part; `most` if the last one has no known end."""
-    return sum(most if after is None else after - first for first, after in part.gaps)
-
-
-def _clip_range(file: InputFile, first: int, after: int | None) -> RowRange | None:
-    """Return the row range `first` to `after`, cut to a part of a file; None if it is empty."""
-    first = max(first, file.start)
-    ends = [end for end in (after, file.stop) if end is not None]
-    after = min(ends, default=None)
-    return (first, after) if after is None or first < after else None
-
-
-def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
-    """Return the input snapshot limited to the first `most` rows.
+def limited(frozen: InputSnapshot, rows: FileRows, most: int | None) -> InputSnapshot:
+    """Return the input snapshot limited to the first `most` rows, if there is a limit.
 
     Files are read to count their rows, unless the reader counts rows exactly without that."""
+    if most is None or not len(frozen):
+        return frozen
     frozen = _with_first_rows(frozen, rows.reader, most)
     known, left, counts, size = frozen.stats, most, [], 0
     for file in frozen.files():
@@ -485,53 +447,6 @@ def _rows_up_to(most: int, file: InputFile, rows: FileRows, known: Mapping[int, 
         return each
     counted = replace(rows, reader=rows.reader.counter())
     return sum(size_of(chunk) for chunk in first(most, counted.chunks(file)))
-
-
-def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int) -> list[InputFile]:
-    """Return files split into about `parts` parts with about the same number of rows."""
-    counts = [stats[file.number].rows if file.rows is None else file.rows for file in files]
-    most = max(1, math.ceil(sum(counts) / parts))
-    return [
-        part
-        for file, count in zip(files, counts, strict=True)
-        for part in _split_at(file, count, _starts(stats[file.number].starts, count, most))
-    ]
-
-
-def _starts(allowed: list[int] | None, count: int, most: int) -> list[int]:
-    """Return the first row of each part of a file, one part per `most` rows.
-
-    Each start is moved back to the nearest row at which the reader can start directly."""
-    wanted = range(0, max(1, count), most)
-    if allowed is None:
-        return list(wanted)
-    return sorted({allowed[bisect_right(allowed, row) - 1] for row in wanted})
-
-
-def _split_at(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
-    stops: list[int | None] = [*starts[1:], None]
-    return [
-        replace(
-            file,
-            start=start,
-            stop=stop,
-            size=file.size * ((count if stop is None else stop) - start) // max(1, count),
-        )
-        for start, stop in zip(starts, stops, strict=True)
-    ]
-
-
-def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
-    """Return at most `tasks` lists of adjacent files with about the same number of bytes."""
-    costs = [file.size + FILE_COST for file in files]
-    total = sum(costs)
-    lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
-    done = 0
-    for file, cost in zip(files, costs, strict=True):
-        # a file belongs to the list in whose byte range its middle is
-        lists[(2 * done + cost) * len(lists) // (2 * total)].append(file)
-        done += cost
-    return [chosen for chosen in lists if chosen]
 
 
 def known_columns(source: JobInput) -> pa.Schema:

@@ -6,9 +6,10 @@ They are stored with the input snapshot, so that a resumed job and `verify` know
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from unicodedata import normalize
 
 from pydantic import TypeAdapter
 
@@ -156,6 +157,16 @@ class IgnoredFiles:
 
 NONE_IGNORED = IgnoredFiles()
 _ADAPTER = TypeAdapter(IgnoredFiles)
+
+
+def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
+    """Return the paths that equal another one of them, or one of `known`, except for their Unicode
+    form: `é` is one character, or two on a disk of a Mac."""
+    unique = [path for path in dict.fromkeys(paths) if not path.isascii()]
+    forms: dict[str, set[str]] = {}
+    for path in (*unique, *(path for path in known if not path.isascii())):
+        forms.setdefault(normalize("NFC", path), set()).add(path)
+    return [path for path in unique if len(forms[normalize("NFC", path)]) > 1]
 
 
 def _bounded(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:

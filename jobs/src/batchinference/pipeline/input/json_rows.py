@@ -167,13 +167,6 @@ def _by_name(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
     return values
 
 
-def types_of(rows: Shape) -> tuple[dict[str, ColumnType], list[str]]:
-    """Return the types of the columns of some rows, and the columns and fields whose values have
-    several shapes: they are `string`."""
-    several: list[str] = []
-    return rows.struct("", several), several
-
-
 _LOGGER = logging.getLogger(__name__)
 _NOT_TEXT = re.compile("changed from string to|Number too big")
 """Matches errors of pyarrow about values that are quoted to be read as text."""
@@ -206,7 +199,9 @@ class JsonRows:
     ) -> None:
         self._declared, self._types = declared, {**sampled, **declared}
         self._read_types = {name: _as_read(kind) for name, kind in self._types.items()}
-        self._quotes_first = several_shapes or any(map(_needs_quotes, declared.values()))
+        self._quotes_first = several_shapes or any(
+            has_json(kind) or "decimal" in str(kind) for kind in declared.values()
+        )
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -283,7 +278,8 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
     for sample in samples:
         agreed.merge(_shape_of(sample))
     _check_cases(declared, agreed.fields)
-    types, several = types_of(agreed)
+    several: list[str] = []
+    types = agreed.struct("", several)
     if several := [path for path in several if path.split(".")[0] not in declared]:
         _LOGGER.warning(
             "%s: the values have several JSON types, so they are read as text. To choose a type, "
@@ -357,10 +353,6 @@ def _as_read(kind: ColumnType) -> ColumnType:
     if isinstance(kind, list):
         return [_as_read(kind[0])]
     return "string" if is_time(kind) or kind.startswith("decimal") else kind
-
-
-def _needs_quotes(kind: ColumnType) -> bool:
-    return has_json(kind) or "decimal" in str(kind)
 
 
 def _declared_within(found: pa.DataType, kind: ColumnType) -> pa.DataType:

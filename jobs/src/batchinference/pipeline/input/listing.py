@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -18,8 +18,7 @@ import pyarrow.fs as pafs
 from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_rule import FileRule
-from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason
-from batchinference.pipeline.input.similar_names import similar_names
+from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, similar_names
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
@@ -291,14 +290,10 @@ def snapshot_input(
             found[info.path] = max(found.get(info.path, []), [info] * times, key=len)
     if not found and not allow_empty:
         raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
-    return InputSnapshot(Location(paths[0], storage), _table(found), _not_read(found, ignored))
-
-
-def _not_read(found: Collection[str], ignored: Mapping[str, Reason]) -> IgnoredFiles:
-    """Return what is known about ignored files. A file that one path ignores may be read by
-    another one."""
-    left_out = {path: reason for path, reason in ignored.items() if path not in found}
-    return IgnoredFiles.of(left_out).with_similar(similar_names(found))
+    # a file that one path ignores may be read by another one
+    not_read = IgnoredFiles.of({path: ignored[path] for path in ignored.keys() - found.keys()})
+    not_read = not_read.with_similar(similar_names(found))
+    return InputSnapshot(Location(paths[0], storage), _table(found), not_read)
 
 
 def list_input(read: ReadFiles) -> InputSnapshot:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batchinference.pipeline.column_types import cast_column, cast_texts, name_of
 from batchinference.pipeline.errors import BadInput
@@ -127,6 +126,8 @@ def _equals(column: pa.ChunkedArray, value: pa.Scalar, kind: ColumnType) -> bool
         return False
     if not value.is_valid:
         return bool(cast.null_count == len(cast))
+    import pyarrow.compute as pc  # commands that only read need it rarely
+
     return bool(pc.all(pc.equal(cast, value).fill_null(False)).as_py())
 
 

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +24,7 @@ from batchinference.pipeline.error_attribution import (
     is_transient,
 )
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input import ReadNote, batch_of, no_note
+from batchinference.pipeline.input import ReadNote, batch_of
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import (
     FILTERED,
@@ -75,7 +76,7 @@ class FileRows:
     path_columns: PathColumns
     failing: Collection[str] = ()
     """The names of the warnings that make their rows failed rows."""
-    note: ReadNote = no_note
+    note: ReadNote = nullcontext
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
         """Yield all rows of these files. Raises Incomplete if a file has fewer rows than before.

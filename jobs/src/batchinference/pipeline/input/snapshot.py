@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.commit.attempt import Attempt
@@ -23,9 +22,12 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import RESTART, BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
+from batchinference.pipeline.input.ignored_files import (
+    NONE_IGNORED,
+    IgnoredFiles,
+    similar_names,
+)
 from batchinference.pipeline.input.readers import FileStats
-from batchinference.pipeline.input.similar_names import similar_names
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import open_parquet, read_table, schema_of
@@ -135,8 +137,8 @@ class InputSnapshot:
         """The numbers of the files whose rows were removed."""
         if "modified" not in self.table.column_names:  # sources that are not files
             return frozenset()
-        removed = pc.equal(self.table.column("modified"), REMOVED[1])
-        return frozenset(pc.indices_nonzero(removed).to_pylist())
+        times = self.table.column("modified").to_pylist()
+        return frozenset(number for number, time in enumerate(times) if time == REMOVED[1])
 
     def with_versions(self, versions: Mapping[int, Version]) -> InputSnapshot:
         """Return the snapshot with other versions of files, by number, and without their
@@ -440,8 +442,12 @@ def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str)
         return ""
     try:
         if (table := _version_of(source.serialized())) is not None:
-            read_versions = [version.version for version in map(_version_of, contents) if version]
-            return "" if table.version in read_versions else _describe_new_version(table)
+            if table.version in [read.version for read in map(_version_of, contents) if read]:
+                return ""
+            return (
+                f"{table.name} has version {table.version} now, whose changes are not in the "
+                "output. Set write.mode to append to add its new rows"
+            )
         before = np.unique(np.concatenate([_hashes_of_parts(content) for content in contents]))
     except pa.ArrowInvalid:
         return "its input.parquet is damaged, so it is unknown whether the input has changed"
@@ -480,13 +486,6 @@ def _version_of(content: bytes) -> TableVersion | None:
     return TableVersion.parse(metadata[_VERSION]) if _VERSION in metadata else None
 
 
-def _describe_new_version(table: TableVersion) -> str:
-    return (
-        f"{table.name} has version {table.version} now, whose changes are not in the output. Set "
-        "write.mode to append to add its new rows"
-    )
-
-
 def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:
     """Raise BadOutput if a job, before its spec changed, added rows of the same files, or of the
     same table, to one of these outputs."""
@@ -516,10 +515,11 @@ def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
     table = read_table(pa.BufferReader(content))
     other = (*STATS.names, "constants")
     table = table.drop_columns([name for name in other if name in table.column_names])
-    if "modified" in table.column_names:
-        table = table.filter(pc.fill_null(pc.not_equal(table.column("modified"), REMOVED[1]), True))
     for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
-        yield from zip(*batch.to_pydict().values(), strict=True)
+        columns = batch.to_pydict()
+        times = columns.get("modified") or [None] * batch.num_rows
+        parts = zip(times, zip(*columns.values(), strict=True), strict=True)
+        yield from (part for time, part in parts if time != REMOVED[1])
 
 
 def _hashes_of_parts(content: bytes) -> np.ndarray:

@@ -16,15 +16,15 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
+from batchinference.pipeline.output.stored_rows import Row
 from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.pipeline.output.writers.csv import CsvWriter
 from batchinference.pipeline.storage.arrow_files import checked, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.write import Write, WriteCsv, WriteFiles, WriteParquet, WriteTable
+from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
@@ -33,8 +33,8 @@ def first_rows(write: Write, count: int) -> list[Row]:
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output = Location(write.path, write.storage)
-    parts = (output.at(info.path) for info in parts_of(write))
-    rows = itertools.chain.from_iterable(rows_of_file(part, write) for part in parts)
+    writer, parts = writer_for(write), (output.at(info.path) for info in parts_of(write))
+    rows = itertools.chain.from_iterable(rows_of_file(part, writer) for part in parts)
     return list(itertools.islice(rows, count))
 
 
@@ -46,27 +46,17 @@ def parts_of(write: Write) -> list[pafs.FileInfo]:
     return sorted(seen, key=lambda info: str(info.path))
 
 
-def rows_of_file(part: Location, write: WriteFiles) -> Iterator[Row]:
-    """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
-    BadOutput if it is damaged."""
-    try:
-        yield from writer_for(write).rows(part)
-    except DAMAGE as error:
-        raise unreadable(part, error) from None
-
-
 def table_of(write: Write) -> pa.Table:
     """Return all rows of an output, with the columns of all its files and its partition columns.
-    Raises
-    BadOutput if values of a column have no type in common."""
+    Raises BadOutput if values of a column have no type in common."""
     if isinstance(write, WriteTable):
         return _of_rows(table_for(write).first_rows(sys.maxsize))
     if isinstance(write, WriteParquet):
         return _parquet(write)
     if isinstance(write, WriteCsv):
         return _csv(write)
-    files = _parts(write)
-    return _of_rows([row | values for part, values in files for row in rows_of_file(part, write)])
+    writer, files = writer_for(write), _parts(write)
+    return _of_rows([row | values for part, values in files for row in rows_of_file(part, writer)])
 
 
 def columns_of(spec: BatchInferenceSpec) -> pa.Table:

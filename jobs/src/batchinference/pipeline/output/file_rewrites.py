@@ -112,7 +112,7 @@ class RewriteTask:
 
     @property
     def rows(self) -> int:
-        return sum(map(rows_of, self.entries))
+        return sum(entry.counts.written for entry in self.entries)
 
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files and return the entries that name them.
@@ -249,7 +249,7 @@ def _groups(
     for entry in entries:
         separate = entry.shares or _may_fail_in_part(entry)
         merges = not separate and all(file.name in mergeable for file in entry.data)
-        if merges and size_of(entry) <= SMALL_BYTES and rows_of(entry) < MERGED_ROWS:
+        if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
             small[schema.column_key(schema.columns(entry))].append(entry)
         else:
             yield [entry]
@@ -262,10 +262,10 @@ def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestE
     group: list[ManifestEntry] = []
     size = rows = 0
     for entry in entries:
-        size, rows = size + size_of(entry), rows + rows_of(entry)
+        size, rows = size + size_of(entry), rows + entry.counts.written
         if group and (size > MERGED_BYTES or rows > MERGED_ROWS):
             yield group
-            group, size, rows = [], size_of(entry), rows_of(entry)
+            group, size, rows = [], size_of(entry), entry.counts.written
         group.append(entry)
     if group:
         yield group
@@ -280,11 +280,6 @@ def _may_fail_in_part(entry: ManifestEntry) -> bool:
 def size_of(entry: ManifestEntry) -> int:
     """Return the bytes of the data files of an entry."""
     return sum(file.bytes for file in entry.files)
-
-
-def rows_of(entry: ManifestEntry) -> int:
-    """Return the number of rows that an entry has written."""
-    return entry.counts.written
 
 
 def _uneven(files: list[dict[str, str]]) -> set[str]:

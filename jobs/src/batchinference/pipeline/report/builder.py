@@ -14,6 +14,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from batchinference.packages import EXTRAS
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
@@ -21,7 +23,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles, TokenKind
+from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
@@ -289,21 +291,11 @@ def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:
     rows, seconds = (sum(note[name] for note in notes) for name in ("rows", "seconds"))
     optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
     found = {name: [note[name] for note in notes if name in note] for name in optional}
-    sums = {name: round(sum(values), 3) for name, values in found.items() if values}
-    return StepTimes(
-        rows=int(rows),
-        seconds=round(seconds, 3),
-        computeSeconds=sums.get("compute_seconds"),
-        waitSeconds=sums.get("wait_seconds"),
-        blockedSeconds=sums.get("blocked_seconds"),
-        loadSeconds=sums.get("load_seconds"),
-        rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
-        reused=counts["reused"] or None,
-        cached=counts["cached"] or None,
-        inputTokens=counts[TokenKind.INPUT] or None,
-        cachedTokens=counts[TokenKind.CACHED] or None,
-        outputTokens=counts[TokenKind.OUTPUT] or None,
-    )
+    sums = {to_camel(name): round(sum(values), 3) for name, values in found.items() if values}
+    numbers = {name: counts[name] or None for name in COUNTS if name != "cache_errors"}
+    speed = round(rows / max(seconds, 1e-9), 1)
+    times = {"rows": int(rows), "seconds": round(seconds, 3), "rowsPerSecond": speed}
+    return StepTimes.model_validate(times | sums | numbers)
 
 
 def _note_text(step: str, note: dict[str, float]) -> str:

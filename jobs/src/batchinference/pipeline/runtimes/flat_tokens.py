@@ -169,7 +169,8 @@ class FlatTokenizer:
         """Return the tokens of texts. A second list holds the second text of each pair. The types
         of tokens are left out if all are 0."""
         self._reset()
-        rows = self._prefixed(texts[0]) if len(texts) == 1 else list(zip(*texts, strict=True))
+        singles = [self._prefix + text for text in texts[0]] if self._prefix else texts[0]
+        rows = singles if len(texts) == 1 else list(zip(*texts, strict=True))
         added = self._adds_special
         encodings = self._backend.encode_batch_fast(rows, add_special_tokens=added)
         ids = [encoding.ids for encoding in encodings]
@@ -240,9 +241,6 @@ class FlatTokenizer:
     def _wants(self, name: str) -> bool:
         given = self._options.get(f"return_{name}")
         return name in self.tokenizer.model_input_names if given is None else bool(given)
-
-    def _prefixed(self, texts: Sequence[str]) -> Sequence[str]:
-        return [self._prefix + text for text in texts] if self._prefix else texts
 
     def _sample(self, *, special: bool) -> Any:
         return self._backend.encode(_SAMPLE, add_special_tokens=special)

@@ -1,11 +1,12 @@
-"""Applies a model's policy to texts that have more tokens than the model takes.
+"""Applies a model's policy to texts that have more tokens than the model takes: they are cut, they
+fail, or they are divided into windows, whose results are combined.
 
 The number of tokens includes special tokens, such as those at the beginning and the end of a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import warn
-from batchinference.pipeline.runtimes.text_windows import Windows
 from batchinference.pipeline.text_spans import Span, Splitter, tokens_of
 from batchinference.spec.models.texts import TooLong, WindowedModel
 from batchinference.spec.warnings import WarningName
@@ -91,6 +91,31 @@ def check_length(length: int, network: Any, source: str) -> None:
 def position_tables(network: Any) -> list[Any]:
     """Return the parts of a model that look positions up in a table."""
     return [part for path, part in network.named_modules() if path.endswith(_TABLES)]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of the texts of a batch, in the order of the texts."""
+
+    texts: list[str]
+    spans: list[Span]
+    owners: np.ndarray
+    """The index of the text of each window (int64)."""
+
+    def averages(self, results: np.ndarray) -> np.ndarray:
+        """Return the mean of the results of the windows of each text, weighted by their numbers of
+        tokens. `results` are windows x any shape."""
+        weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
+        first = np.flatnonzero(np.diff(self.owners, prepend=-1))
+        shape = (-1, *[1] * (results.ndim - 1))
+        sums = np.add.reduceat(results * weights.reshape(shape), first, axis=0)
+        means = sums / np.add.reduceat(weights, first).reshape(shape)
+        return np.asarray(means, dtype=results.dtype)
+
+    def groups(self) -> Iterator[slice]:
+        """Yield the windows of each text."""
+        first = np.flatnonzero(np.diff(self.owners, prepend=-1)).tolist()
+        return (slice(*pair) for pair in zip(first, [*first[1:], len(self.owners)], strict=True))
 
 
 @dataclass(frozen=True)

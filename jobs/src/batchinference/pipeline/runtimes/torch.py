@@ -30,7 +30,8 @@ class TorchRuntime:
         self._device = torch_device(device)
         self._output_name = model.output_name
         self._module = _load(model, self._device)
-        self._floats = _float_type(self._module)
+        weights = self._module.parameters()
+        self._floats = next((one.dtype for one in weights if one.is_floating_point()), None)
         self._rows = self._module.rows if isinstance(self._module, _Program) else None
         self._by_position = _takes_by_position(self._module, list(model.inputs))
 
@@ -60,13 +61,6 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return tensor.cpu().numpy()
-
-
-def _float_type(module: torch.nn.Module) -> torch.dtype | None:
-    """Return the floating-point type of a module's parameters; None if none has such a type."""
-    return next(
-        (tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()), None
-    )
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:

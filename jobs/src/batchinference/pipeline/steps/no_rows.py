@@ -28,8 +28,7 @@ def columns_after_all(
     for step in steps:
         if step.facts.user_code and code_keeps_columns:
             continue
-        loaded = load_step(step, Device()) if class_of(step).LOADS_NOTHING else None
-        table = result_without_rows(step, table, loaded)
+        table = result_without_rows(step, table)
     return table.schema
 
 
@@ -39,8 +38,11 @@ def result_without_rows(
     """Return the columns that a step would return for rows with the columns of a table. Columns of
     unknown types are null. There are no columns if they are unknown.
 
-    `transform` is called without rows, unless its result has no type without values."""
+    `transform` is called without rows, unless its result has no type without values. By default, it
+    is loaded if that is cheap."""
     (empty, _), facts = split_prepared(without_rows([table])), step.facts
+    if transform is None and class_of(step).LOADS_NOTHING:
+        transform = load_step(step, Device())
     if transform is not None and not class_of(step).NEEDS_VALUES:
         with suppress(Exception):
             result = transform(empty)

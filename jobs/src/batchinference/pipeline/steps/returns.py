@@ -185,17 +185,21 @@ def _column_problem(value: ast.expr, name: str, function: Function, batch: str) 
 
 def _stored(function: Function) -> list[str]:
     """Return the names that a function and those within it set, each as often as they set it."""
-    names: list[str] = []
-    for node in ast.walk(function):
-        match node:
-            case ast.Name(name, ast.Store() | ast.Del()):
-                names.append(name)
-            case ast.Global(shared) | ast.Nonlocal(shared):
-                names += shared
-            case _ if node is not function:
-                others = (getattr(node, key, None) for key in ("name", "asname", "rest"))
-                names += [each for each in others if isinstance(each, str)]
-    return names
+    nodes = (node for node in ast.walk(function) if node is not function)
+    return [name for node in nodes for name in bound_names(node)]
+
+
+def bound_names(node: ast.AST) -> list[str]:
+    """Return the names that a node sets or deletes, or that it takes from another scope."""
+    match node:
+        case ast.Name(name, ast.Store() | ast.Del()):
+            return [name]
+        case ast.Global(names) | ast.Nonlocal(names):
+            return names
+        case ast.alias(name, asname):
+            return [asname or name.partition(".")[0]]
+    values = (getattr(node, key, None) for key in ("name", "rest"))
+    return [value for value in values if isinstance(value, str)]
 
 
 def _stored_keys(function: Function, name: str) -> list[str]:

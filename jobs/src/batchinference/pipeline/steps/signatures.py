@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from batchinference.pipeline.steps.returns import (
     Function,
+    bound_names,
     columns_read,
     columns_returned,
     kind_of,
@@ -237,11 +238,7 @@ def _undefined_problem(
     known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
     known |= {"__class__", "__module__", "__qualname__"}
     for node in ast.walk(module):
-        if isinstance(node, ast.alias):
-            known.add(node.asname or node.name.partition(".")[0])
-        elif not _is_read(node):
-            values = [value for _, value in ast.iter_fields(node)]
-            known |= {value for value in values if isinstance(value, str)}
+        known.update([node.arg] if isinstance(node, ast.arg) else bound_names(node))
     if "*" in known or any(map(_may_change_definitions, ast.walk(module))):
         return None
     types = [node for each in ast.walk(code) for node in _annotations(each)]
@@ -262,12 +259,6 @@ def _annotations(node: ast.AST) -> list[ast.expr]:
     """Return the types that a node names, which may never be computed."""
     found = [getattr(node, name, None) for name in ("annotation", "returns")]
     return [each for each in found if isinstance(each, ast.expr)]
-
-
-def _is_read(node: ast.AST) -> bool:
-    """Return whether the texts in a node are names that it reads, or no names."""
-    is_load = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    return is_load or isinstance(node, ast.Attribute | ast.Constant | ast.keyword)
 
 
 def _arguments_problem(
@@ -324,19 +315,9 @@ def _may_change_definitions(node: ast.AST) -> bool:
 def _binds(node: ast.AST, name: str) -> bool:
     """Return whether a node may bind a name, or change an attribute of the object of this name."""
     match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            return node.name == name
-        case ast.Name(ctx=ast.Store() | ast.Del()):
-            return node.id == name
         case ast.Attribute(value=ast.Name(id=changed), ctx=ast.Store() | ast.Del()):
             return changed == name
-        case ast.alias():
-            return "*" in node.name or (node.asname or node.name.partition(".")[0]) == name
-        case ast.Global() | ast.Nonlocal():
-            return name in node.names
-        case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar():
-            return node.name == name
-    return False
+    return not {name, "*"}.isdisjoint(bound_names(node))
 
 
 def _family(module: ast.Module, class_: ast.ClassDef) -> list[ast.ClassDef]:

@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.expression.advice import CONVERT
-from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.schema import unify_types
-from batchinference.pipeline.steps import class_of, load_step
+from batchinference.pipeline.steps import class_of
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.steps.relational import Filter
 from batchinference.pipeline.steps.user_code import UserCode
@@ -93,11 +92,9 @@ def _check_kept(step: Step, before: pa.Table, after: pa.Table) -> None:
 
 def _after(step: Step, known: pa.Table) -> pa.Table:
     """Return the columns of known type after a step, without rows. Raises UnsuitableTypes."""
-    kind = class_of(step)
-    checked = kind.check_types(step.name, getattr(step, step.kind), known)
+    checked = class_of(step).check_types(step.name, getattr(step, step.kind), known)
     if checked is not None:
         return checked
-    loaded = load_step(step, Device()) if kind.LOADS_NOTHING else None
-    after = result_without_rows(step, known, loaded)
+    after = result_without_rows(step, known)
     unknown = [field.name for field in after.schema if pa.types.is_null(field.type)]
     return after.drop_columns(unknown)

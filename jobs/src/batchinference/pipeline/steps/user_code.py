@@ -227,26 +227,19 @@ class FlatMap(MapRows):
         return [self._checked(result) for result in made]
 
 
-class PredictBatchTransform(UserCode):
+class PredictBatchTransform(_UserFunction):
     """Passes one column to the method as a list, and adds its results as a new column."""
 
     def __init__(
-        self,
-        name: str,
-        columns: PredictBatch,
-        method: Callable[..., Any],
-        arguments: dict[str, Any],
+        self, name: str, function: Callable[..., Any], arguments: dict[str, Any], of: PredictBatch
     ) -> None:
-        self._name = name
-        self._columns = columns
-        self._method = method
-        self._arguments = arguments
-        self.result_columns = ResultColumns(name)
+        super().__init__(name, function, arguments)
+        self._columns = of
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
-        results = _plain(self._method([_legacy(value) for value in values], **self._arguments))
+        results = _plain(self._function([_legacy(value) for value in values], **self._arguments))
         if len(results) != batch.num_rows:
             raise JobFailure(
                 f"step '{self._name}': predict_batch returned "
@@ -291,7 +284,7 @@ def python_transform(name: str, step: PythonStep, device: str = "cpu") -> Transf
         method = getattr(target, "predict_batch", None)
         if not callable(method):
             raise ModelLoad(f"step '{name}': '{step.callable}' has no method predict_batch")
-        return PredictBatchTransform(name, step.predict_batch, method, step.call_args)
+        return PredictBatchTransform(name, method, step.call_args, step.predict_batch)
     function = _callable(name, target)
     if step.method == "mapBatches":
         return MapBatches(name, function, step.call_args)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import symtable
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,10 +17,10 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from batchinference.pipeline.errors import ModelLoad, is_user_file
-from batchinference.pipeline.steps.batch_use import own_nodes
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def add_import_path(directory: str) -> None:
@@ -136,7 +137,7 @@ def _checked_module(
 
 def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
     """Raise ModelLoad if a module does not define the name in `module:name`."""
-    names = _names(tree)
+    names = _names(file, tree)
     top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names and not top.startswith("__"):
         public_names = [known for known in names if not known.startswith("_")]
@@ -207,6 +208,7 @@ def _parsed(step: str, file: Path) -> ast.Module:
 @lru_cache(maxsize=8)
 def _parse(source: bytes, name: str) -> ast.Module:
     """Parse a module. Steps often use the same one."""
+    _symbols(source, name)  # raises more errors than the parser
     return ast.parse(source, name)
 
 
@@ -224,37 +226,29 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
 def _outer_of(name: str, tree: ast.Module) -> str:
     """Return the function or class within which a name is defined, with the line; empty if it is in
     none."""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    for outer in (node for node in ast.walk(tree) if isinstance(node, kinds)):
+    for outer in (node for node in ast.walk(tree) if isinstance(node, _NAMED)):
         for inner in outer.body:
-            if isinstance(inner, kinds) and inner.name == name:
+            if isinstance(inner, _NAMED) and inner.name == name:
                 return f"'{outer.name}' (line {inner.lineno})"
     return ""
 
 
-def _names(tree: ast.Module) -> dict[str, None] | None:
+def _names(file: Path, tree: ast.Module) -> list[str] | None:
     """Return the names that a module defines, in order; None if they are unknown."""
-    names: dict[str, None] = {}
     if any(map(_may_set_names, ast.walk(tree))):
         return None
-    for node in own_nodes(tree):
-        match node:
-            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
-                names[name] = None
-            case ast.ImportFrom(names=[ast.alias(name="*")]) | ast.Match():
-                return None
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                names |= dict.fromkeys(
-                    alias.asname or alias.name.split(".")[0] for alias in aliases
-                )
-            case ast.Name(id=name, ctx=ast.Store()):
-                names[name] = None
+    symbols = _symbols(file.read_bytes(), str(file)).get_symbols()
+    names = [each.get_name() for each in symbols if each.is_assigned() or each.is_imported()]
     return None if "__getattr__" in names else names
+
+
+def _symbols(source: bytes, name: str) -> symtable.SymbolTable:
+    return symtable.symtable(source, name, "exec")  # type: ignore[arg-type]  # may name its encoding
 
 
 def _may_set_names(node: ast.AST) -> bool:
     """Return whether a node may set any name of a module."""
     match node:
-        case ast.Name("globals" | "locals" | "vars" | "exec" | "setattr"):
+        case ast.Name("globals" | "locals" | "vars" | "exec" | "setattr") | ast.alias("*"):
             return True
     return isinstance(node, ast.Global) or _may_change_imports(node)

@@ -79,17 +79,12 @@ def write(path: str, root: str, content: bytes | memoryview) -> None:
     """Write a whole file atomically, and the directories above it. Replaces an existing file."""
     directory, name = os.path.split(os_path(path))
     with _named(path), _directory(directory, root, make=True) as parent:
-        with _temporary(name, parent, directory, content) as temporary:
-            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        os.fsync(parent)
+        _replace(name, parent, directory, content)
 
 
-@contextmanager
-def _temporary(
-    name: str, parent: int, directory: str, content: bytes | memoryview
-) -> Iterator[str]:
-    """Write a temporary file in the opened directory `parent`, whose path is `directory`, and yield
-    its name. If the block raises, the file is deleted."""
+def _replace(name: str, parent: int, directory: str, content: bytes | memoryview) -> None:
+    """Write a file in the opened directory `parent`, whose path is `directory`: first a temporary
+    file, which is deleted if that fails."""
     temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -98,13 +93,14 @@ def _temporary(
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        yield temporary
+        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException as error:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=parent)
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise _full(directory, error.errno) from None
         raise
+    os.fsync(parent)
 
 
 def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
@@ -126,9 +122,7 @@ def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> Non
         except FileNotFoundError:
             before = None
         if (after := change(before)) != before:
-            with _temporary(name, parent, directory, after) as temporary:
-                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-            os.fsync(parent)
+            _replace(name, parent, directory, after)
 
 
 @contextmanager

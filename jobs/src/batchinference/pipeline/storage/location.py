@@ -211,9 +211,10 @@ class Location:
         Files in directories that are symbolic links are not included."""
         found = []
         for info in self.content():
+            is_partition = info.type == pafs.FileType.Directory and "=" in base_name(info.path)
             if info.type == pafs.FileType.File:
                 found.append(info)
-            elif _is_partition(info) and not self._is_linked(info.path):
+            elif is_partition and not self._is_linked(info.path):
                 found += self.at(info.path).files(recursive=True)
         folders = {os.path.dirname(info.path) for info in found}
         linked = {folder for folder in folders if self._is_linked(folder)}
@@ -316,10 +317,6 @@ def delete_all(files: Iterable[Location]) -> None:
     """Delete files in parallel. Raises the first error."""
     with ThreadPoolExecutor(DELETE_THREADS) as pool:
         list(pool.map(Location.delete, files))
-
-
-def _is_partition(info: pafs.FileInfo) -> bool:
-    return info.type == pafs.FileType.Directory and "=" in base_name(info.path)
 
 
 def is_hidden(name: str) -> bool:

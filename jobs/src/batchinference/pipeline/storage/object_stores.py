@@ -266,7 +266,8 @@ def store_for_conditions(
     would use another endpoint."""
     from obstore import store
 
-    if not _has_endpoint(scheme, storage) and any(map(os.environ.__contains__, _ENDPOINTS[scheme])):
+    endpoint = _s3_endpoint(storage) if scheme == "s3" else storage.endpoint
+    if not endpoint and any(map(os.environ.__contains__, _ENDPOINTS[scheme])):
         return None
     if not storage.anonymous and not _has_variables(scheme) and _has_files_of_tools(scheme):
         return None  # obstore would ask the metadata service of an instance instead
@@ -283,10 +284,6 @@ def store_for_conditions(
         retry_config={"max_retries": CONDITIONAL_RETRIES},
     )
     return found
-
-
-def _has_endpoint(scheme: str, storage: Storage) -> bool:
-    return bool(_s3_endpoint(storage) if scheme == "s3" else storage.endpoint)
 
 
 def _has_variables(scheme: str) -> bool:

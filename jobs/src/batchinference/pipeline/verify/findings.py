@@ -140,22 +140,15 @@ Defect: TypeAlias = tuple[Kind, Spot, int]
 """One defect, and the number of rows or files that it affects."""
 
 
-class Findings:
-    """Collects findings by kind."""
-
-    def __init__(self) -> None:
-        self._by_kind: dict[Kind, Finding] = {}
-
-    def add(self, found: Iterable[Defect]) -> None:
-        for kind, spot, count in found:
-            finding = self._by_kind.setdefault(kind, Finding(kind))
-            finding.count += count
-            if len(finding.spots) < MAX_SPOTS:
-                finding.spots.append(spot)
-
-    def listed(self) -> list[Finding]:
-        """Return the findings in the order of `Kind`."""
-        return [self._by_kind[kind] for kind in Kind if kind in self._by_kind]
+def findings_of(defects: Iterable[Defect]) -> list[Finding]:
+    """Return defects by kind, in the order of `Kind`."""
+    by_kind: dict[Kind, Finding] = {}
+    for kind, spot, count in defects:
+        finding = by_kind.setdefault(kind, Finding(kind))
+        finding.count += count
+        if len(finding.spots) < MAX_SPOTS:
+            finding.spots.append(spot)
+    return [by_kind[kind] for kind in Kind if kind in by_kind]
 
 
 class Result(StrEnum):

@@ -50,6 +50,11 @@ class StoredJob:
             )
         return read.storage
 
+    @property
+    def merges(self) -> bool:
+        """Whether the rows replace those with the same keys in the table."""
+        return bool(self.spec.write.column_fields.get("key"))
+
     def committed(self) -> Snapshot:
         """Return the snapshot of the output. Raises BadOutput if it cannot be determined."""
         if self.finished:

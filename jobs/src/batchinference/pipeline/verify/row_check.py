@@ -35,7 +35,6 @@ from batchinference.pipeline.input.snapshot import (
     InputSnapshot,
     read_own_snapshot,
 )
-from batchinference.pipeline.input.tables import gone_files, reader_of
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
@@ -130,7 +129,7 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     with file.open_input_file() as source:
         ids = ids_of(read_table(source, columns=["id"]))
     inside = RowSet.of([entry]).holds(ids)
-    repeated = len(ids) - len(np.unique(ids)) if _is_one_to_one(entry) else 0
+    repeated = len(ids) - len(set(ids.tolist())) if _is_one_to_one(entry) else 0
     return int((~inside).sum()) + repeated
 
 
@@ -181,7 +180,10 @@ def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick:
     if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
     if isinstance(read, ReadVersioned):
-        reader, found, names = reader_of(read, frozen), dict[int, Defect](), frozen.labels
+        from batchinference.pipeline.input.tables import gone_files, reader_of
+
+        found, names = dict[int, Defect](), frozen.labels
+        reader: Reader = reader_of(read, frozen.version)
         # a table removes old files, whose rows are not counted again
         missing = set(gone_files(frozen, range(len(frozen))))
     else:

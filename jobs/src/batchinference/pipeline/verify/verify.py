@@ -13,25 +13,22 @@ from functools import cached_property
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnings_of
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
     Committed,
     Defect,
-    Findings,
     JobReport,
     Kind,
     Spot,
     VerificationReport,
+    findings_of,
 )
 from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
-from batchinference.pipeline.verify.key_check import key_defects
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
@@ -58,10 +55,8 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
     places = stored_layouts(output)
     reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
-    findings = Findings()
-    findings.add(_read_twice(places, reports))
-    findings.add(_unknown_files(places, reports))
-    return VerificationReport(output.uri, reports, findings.listed())
+    defects = itertools.chain(_read_twice(places, reports), _unknown_files(places, reports))
+    return VerificationReport(output.uri, reports, findings_of(defects))
 
 
 def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
@@ -74,9 +69,8 @@ def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
         rows = input_rows(work, end, quick=quick)
         return JobCheck(work, end, rows, quick).report()
     except BadOutput as failure:
-        findings = Findings()
-        findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
-        return JobReport(place.state.uri, place.success.exists(), findings=findings.listed())
+        findings = findings_of([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
+        return JobReport(place.state.uri, place.success.exists(), findings=findings)
 
 
 def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
@@ -232,16 +226,7 @@ class JobCheck:
 
     def report(self) -> JobReport:
         """Read the output and return the report on the job."""
-        findings, finished = Findings(), self.work.finished
-        findings.add(self.input.found)
-        findings.add(self._rows())
-        if finished:
-            findings.add((Kind.MISSING, spot, count) for spot, count in self._gaps())
-            findings.add(self._end())
-        commits = Commits.of(self.work, quick=self.quick)
-        findings.add(commits.check(self.end.entries))
-        if finished:
-            findings.add(commits.orphans(self.end.entries))
+        finished = self.work.finished
         return JobReport(
             state=self.work.layout.state.uri,
             finished=finished,
@@ -251,7 +236,7 @@ class JobCheck:
             input_files_counted=self.input.counted,
             committed=self._committed,
             missing=[] if finished else [spot for spot, _ in self._gaps()],
-            findings=findings.listed(),
+            findings=findings_of(self._defects()),
             unproven=list(self._unproven()),
             layout=self.work.layout,
             names=self.input.names
@@ -262,6 +247,16 @@ class JobCheck:
                 *with_paths(warnings_of(self.end.entries), self.input.name),
             ],
         )
+
+    def _defects(self) -> Iterator[Defect]:
+        yield from self.input.found
+        yield from self._rows()
+        commits, entries = Commits.of(self.work, quick=self.quick), self.end.entries
+        if self.work.finished:
+            yield from ((Kind.MISSING, spot, count) for spot, count in self._gaps())
+            yield from self._end()
+            yield from commits.orphans(entries)
+        yield from commits.check(entries)
 
     @cached_property
     def _holdings(self) -> AccountedRows:
@@ -297,36 +292,18 @@ class JobCheck:
         yield from of_report(
             self.work.layout.report, self._committed.counts, self.input.sizes.total
         )
-        output, write = self.work.layout.output, self.work.spec.write
+        write = self.work.spec.write
         # if nothing was written, there may be no table that holds the commit
         if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
-            table_spec = write.model_copy(update={"path": output.uri, "storage": output.storage})
-            try:
-                with table_errors_as_bad_output():
-                    yield from self._of_commits(table_for(table_spec))
-            except BadOutput as failure:
-                yield Kind.NO_COMMIT, Spot(output.uri, detail=failure.message), 1
+            from batchinference.pipeline.verify.table_check import commit_defects
+
+            yield from commit_defects(self.work, write, self._committed.counts.written)
 
     @property
     def _foreign_catalog(self) -> bool:
         """Whether only an untrusted output names the catalog or database of the table. A connection
         to it can run code and send credentials there."""
         return bool(self.work.spec.write.connection) and not self.work.trusted
-
-    def _of_commits(self, table: Table) -> Iterator[Defect]:
-        lease, place = self.work.lease, self.work.layout.output.uri
-        if not table.commits(lease.commit_id):
-            yield Kind.NO_COMMIT, Spot(place), 1
-        elif (made := table.commits(lease.series_id)) > 1:
-            detail = f"delayed attempts made them, {made} commits in all"
-            rows = (made - 1) * self._committed.counts.written
-            yield Kind.DUPLICATED, Spot(place, detail=detail), rows
-        elif self._merges:
-            yield from key_defects(table, self.work.layout.keys, self._committed.counts.written)
-
-    @property
-    def _merges(self) -> bool:
-        return bool(self.work.spec.write.column_fields.get("key"))
 
     def _unproven(self) -> Iterator[str]:
         """Yield what could not be verified, as text."""
@@ -342,7 +319,7 @@ class JobCheck:
                 "the commit in the table, whose catalog or database only the output names: "
                 "--trust-output checks it"
             )
-        elif self._merges:
+        elif self.work.merges:
             yield "the values of the rows in the table, because only their keys were checked"
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments, names_in
-from batchinference.spec.base import ColumnName, SpecModel, keyed
+from batchinference.spec.base import ColumnName, SpecModel, keyed, refusal
 from batchinference.spec.column_types import MAX_DEPTH, ColumnType, TypeText, parse_type
 from batchinference.spec.quantities import Quantity
 
@@ -57,10 +56,10 @@ class AnswerField(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enum and self.type.strip() != "string":
-            raise schema_error("enum is for the type string. For other values, use jsonSchema")
+            raise refusal("enum is for the type string. For other values, use jsonSchema")
         bounded = _schema_of(parse_type(self.type)).get("type") in ("integer", "number")
         if not bounded and (self.minimum, self.maximum) != (None, None):
-            raise schema_error("minimum and maximum are for numbers. Remove them")
+            raise refusal("minimum and maximum are for numbers. Remove them")
         return self
 
     @property
@@ -100,18 +99,18 @@ class AnswerSchema(SpecModel):
     def _refuse_mapping(cls, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(value.get("fields"), dict):
             name = next(iter(value["fields"]), "NAME")
-            raise schema_error(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
+            raise refusal(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
         if isinstance(value, dict) and "properties" in value:
-            raise schema_error("it is a JSON Schema. Write jsonSchema: {...} with this in it")
+            raise refusal("it is a JSON Schema. Write jsonSchema: {...} with this in it")
         if isinstance(value, dict) and value and {*map(str, value.values())} <= {*_NAMES}:
             fields = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in value.items())
-            raise schema_error(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
+            raise refusal(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
         return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.fields is None) == (self.json_schema is None):
-            raise schema_error("schema has exactly one of fields and jsonSchema")
+            raise refusal("schema has exactly one of fields and jsonSchema")
         if self.json_schema is not None:
             _check_schema(self.json_schema)
             _ColumnTypes(self.json_schema).of(self.json_schema)
@@ -159,12 +158,10 @@ class _ColumnTypes:
 
     def of(self, schema: Any, above: tuple[str, ...] = ()) -> ColumnType:
         """Return the type of the values of a schema. `above` has the reference that led to each
-        level above it, or an empty text. Raises PydanticCustomError if there are too many."""
+        level above it, or an empty text. Raises a refusal if there are too many."""
         self._count += 1
         if self._count > MAX_TYPES:
-            raise schema_error(
-                f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one"
-            )
+            raise refusal(f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one")
         if not isinstance(schema, dict) or len(above) > MAX_DEPTH:
             return "json"
         if reference := schema.get("$ref"):
@@ -202,7 +199,7 @@ def _common(types: list[ColumnType]) -> ColumnType:
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
-    """Raise PydanticCustomError if a JSON Schema is invalid, or cannot be checked here."""
+    """Raise a refusal if a JSON Schema is invalid, or cannot be checked here."""
     from jsonschema import Draft202012Validator  # only for jobs with a schema
     from jsonschema.exceptions import SchemaError
 
@@ -211,18 +208,16 @@ def _check_schema(schema: dict[str, Any]) -> None:
     except SchemaError as error:
         where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
         fix = "Use JSON Schema 2020-12"
-        raise schema_error(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+        raise refusal(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
     except RecursionError:
-        raise schema_error(
-            "jsonSchema: a 'pattern' is nested too deep. Use a simpler one"
-        ) from None
+        raise refusal("jsonSchema: a 'pattern' is nested too deep. Use a simpler one") from None
     names = {*names_in(schema)}
     for keyword in (name for name in _REFUSED if name in names):
-        raise schema_error(f"jsonSchema: '{keyword}' is not supported. Remove it")
+        raise refusal(f"jsonSchema: '{keyword}' is not supported. Remove it")
     for reference in _references(schema):
         if not _REFERENCE.fullmatch(reference) or _resolved(schema, reference) is None:
             message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
-            raise schema_error(f"{message}. Use a schema in it, such as #/$defs/NAME")
+            raise refusal(f"{message}. Use a schema in it, such as #/$defs/NAME")
 
 
 def _references(part: Any) -> Iterator[str]:
@@ -239,8 +234,3 @@ def _resolved(root: Mapping[str, Any], reference: str) -> Any:
         return root
     _, keyword, name = reference.split("/")
     return root.get(keyword, {}).get(name)
-
-
-def schema_error(message: str) -> PydanticCustomError:
-    """Return an error about a schema."""
-    return PydanticCustomError("answer_schema", "{message}", {"message": message})

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import (
     SCHEMES,
@@ -16,7 +15,7 @@ from batchinference.spec.addresses import (
     scheme_of,
     unexpanded_variable,
 )
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import Place, StepFacts
@@ -28,7 +27,7 @@ _HUB_ADDRESS = re.compile(
 
 
 def _check_source(source: str) -> str:
-    """Return the source of a model. Raises PydanticCustomError if it can be neither a path, nor an
+    """Return the source of a model. Raises a refusal if it can be neither a path, nor an
     address, nor the id of a model of the Hub."""
     problem = ""
     if hub := _HUB_ADDRESS.fullmatch(source):
@@ -41,7 +40,7 @@ def _check_source(source: str) -> str:
     elif is_local(source) and (variable := unexpanded_variable(source)):
         problem = f"{variable} is not expanded. {fix_of_variable(variable)}"
     if problem:
-        raise PydanticCustomError("model_source", "{problem}", {"problem": problem})
+        raise refusal(problem)
     return source
 
 
@@ -197,7 +196,7 @@ class RuntimeModel(SpecModel):
         return 1
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise PydanticCustomError if the resources or the batch size do not fit the model."""
+        """Raise a refusal if the resources or the batch size do not fit the model."""
 
     @property
     def default_batch_size(self) -> int:
@@ -209,10 +208,6 @@ _NOT_ON_THE_HUB = "^([A-Za-z][A-Za-z0-9+.-]*://|/|[.][.]?/|~)"
 
 
 def check_revision(source: str, revision: str | None) -> None:
-    """Raise PydanticCustomError if there is a revision but the source is a path or URI."""
+    """Raise a refusal if there is a revision but the source is a path or URI."""
     if revision is not None and re.match(_NOT_ON_THE_HUB, source):
-        raise PydanticCustomError(
-            "model_revision",
-            "'revision' is for models of the Hub, and '{source}' is none. Remove it",
-            {"source": source},
-        )
+        raise refusal(f"'revision' is for models of the Hub, and '{source}' is none. Remove it")

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, refusal
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.answers import AnswerSchema, schema_error
+from batchinference.spec.models.answers import AnswerSchema
 from batchinference.spec.models.texts import TextModel
 
-_NO_TEXT = "details is for models that generate text. Remove it"
-_SAME_COLUMN = "details: this column is the output. Name another one"
 _NO_SCHEMA = "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
 _WITH_PROMPT = "schema: with returnFullText, an answer begins with its prompt. Remove one"
 _OTHER_CONSTRAINTS = ("structured_outputs", "response_format", "guided_json", "guided_grammar")
@@ -81,27 +78,27 @@ class GeneratingModel(TextModel):
         return ["string"] if self.has_several_texts else "string"
 
     def check_answers(self, sampling: Mapping[str, Any]) -> None:
-        """Raise PydanticCustomError if there is a schema, and answers cannot be checked with it."""
+        """Raise a refusal if there is a schema, and answers cannot be checked with it."""
         if self.answer_schema is None:
             if self.repair:
-                raise schema_error(_NO_SCHEMA)
+                raise refusal(_NO_SCHEMA)
             return
         if not self.generates:
-            raise schema_error("schema is for models that generate text. Remove it")
+            raise refusal("schema is for models that generate text. Remove it")
         if self.has_several_texts:
-            raise schema_error("schema: a row has one answer. Request one text in 'sampling'")
+            raise refusal("schema: a row has one answer. Request one text in 'sampling'")
         if getattr(self, "return_full_text", False):
-            raise schema_error(_WITH_PROMPT)
+            raise refusal(_WITH_PROMPT)
         for name in _OTHER_CONSTRAINTS:
             if sampling.get(name) is not None:
-                raise schema_error(f"sampling.{name}: the 'schema' is the constraint. Remove one")
+                raise refusal(f"sampling.{name}: the 'schema' is the constraint. Remove one")
 
     def check_details(self) -> None:
-        """Raise PydanticCustomError if there are no details, or if they would replace the
+        """Raise a refusal if there are no details, or if they would replace the
         output."""
         if self.details is None:
             return
         if not self.generates:
-            raise PydanticCustomError("details", _NO_TEXT, {})
+            raise refusal("details is for models that generate text. Remove it")
         if self.details == getattr(self, "output", None):
-            raise PydanticCustomError("details", _SAME_COLUMN, {})
+            raise refusal("details: this column is the output. Name another one")

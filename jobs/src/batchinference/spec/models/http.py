@@ -8,11 +8,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, ColumnName, Variable, without_credentials
+from batchinference.spec.base import HTTP_URL, ColumnName, Variable, refusal, without_credentials
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import Inputs
@@ -51,13 +50,14 @@ _FIELDS = {
     "request": ("chat", "completions", "embeddings"),
 }
 """The APIs of each field that some APIs do not have."""
-_NO_BASE = "'url' is the base of the API. Leave out what comes behind /v1"
+_NO_KEY = (
+    "a key does not belong in the file. Store it in a Secret, pass it in cluster.env and name the "
+    "variable in apiKeyEnv or headersFrom"
+)
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
 _CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
-_NULL_IS_JSON = "nullInput compute is for api json only"
 MAX_TIMEOUT_SECONDS = 3600
 _HEADER = "^[-A-Za-z0-9_]+$"
-_HEADER_EXPECTED = "the name of a header has letters, digits, '-' and '_'"
 _NO_USER = without_credentials("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
@@ -69,32 +69,19 @@ def _check_no_key(url: str) -> str:
     parts = urlsplit(url)
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if "@" in parts.netloc or any(map(names_credential, names)):
-        raise _key_error()
+        raise refusal(_NO_KEY)
     return url
-
-
-def _key_error() -> PydanticCustomError:
-    return PydanticCustomError(
-        "http_key",
-        "a key does not belong in the file. Store it in a Secret, pass it in cluster.env and "
-        "name the variable in apiKeyEnv or headersFrom",
-        {},
-    )
-
-
-def _error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("http", "{message}", {"message": message})
 
 
 def _check_timeout(duration: str) -> str:
     if seconds_of(duration) > MAX_TIMEOUT_SECONDS:
-        raise _error("expected at most 1h")
+        raise refusal("expected at most 1h")
     return duration
 
 
 def _check_header_name(name: str) -> str:
     if not re.fullmatch(_HEADER, name):
-        raise _error(_HEADER_EXPECTED)
+        raise refusal("the name of a header has letters, digits, '-' and '_'")
     return name
 
 
@@ -230,9 +217,9 @@ class HttpModel(RequestModel):
         return 16
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise PydanticCustomError if the step requests devices."""
+        """Raise a refusal if the step requests devices."""
         if resources.gpu or resources.custom:
-            raise _error("the endpoint computes elsewhere. Leave out resources.gpu and custom")
+            raise refusal("the endpoint computes elsewhere. Leave out resources.gpu and custom")
 
     @model_validator(mode="after")
     def _check(self) -> HttpModel:
@@ -240,9 +227,9 @@ class HttpModel(RequestModel):
             # API servers add defaults to objects, so a default value does not count
             is_set = getattr(self, field) != type(self).model_fields[field].default
             if is_set and self.api not in apis:
-                raise _error(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
+                raise refusal(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
         if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
-            raise _key_error()
+            raise refusal(_NO_KEY)
         self.check_details()
         self.check_answers(self.sampling)
         self._check_inputs()
@@ -254,23 +241,23 @@ class HttpModel(RequestModel):
 
     def _check_inputs(self) -> None:
         if self.too_long is not None and self.max_input_tokens is None:
-            raise _error(_NO_LIMIT)
+            raise refusal(_NO_LIMIT)
         if self.too_long not in (None, "truncate", "fail"):
-            raise _error(_CUT_BY_ENDPOINT)
+            raise refusal(_CUT_BY_ENDPOINT)
         if self.null_input == "compute" and self.api != "json":
-            raise _error(_NULL_IS_JSON)
+            raise refusal("nullInput compute is for api json only")
 
     def _check_body(self) -> None:
         if not self.body:
-            raise _error("json needs a 'body'")
+            raise refusal("json needs a 'body'")
         texts = [check_template(text) for text in texts_in(self.body)]
         check_body(self.inputs, texts, self.images)
 
     def _check_openai(self) -> None:
         if self.name is None and self.request is None:
-            raise _error(f"{self.api} needs a 'name': the model as the endpoint names it")
+            raise refusal(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
-            raise _error(_NO_BASE)
+            raise refusal("'url' is the base of the API. Leave out what comes behind /v1")
         if self.request is not None or self.request_url is not None:
             self.check_request()
             return

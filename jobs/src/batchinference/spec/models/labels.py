@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic_core import PydanticCustomError
-
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import RuntimeModel
 
@@ -30,7 +28,7 @@ class LabelModel(RuntimeModel):
         return {**super().other_outputs, **score}
 
     def check_score(self) -> None:
-        """Raise PydanticCustomError if there is a column for a score, and there is no score."""
+        """Raise a refusal if there is a column for a score, and there is no score."""
         if self.score_output is None:
             return
         if not self.classifies:
@@ -39,4 +37,4 @@ class LabelModel(RuntimeModel):
             problem = "scoreOutput: this column is the output. Name another one"
         else:
             return
-        raise PydanticCustomError("score_output", "{message}", {"message": problem})
+        raise refusal(problem)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Protocol, TypeAlias
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.expression import root_of
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
@@ -51,12 +51,12 @@ def _placeholder_fix(name: str) -> str:
 
 
 def check_template(text: str) -> str:
-    """Return the text. Raises PydanticCustomError if it is not a valid template."""
+    """Return the text. Raises a refusal if it is not a valid template."""
     try:
         placeholders(text)
     except ValueError as error:
         fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # an error of Python
-        raise _error(f"{error}{fix}") from None
+        raise refusal(f"{error}{fix}") from None
     return text
 
 
@@ -107,7 +107,7 @@ def columns_of_prompt(model: PromptSpec) -> tuple[str, ...]:
 def check_prompt(
     model: PromptSpec, other_inputs: Sequence[str] = (), *, images_suffice: bool = False
 ) -> None:
-    """Raise PydanticCustomError if a template or `images` refers to an unknown input, or if an
+    """Raise a refusal if a template or `images` refers to an unknown input, or if an
     input is not used.
 
     `other_inputs` are used by other fields. Without a prompt, exactly one unused input must remain,
@@ -126,11 +126,11 @@ def check_prompt(
     only_images = images_suffice and model.images and not any(text for _, text in others)
     if model.prompt is None and len(unused) != 1 and (unused or not only_images):
         listed = ", ".join(unused) or "none is left"
-        raise _error(f"without a 'prompt' one input is sent as it is; here {listed}")
+        raise refusal(f"without a 'prompt' one input is sent as it is; here {listed}")
 
 
 def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable[str]) -> None:
-    """Raise PydanticCustomError if `images` or a request body refers to an unknown input, or if an
+    """Raise a refusal if `images` or a request body refers to an unknown input, or if an
     input is not used."""
     for name in images:
         _check_input(name, inputs)
@@ -143,17 +143,17 @@ def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable
 def _check_image_placeholders(
     model: PromptSpec, others: Sequence[FieldText], prompt: Sequence[FieldText]
 ) -> None:
-    """Raise PydanticCustomError if a text would contain the pixels of an image as numbers."""
+    """Raise a refusal if a text would contain the pixels of an image as numbers."""
     pixels = {model.inputs[name] for name in model.images}
     for name in _names_in(others, model.inputs):
         if model.inputs[name] in pixels:
-            raise _error(
+            raise refusal(
                 f"'{{{name}}}' is an image, and 'system' and 'messages' hold only text. Put the "
                 "place into 'prompt'"
             )
     for name in _names_in(prompt, model.inputs):
         if model.inputs[name] in pixels and name not in model.images:
-            raise _error(f"'{{{name}}}' is an image. Add '{name}' to 'images'")
+            raise refusal(f"'{{{name}}}' is an image. Add '{name}' to 'images'")
 
 
 def _names_in(texts: Sequence[FieldText], inputs: Mapping[str, str]) -> list[str]:
@@ -166,11 +166,11 @@ def _names_in(texts: Sequence[FieldText], inputs: Mapping[str, str]) -> list[str
 def _unused(name: str, texts: Sequence[FieldText]) -> PydanticCustomError:
     for field, text in texts:
         if re.search(rf"\{{\{{ *{name} *\}}\}}", text):
-            return _error(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
+            return refusal(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
         if re.fullmatch(r"[\w./~-]+\.(?:txt|md|j2|jinja2?|prompt)", text):
             fix = f"Write the text of the file here, with {{{name}}} for the input"
-            return _error(f"{field}: a path is no prompt, got '{text}'. {fix}")
-    return _error(
+            return refusal(f"{field}: a path is no prompt, got '{text}'. {fix}")
+    return refusal(
         f"input '{name}' is not used. Write {{{name}}} in the prompt, or remove the input"
     )
 
@@ -183,8 +183,4 @@ def _check_input(name: str, inputs: Mapping[str, str], field: str = "") -> None:
         others = f". Write inputs: {{{fields}}}, or use {', '.join(inputs)}"
         known = did_you_mean(name, inputs) or others
         what = f"{field}: {{{name}}}" if field else f"'{name}'"
-        raise _error(f"{what} is not an input{known}")
-
-
-def _error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("template", "{message}", {"message": message})
+        raise refusal(f"{what} is not an input{known}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic_core import PydanticCustomError
-
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, refusal
 from batchinference.spec.models.base import Inputs
 from batchinference.spec.models.generation import GeneratingModel
 
@@ -34,20 +32,16 @@ class RequestModel(GeneratingModel):
         return () if self.request_url is None else (self.request_url,)
 
     def check_request(self) -> None:
-        """Raise PydanticCustomError if a field does not fit `request`."""
+        """Raise a refusal if a field does not fit `request`."""
         named = [name for name in (self.request, self.request_url) if name is not None]
         if self.request is None:
-            raise _error("'requestUrl' needs 'request'")
+            raise refusal("'requestUrl' needs 'request'")
         for name in named:
             if name not in self.inputs:
-                raise _error(f"'{name}' is not an input. The inputs are {', '.join(self.inputs)}")
+                raise refusal(f"'{name}' is not an input. The inputs are {', '.join(self.inputs)}")
         if unused := [name for name in self.inputs if name not in named]:
-            raise _error(f"input '{unused[0]}' is not used: the request is complete")
+            raise refusal(f"input '{unused[0]}' is not used: the request is complete")
         for field in _REPLACED:
             info = type(self).model_fields.get(field)
             if info is not None and getattr(self, field) != info.default:
-                raise _error(f"'{info.alias}' does not fit 'request', which is complete")
-
-
-def _error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("request", "{message}", {"message": message})
+                raise refusal(f"'{info.alias}' does not fit 'request', which is complete")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.spec.models.prompts import placeholders
 
 
@@ -118,7 +119,7 @@ _HTTP_LOST = {
 
 
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
-    """Raise PydanticCustomError for a parameter that vLLM does not have, whose value has a wrong
+    """Raise a refusal for a parameter that vLLM does not have, whose value has a wrong
     type, or whose results a row cannot hold. Values may be secrets, and are not shown."""
     known, lost = _OF_TASK[task], LOST if task == "generate" else {}
     _check_lost(sampling, lost)
@@ -155,12 +156,12 @@ def _is_input(value: str) -> bool:
 
 
 def check_transformers(sampling: Mapping[str, Any]) -> None:
-    """Raise PydanticCustomError for a parameter whose results a row cannot hold."""
+    """Raise a refusal for a parameter whose results a row cannot hold."""
     _check_lost(sampling, _TRANSFORMERS_LOST)
 
 
 def check_http(sampling: Mapping[str, Any]) -> None:
-    """Raise PydanticCustomError for a parameter whose results a row cannot hold."""
+    """Raise a refusal for a parameter whose results a row cannot hold."""
     _check_lost(sampling, _HTTP_LOST)
 
 
@@ -168,51 +169,49 @@ def _check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]
     for name in sampling.keys() & lost.keys():
         neutral, reason = lost[name]
         if sampling[name] not in (neutral, None):
-            raise _error(f"sampling.{name}: {reason}. Remove it")
+            raise refusal(f"sampling.{name}: {reason}. Remove it")
 
 
 def check_kind(name: str, value: Any, kind: Kind) -> None:
-    """Raise PydanticCustomError if a parameter does not take a value, without showing it."""
+    """Raise a refusal if a parameter does not take a value, without showing it."""
     if kind.fits(value):
         return
     from batchinference.spec.problems import type_name  # only for errors
 
     row = isinstance(value, str) and "{" in value
     fix = ". Write a value: only a number can be an input of the row, as {input}" if row else ""
-    raise _error(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
+    raise refusal(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
 
 
 def _check_constraints(given: Mapping[str, Any]) -> None:
     where = "sampling.structured_outputs"
     for name, value in given.items():
         if name in WITHOUT_EFFECT:
-            raise _error(
+            raise refusal(
                 f"{where}.{name}: the engine does not read it from a request. Set it in "
                 "engine.structured_outputs_config, with a backend"
             )
         if name not in CONSTRAINTS:
-            raise _error(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
+            raise refusal(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
         check_kind(f"structured_outputs.{name}", value, CONSTRAINTS[name])
     if len(given) != 1:
-        raise _error(f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(given)} of them")
+        raise refusal(
+            f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(given)} of them"
+        )
 
 
 def _unknown(name: str, task: str) -> PydanticCustomError:
     problem = f"sampling: vLLM has no parameter '{name}'"
     if task != "generate" and name in GENERATE:
-        return _error(f"{problem} for task {task}. Remove it")
+        return refusal(f"{problem} for task {task}. Remove it")
     if name in _NOTHING_INSTEAD:
-        return _error(f"{problem}. Remove it")
+        return refusal(f"{problem}. Remove it")
     instead = (_INSTEAD if task == "generate" else _INSTEAD_OF_POOLING).get(name)
     fix = f". Use {instead}" if instead else _near(name, _OF_TASK[task])
-    return _error(problem + fix)
+    return refusal(problem + fix)
 
 
 def _near(name: str, known: Collection[str]) -> str:
     from batchinference.spec.problems import did_you_mean  # only for errors
 
     return did_you_mean(name, known) or f". Use one of {', '.join(known)}"
-
-
-def _error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("sampling", "{message}", {"message": message})

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
     Dtype,
@@ -22,9 +21,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _ONE_INPUT = (
     "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COLUMN}"
 )
-_ONE_PROMPT = "give 'prompt' or 'promptName', not both"
-_NO_PROMPT = "a prompt is for texts, not for images"
-_NO_TEXT = "tooLong is for texts, not for images"
 
 
 class SentenceTransformersModel(WindowedModel):
@@ -72,13 +68,13 @@ class SentenceTransformersModel(WindowedModel):
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):
-            raise PydanticCustomError("model_inputs", "{message}", {"message": _ONE_INPUT})
+            raise refusal(_ONE_INPUT)
         check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:
-            raise PydanticCustomError("model_prompt", _ONE_PROMPT, {})
+            raise refusal("give 'prompt' or 'promptName', not both")
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):
-            raise PydanticCustomError("model_prompt", _NO_PROMPT, {})
+            raise refusal("a prompt is for texts, not for images")
         if "image" in self.inputs and self.too_long is not None:
-            raise PydanticCustomError("text_limit", _NO_TEXT, {})
+            raise refusal("tooLong is for texts, not for images")
         self.check_overlap()
         return self

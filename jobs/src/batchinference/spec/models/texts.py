@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import refusal
 from batchinference.spec.models.base import RuntimeModel
 
 TooLong = Literal["fail", "truncate", "truncateLeft", "windows"]
-_NO_WINDOWS = "tooLong windows is for the runtimes transformers and sentenceTransformers"
-_NO_OVERLAP = "windowOverlap is for tooLong windows only"
 
 
 class TextModel(RuntimeModel):
@@ -23,11 +21,6 @@ class TextModel(RuntimeModel):
     their results are combined. `fail`: the row is a failed row. By default, the end is cut, and for
     models that generate text, the row fails. Rows with a cut text are counted as TextCut."""
 
-    def check_no_windows(self) -> None:
-        """Raise PydanticCustomError if texts are to be divided into windows."""
-        if self.too_long == "windows":
-            raise PydanticCustomError("text_limit", _NO_WINDOWS, {})
-
 
 class WindowedModel(TextModel):
     """Base class of models whose results for several parts of a text can be combined."""
@@ -37,6 +30,6 @@ class WindowedModel(TextModel):
     eighth of a window."""
 
     def check_overlap(self) -> None:
-        """Raise PydanticCustomError if there is an overlap without windows."""
+        """Raise a refusal if there is an overlap without windows."""
         if self.window_overlap is not None and self.too_long != "windows":
-            raise PydanticCustomError("window_overlap", _NO_OVERLAP, {})
+            raise refusal("windowOverlap is for tooLong windows only")

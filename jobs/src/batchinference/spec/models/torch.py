@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath
+from batchinference.spec.base import ColumnName, ModulePath, refusal
 from batchinference.spec.models.base import (
     Dtype,
     Inputs,
@@ -18,10 +17,10 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
-_NO_SOURCE = "give a 'factory' or a 'source' (or both)"
-_NO_FACTORY = "'factoryArgs' needs a 'factory'"
-_TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
-_OWN_TYPES = "an exported program keeps its own types. Leave out 'dtype'"
+_UNTRUSTED = (
+    "trustSource: the program '{}' can run code of its author when it is loaded. Set it to true if "
+    "you trust the file, or name a 'factory' whose weights it is"
+)
 
 
 class TorchModel(RuntimeModel):
@@ -55,18 +54,13 @@ class TorchModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
         if self.factory is None and self.source is None:
-            raise PydanticCustomError("model_source", _NO_SOURCE, {})
+            raise refusal("give a 'factory' or a 'source' (or both)")
         if self.factory is None and self.factory_args is not None:
-            raise PydanticCustomError("model_factory", _NO_FACTORY, {})
+            raise refusal("'factoryArgs' needs a 'factory'")
         if self.factory is None and not self.trust_source:
-            raise PydanticCustomError(
-                "model_trust",
-                "trustSource: the program '{source}' can run code of its author when it is loaded. "
-                "Set it to true if you trust the file, or name a 'factory' whose weights it is",
-                {"source": str(self.source)},
-            )
+            raise refusal(_UNTRUSTED.format(self.source))
         if self.factory is not None and self.trust_source:
-            raise PydanticCustomError("model_trust", _TRUSTED_FACTORY, {})
+            raise refusal("trustSource: a state dict runs no code. Leave it out")
         if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
-            raise PydanticCustomError("model_dtype", _OWN_TYPES, {})
+            raise refusal("an exported program keeps its own types. Leave out 'dtype'")
         return self

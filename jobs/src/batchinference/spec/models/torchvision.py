@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import WEIGHTS, ColumnName
+from batchinference.spec.base import WEIGHTS, ColumnName, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import Dtype, Inputs, Label, Source, TopK
 from batchinference.spec.models.labels import LABELED, LabelModel
@@ -16,10 +15,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 Weights = Annotated[str, Field(pattern=WEIGHTS, max_length=64)]
-
-_ONE_INPUT = "torchvision takes exactly one input: inputs: {image: COLUMN}"
-_FOR_CLASSES = "'{name}' is for classes, not for 'features'"
-_NO_SOURCE = "'labels' needs a 'source': the weights have their own"
 
 
 class TorchvisionModel(LabelModel):
@@ -71,11 +66,11 @@ class TorchvisionModel(LabelModel):
     @model_validator(mode="after")
     def _check(self) -> TorchvisionModel:
         if set(self.inputs) != {"image"}:
-            raise PydanticCustomError("model_inputs", "{message}", {"message": _ONE_INPUT})
+            raise refusal("torchvision takes exactly one input: inputs: {image: COLUMN}")
         for alias, given in (("topK", self.top_k), ("labels", self.labels)):
             if self.features and given:
-                raise PydanticCustomError("model_features", _FOR_CLASSES, {"name": alias})
+                raise refusal(f"'{alias}' is for classes, not for 'features'")
         self.check_score()
         if self.labels and self.source is None:
-            raise PydanticCustomError("model_labels", _NO_SOURCE, {})
+            raise refusal("'labels' needs a 'source': the weights have their own")
         return self

@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
     Inputs,
@@ -52,7 +51,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 _NO_FLASH = (
     "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
 )
-_NO_WINDOWS = f"tooLong windows is for task {', '.join(WINDOWED)}"
 
 
 class TransformersModel(RequestModel, WindowedModel, LabelModel):
@@ -202,7 +200,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
                 description = describe_tasks(tasks)
                 message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'. "
                 message += "Remove it, or change task"
-                raise _error("model_field", message)
+                raise refusal(message)
         if self.request is not None or self.request_url is not None:
             self._check_request()
         elif self.task in GENERATION:
@@ -210,43 +208,36 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         else:
             self._check_inputs()
         if self.task in ZERO_SHOT and not self.candidate_labels:
-            raise _error("model_labels", f"task '{self.task}' needs 'candidateLabels'")
+            raise refusal(f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
         self.check_score()
         self.check_answers(self.sampling)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
-            raise _error("text_limit", _NO_WINDOWS)
+            raise refusal(f"tooLong windows is for task {', '.join(WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise _error("model_attention", _NO_FLASH)
+            raise refusal(_NO_FLASH)
         return self
 
     def _check_request(self) -> None:
         if self.task not in ANSWERING:
             message = f"'request' is for {describe_tasks(ANSWERING)}, not for '{self.task}'"
-            raise _error("model_request", message)
+            raise refusal(message)
         self.check_request()
 
     def _check_inputs(self) -> None:
         known = INPUTS[self.task]
         if known[0] not in self.inputs or not self.inputs.keys() <= set(known):
             message = f"task '{self.task}' takes {describe_inputs(self.task)}"
-            raise _error("model_inputs", message)
+            raise refusal(message)
 
     def _check_prompt(self) -> None:
         check_transformers(self.sampling)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
-            raise _error(
-                "model_images",
+            raise refusal(
                 f"task '{self.task}' needs 'images': which of the inputs are images",
             )
         if "seed" in self.sampling and self.sampling.get("num_beams", 1) != 1:
-            raise _error(
-                "model_sampling", "sampling: 'seed' cannot be used with 'num_beams'. Remove one"
-            )
-
-
-def _error(kind: str, message: str) -> PydanticCustomError:
-    return PydanticCustomError(kind, "{message}", {"message": message})
+            raise refusal("sampling: 'seed' cannot be used with 'num_beams'. Remove one")

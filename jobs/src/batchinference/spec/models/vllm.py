@@ -6,10 +6,9 @@ import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration
 from batchinference.spec.models.base import (
@@ -60,11 +59,7 @@ class Parallelism(SpecModel):
 
 
 _PAIR = ("query", "document")
-_PAIR_INPUTS = "task score takes inputs: {query: COLUMN, document: COLUMN}"
-_NO_PROMPT = "task score takes a query and a document. Remove 'prompt' and 'chat'"
-_PAIR_FIXED = "tooLong: the pairs of task score are not cut. Use fail"
-_TOP_K = "topK is for task classify only"
-_IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
+_NO_WINDOWS = "tooLong windows is for the runtimes transformers and sentenceTransformers"
 
 
 class VllmModel(RequestModel, LabelModel):
@@ -224,7 +219,7 @@ class VllmModel(RequestModel, LabelModel):
         return [] if self.lora_path is None else [self.lora_path]
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise PydanticCustomError if the resources or the batch size do not fit the model."""
+        """Raise a refusal if the resources or the batch size do not fit the model."""
         needed = self.parallelism.tensor * self.parallelism.pipeline
         on_cpus = "gpu" in resources.model_fields_set and self.parallelism.pipeline == 1
         is_part = needed == 1 and 0 < resources.gpu < 1
@@ -234,31 +229,32 @@ class VllmModel(RequestModel, LabelModel):
                 f"resources.gpu to {needed}, not {resources.gpu:g}"
             )
             build = ", or write gpu: 0 for vLLM's build for CPUs"
-            raise _error(message + (build if self.parallelism.pipeline == 1 else ""))
+            raise refusal(message + (build if self.parallelism.pipeline == 1 else ""))
         if resources.custom:
-            raise _error("the runtime vllm supports only GPUs. Remove resources.custom")
+            raise refusal("the runtime vllm supports only GPUs. Remove resources.custom")
         if batch_size == "auto":
-            raise _error("vllm makes its batches itself: batchSize is a number")
+            raise refusal("vllm makes its batches itself: batchSize is a number")
 
     @model_validator(mode="after")
     def _check(self) -> VllmModel:
         for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
-            raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
+            raise refusal(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
         check_vllm(self.task, self.sampling)
         self._check_results()
         check_revision(self.source, self.revision)
-        self.check_no_windows()
+        if self.too_long == "windows":
+            raise refusal(_NO_WINDOWS)
         if self.tool_call_parser is not None and self.request is None:
-            raise _error("'toolCallParser' needs 'request'")
+            raise refusal("'toolCallParser' needs 'request'")
         if self.request is not None or self.request_url is not None:
             self._check_request()
             return self
         if self.images and self.too_long not in (None, "fail"):
-            raise _error(_IMAGES_FIXED)
+            raise refusal("tooLong: prompts with images are not cut. Use fail, or remove 'images'")
         if not self.is_chat:
             self._check_no_chat()
         if self.allow and not self.images:
-            raise _error("'allow' needs 'images': it is about their addresses")
+            raise refusal("'allow' needs 'images': it is about their addresses")
         if self.task == "score":
             self._check_pair()
         else:
@@ -268,47 +264,47 @@ class VllmModel(RequestModel, LabelModel):
 
     def _check_request(self) -> None:
         if self.task not in ("generate", "embed"):
-            raise _error(f"'request' is for the tasks generate and embed, not for {self.task}")
+            raise refusal(f"'request' is for the tasks generate and embed, not for {self.task}")
         self.check_request()
 
     def _check_results(self) -> None:
         if self.top_k is not None and self.task != "classify":
-            raise _error(_TOP_K)
+            raise refusal("topK is for task classify only")
         self.check_details()
         self.check_score()
         self.check_answers(self.sampling)
         if self.details is None and self.sampling.get("logprobs") is not None:
-            raise _error(
+            raise refusal(
                 "sampling.logprobs: the output is a text, and the log probabilities would be lost. "
                 "Add 'details' with the name of a column for them"
             )
 
     def _check_pair(self) -> None:
         if set(self.inputs) != set(_PAIR):
-            raise _error(_PAIR_INPUTS)
+            raise refusal("task score takes inputs: {query: COLUMN, document: COLUMN}")
         if self.prompt is not None or self.is_chat:
-            raise _error(_NO_PROMPT)
+            raise refusal("task score takes a query and a document. Remove 'prompt' and 'chat'")
         if self.too_long not in (None, "fail"):
-            raise _error(_PAIR_FIXED)
+            raise refusal("tooLong: the pairs of task score are not cut. Use fail")
 
     def _check_adapters(self) -> None:
         given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
         if self.adapter is None and (unused := [name for name, value in given.items() if value]):
-            raise _error(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
+            raise refusal(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
         if self.lora_path is not None:
             if not re.match(_PLACE, self.lora_path):
-                raise _error(
+                raise refusal(
                     f"loraPath: expected an absolute path or an address, got '{self.lora_path}'"
                 )
             return
         if self.adapter is not None and not self.lora_adapters:
-            raise _error(
+            raise refusal(
                 "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows "
                 "may name"
             )
         for name in self.lora_adapters:
             if not re.fullmatch(_HUB_ID, name, re.ASCII):
-                raise _error(
+                raise refusal(
                     f"loraAdapters: '{name}' is no id of the Hub, and there is no 'loraPath'"
                 )
 
@@ -316,8 +312,4 @@ class VllmModel(RequestModel, LabelModel):
         for name in ("system", "messages", "images", "chat_template", "chat_template_args"):
             if getattr(self, name):
                 alias = type(self).model_fields[name].alias
-                raise _error(f"'{alias}' is for a chat. Set 'chat' to true")
-
-
-def _error(message: str) -> PydanticCustomError:
-    return PydanticCustomError("vllm", "{message}", {"message": message})
+                raise refusal(f"'{alias}' is for a chat. Set 'chat' to true")

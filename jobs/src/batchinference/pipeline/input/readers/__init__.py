@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
 """Rows per table that a reader yields, if it can choose the number."""
 Found = TypeVar("Found")
+Item = TypeVar("Item")
 SomeChunk = TypeVar("SomeChunk", bound="Chunk")
 
 
@@ -258,6 +260,32 @@ def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
         if not is_about_the_file(error):
             raise
         return BadRow(error)
+
+
+def grouped(
+    items: Iterable[Item | BadRow],
+    size_of: Callable[[Item], int] = lambda _: 0,
+    max_size: int = sys.maxsize,
+    max_items: int = sys.maxsize,
+    key: Callable[[Item], object] = lambda _: None,
+) -> Iterator[list[Item] | BadRow]:
+    """Yield the items in lists, and each BadRow between them. A list ends when it has `max_items`
+    items, or items of `max_size`, or before an item with another key."""
+    group, size = list[Item](), 0
+    for item in items:
+        if group and (isinstance(item, BadRow) or key(item) != key(group[0])):
+            yield group
+            group, size = [], 0
+        if isinstance(item, BadRow):
+            yield item
+            continue
+        group.append(item)
+        size += size_of(item)
+        if size >= max_size or len(group) == max_items:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def plain(options: Found) -> Found:

@@ -16,7 +16,7 @@ from batchinference.pipeline.input.documents import (
     Page,
     open_document,
 )
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, or_bad
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.records import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_document
 from batchinference.pipeline.media.images import to_arrow
@@ -48,6 +48,12 @@ class _Row:
     index: int
     warnings: Sequence[RowWarning]
 
+    @property
+    def size(self) -> int:
+        """The number of characters of its text and bytes of its picture."""
+        image = self.page.image
+        return len(self.element.text) + (0 if image is None else image.nbytes)
+
 
 class DocumentReader(Reader):
     recognizes = staticmethod(is_document)
@@ -62,27 +68,25 @@ class DocumentReader(Reader):
         if isinstance(document, BadRow):
             yield document
             return
-        rows, size, index = list[_Row](), 0, 0
-        left_out = document.left_out
-        for page in document.pages:
-            if isinstance(page, Exception):
-                yield from [*self._tables(rows, document), BadRow(page, 1, _about(left_out))]
-                rows, size = [], 0
-            else:
-                added = self._rows_of(page, index, _about(left_out + page.left_out))
-                rows += added
-                index += len(added)
-                size += len(page.text) + (0 if page.image is None else page.image.nbytes)
-            left_out = 0
-            if size >= CHUNK_BYTES or len(rows) >= CHUNK_ROWS:
-                yield from self._tables(rows, document)
-                rows, size = [], 0
-        yield from self._tables(rows, document)
+        rows = self._rows(document)
+        for group in grouped(rows, lambda row: row.size, CHUNK_BYTES, CHUNK_ROWS):
+            yield group if isinstance(group, BadRow) else self._table(group, document)
 
     def _opened(self, content: bytes, file: Location) -> Document:
         if len(content) > self._options.row_bytes:
             raise ValueError(TOO_LARGE.format("file", self._options.row_bytes))
         return open_document(content, file.path, self._options)
+
+    def _rows(self, document: Document) -> Iterator[_Row | BadRow]:
+        index, left_out = 0, document.left_out
+        for page in document.pages:
+            if isinstance(page, Exception):
+                yield BadRow(page, 1, _about(left_out))
+            else:
+                rows = self._rows_of(page, index, _about(left_out + page.left_out))
+                yield from rows
+                index += len(rows)
+            left_out = 0
 
     def _rows_of(self, page: Page, index: int, warnings: list[RowWarning]) -> list[_Row]:
         """Return the rows of a page: at least one. `index` is the index of the first element."""
@@ -95,10 +99,8 @@ class DocumentReader(Reader):
         rows = [_Row(page, element, index + at, ()) for at, element in enumerate(others, 1)]
         return [_Row(page, first, index, warnings), *rows]
 
-    def _tables(self, rows: Sequence[_Row], document: Document) -> Iterator[pa.Table]:
-        """Yield the rows as a table. A document without pages has no column `image`."""
-        if not rows:
-            return
+    def _table(self, rows: Sequence[_Row], document: Document) -> pa.Table:
+        """Return the rows as a table. A document without pages has no column `image`."""
         values = {
             "page": [row.page.number for row in rows],
             "element_index": [row.index for row in rows],
@@ -113,7 +115,7 @@ class DocumentReader(Reader):
         images = [row.page.image for row in rows if row.page.image is not None]
         if images:
             table = table.append_column("image", to_arrow(images, None))
-        yield with_warnings(table, {at: row.warnings for at, row in enumerate(rows)})
+        return with_warnings(table, {at: row.warnings for at, row in enumerate(rows)})
 
     def counter(self) -> Reader:
         return DocumentReader(self._options.model_copy(update={"render": None}))

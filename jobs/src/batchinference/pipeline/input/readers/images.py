@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.signatures import is_image
 from batchinference.pipeline.media import images
@@ -39,27 +39,17 @@ class FrameReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         frames = self.frames(file)
-        rows: list[Frame] = []
-        size = 0
-        for frame in up_to_last(frames) if self._accepts_cut else frames:
-            if isinstance(frame, Exception):
-                yield from [*self._tables(rows), BadRow(frame)]
-                rows, size = [], 0
-                continue
-            rows.append(frame)
-            size += frame.pixels.nbytes
-            if size >= CHUNK_BYTES:
-                yield from self._tables(rows)
-                rows, size = [], 0
-        yield from self._tables(rows)
+        frames = up_to_last(frames) if self._accepts_cut else frames
+        rows = (BadRow(each) if isinstance(each, Exception) else each for each in frames)
+        for group in grouped(rows, lambda frame: frame.pixels.nbytes, CHUNK_BYTES):
+            yield group if isinstance(group, BadRow) else self._table(group)
 
-    def _tables(self, rows: list[Frame]) -> Iterator[pa.Table]:
-        if rows:
-            pictures = to_arrow([row.pixels for row in rows], self._size)
-            indexes = pa.array([row.index for row in rows])
-            times = pa.array([row.seconds for row in rows], pa.float64())
-            table = pa.table([pictures, indexes, times][: len(self.names)], list(self.names))
-            yield with_warnings(table, {at: row.warnings for at, row in enumerate(rows)})
+    def _table(self, rows: list[Frame]) -> pa.Table:
+        pictures = to_arrow([row.pixels for row in rows], self._size)
+        indexes = pa.array([row.index for row in rows])
+        times = pa.array([row.seconds for row in rows], pa.float64())
+        table = pa.table([pictures, indexes, times][: len(self.names)], list(self.names))
+        return with_warnings(table, {at: row.warnings for at, row in enumerate(rows)})
 
     def columns(self) -> list[str]:
         return list(self.names)

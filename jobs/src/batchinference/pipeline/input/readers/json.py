@@ -115,11 +115,10 @@ class JsonReader(Reader):
             self._rows = sampled_rows(self._declared, self._first_chunks(samples))
 
     def _first_chunks(self, files: list[Location]) -> Iterator[bytes]:
-        chunks = inspected(files[: Reader.sampled_files], self._first_chunk)
+        chunks = inspected(
+            files[: Reader.sampled_files], lambda file: next(line_chunks(file, self._most), b"")
+        )
         return (chunk for _, chunk in chunks if isinstance(chunk, bytes))
-
-    def _first_chunk(self, file: Location) -> bytes | BadRow:
-        return next(line_chunks(file, self._most), b"")
 
     def read(self, file: Location) -> Iterator[Chunk]:
         for chunk in self._chunks(file) if self._lines else self._elements(file):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.openai_urls import PATHS, path_of
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.records import estimated_rows, line_chunks
 from batchinference.pipeline.input.signatures import packed_as
 from batchinference.pipeline.json_texts import load_unique, with_texts
@@ -60,17 +61,10 @@ class OpenaiBatchReader(Reader):
 
 def _rows_of(chunk: bytes) -> Iterator[Chunk]:
     """Yield the requests of some lines, and an error for each other line, in order."""
-    requests: list[dict[str, str]] = []
-    for line in filter(bytes.strip, chunk.split(b"\n")):
-        try:
-            requests.append(_request(line))
-        except BadLine as error:
-            if requests:
-                yield pa.Table.from_pylist(requests, _SCHEMA)
-            requests = []
-            yield BadRow(error)
-    if requests:
-        yield pa.Table.from_pylist(requests, _SCHEMA)
+    lines = filter(bytes.strip, chunk.split(b"\n"))
+    for group in grouped(or_bad(partial(_request, line)) for line in lines):
+        is_bad = isinstance(group, BadRow)
+        yield group if is_bad else pa.Table.from_pylist(group, _SCHEMA)
 
 
 def _request(line: bytes) -> dict[str, str]:

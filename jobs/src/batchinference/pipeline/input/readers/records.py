@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
 from batchinference.pipeline.error_attribution import raise_storage_error
-from batchinference.pipeline.input.readers import BadRow
+from batchinference.pipeline.input.readers import BadRow, grouped
 from batchinference.pipeline.storage.location import Location
 
 BUFFER_BYTES = 4 << 20
@@ -134,17 +134,9 @@ def _blocks(file: Location) -> Iterator[bytes]:
 
 
 def _without_long_lines(chunk: bytes, most: int) -> Iterator[bytes | BadRow]:
-    good: list[bytes] = []
-    for line in chunk.removesuffix(b"\n").split(b"\n"):
-        if len(line) <= most:
-            good.append(line + b"\n")
-            continue
-        if good:
-            yield b"".join(good)
-        yield BadRow(_too_long(most))
-        good = []
-    if good:
-        yield b"".join(good)
+    lines = chunk.removesuffix(b"\n").split(b"\n")
+    for group in grouped(line if len(line) <= most else BadRow(_too_long(most)) for line in lines):
+        yield group if isinstance(group, BadRow) else b"\n".join([*group, b""])
 
 
 def _too_long(most: int) -> ValueError:

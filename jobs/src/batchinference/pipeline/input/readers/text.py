@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
@@ -53,14 +54,12 @@ class TextReader(Reader):
 
     def _one_by_one(self, chunk: bytes) -> Iterator[Chunk]:
         """Yield the rows of a chunk in which at least one line cannot be decoded."""
-        good: list[str] = []
-        for line in chunk.removesuffix(b"\n").split(b"\n"):
-            try:
-                good += self._lines(line.decode(self._encoding) + "\n")
-            except UnicodeDecodeError as error:
-                yield from [self._table(good), BadRow(error)]
-                good = []
-        yield self._table(good)
+        lines = chunk.removesuffix(b"\n").split(b"\n")
+        for group in grouped(or_bad(partial(line.decode, self._encoding)) for line in lines):
+            if isinstance(group, BadRow):
+                yield group
+            else:
+                yield self._table(self._lines("\n".join([*group, ""])))
 
     def _lines(self, text: str) -> list[str]:
         if not text:

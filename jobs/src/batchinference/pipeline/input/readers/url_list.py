@@ -8,8 +8,8 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     after,
     first,
+    grouped,
     only,
     or_bad,
     size_of,
@@ -75,6 +76,15 @@ class _Row:
         if not self.fetched.done() or self.fetched.exception() is not None:
             return most
         return sys.getsizeof(self.fetched.result())
+
+
+class _Value(NamedTuple):
+    """A row of a table with its fetched value, and the warnings of the decoder."""
+
+    chunk: pa.Table
+    row: int
+    value: Any
+    warnings: list[RowWarning]
 
 
 class ManifestReader(DivisibleReader):
@@ -194,30 +204,21 @@ class ManifestReader(DivisibleReader):
 
     def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
         """Yield tables of the rows with their fetched values."""
-        ready: list[tuple[_Row, Any, list[RowWarning]]] = []
-        size = 0
-        for row in rows:
-            with collect_warnings() as warnings:
-                value = self._value(row)
-            bad = isinstance(value, BadRow)
-            if ready and (bad or size >= TABLE_BYTES or row.chunk is not ready[0][0].chunk):
-                yield self._with_column(ready)
-                ready, size = [], 0
-            if bad:
-                yield value
-            else:
-                ready.append((replace(row, fetched=None), value, warnings))  # frees the bytes
-                size += getattr(value, "nbytes", None) or sys.getsizeof(value)
-        if ready:
-            yield self._with_column(ready)
+        values = map(self._with_value, rows)
+        for group in grouped(values, _size, TABLE_BYTES, key=lambda row: id(row.chunk)):
+            yield group if isinstance(group, BadRow) else self._with_column(group)
 
-    def _with_column(self, ready: list[tuple[_Row, Any, list[RowWarning]]]) -> pa.Table:
+    def _with_value(self, row: _Row) -> _Value | BadRow:
+        with collect_warnings() as warnings:
+            value = self._value(row)
+        return value if isinstance(value, BadRow) else _Value(row.chunk, row.row, value, warnings)
+
+    def _with_column(self, ready: list[_Value]) -> pa.Table:
         """Return consecutive rows of a chunk with the column of their values."""
-        first_row = ready[0][0]
-        rows, listed = split_warnings(first_row.chunk.slice(first_row.row, len(ready)))
-        values = self._to_arrow([value for _, value, _ in ready])
+        rows, listed = split_warnings(ready[0].chunk.slice(ready[0].row, len(ready)))
+        values = self._to_arrow([row.value for row in ready])
         table = rows.append_column(self._options.decode, values)
-        by_row = {at: warnings for at, (_, _, warnings) in enumerate(ready)}
+        by_row = {at: row.warnings for at, row in enumerate(ready)}
         for warning in listed:
             by_row[warning.row].append(warning)
         return with_warnings(table, by_row)
@@ -254,6 +255,10 @@ class ManifestReader(DivisibleReader):
 
 def _is_parquet(path: str) -> bool:
     return extension_of(base_name(path)) in PARQUET
+
+
+def _size(row: _Value) -> int:
+    return getattr(row.value, "nbytes", None) or sys.getsizeof(row.value)
 
 
 def _small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

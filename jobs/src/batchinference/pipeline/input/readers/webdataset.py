@@ -11,15 +11,16 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, inspected, or_bad
 from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.records import (
     archive_in,
@@ -158,25 +159,15 @@ class WebdatasetReader(Reader):
         return _SampleCounter(self._options)
 
     def _tables(self, samples: Iterator[Sample | Exception]) -> Iterator[Chunk]:
-        rows: list[Row] = []
-        size = 0
-        for sample in samples:
-            try:
-                row = self._row(sample)
-            except Exception as error:
-                if not is_about_the_file(error):
-                    raise
-                # a decoder may raise any error: the row has failed
-                yield from [*self._run(rows), BadRow(error, 1, _about_members(sample))]
-                rows, size = [], 0
-                continue
-            full = size > CHUNK_BYTES or len(rows) == CHUNK_SAMPLES
-            if rows and (full or row.keys() != rows[0].keys()):
-                yield from self._run(rows)
-                rows, size = [], 0
-            rows.append(row)
-            size += sum(map(_bytes, row.values()))
-        yield from self._run(rows)
+        rows = map(self._row_or_bad, samples)
+        for group in grouped(rows, _size_of, CHUNK_BYTES, CHUNK_SAMPLES, key=dict.keys):
+            yield from [group] if isinstance(group, BadRow) else self._run(group)
+
+    def _row_or_bad(self, sample: Sample | Exception) -> Row | BadRow:
+        row = or_bad(partial(self._row, sample))
+        if isinstance(row, BadRow):
+            return replace(row, warnings=_about_members(sample))
+        return row
 
     def _row(self, sample: Sample | Exception) -> Row:
         if isinstance(sample, Exception):
@@ -233,8 +224,6 @@ class WebdatasetReader(Reader):
 
     def _run(self, rows: list[Row]) -> Iterator[Chunk]:
         """Yield rows with the same members as a table. A row that does not fit becomes a BadRow."""
-        if not rows:
-            return
         try:
             names = [name for name in rows[0] if name != WARNING_COLUMN]
             columns = {name: self._array(name, [row[name] for row in rows]) for name in names}
@@ -283,6 +272,10 @@ def _about_members(sample: Sample | Exception) -> list[RowWarning]:
 
 def _size(sample: Sample | Exception) -> int:
     return sample.size if isinstance(sample, Sample) else 0
+
+
+def _size_of(row: Row) -> int:
+    return sum(map(_bytes, row.values()))
 
 
 def _bytes(value: Any) -> int:

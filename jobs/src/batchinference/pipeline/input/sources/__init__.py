@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -25,7 +26,7 @@ from batchinference.pipeline.errors import (
     describe,
     require_package,
 )
-from batchinference.pipeline.input import NOTHING, ReadNote, ReadRows, RowCount, batch_of, no_note
+from batchinference.pipeline.input import NOTHING, ReadNote, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import check_end, noted, size_of, within
 from batchinference.pipeline.input.snapshot import as_parquet
@@ -112,7 +113,7 @@ class TableInput:
         return self.place.path if inside else None
 
     def read_tasks(
-        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = no_note
+        self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
     ) -> list[ReadRows]:
         return [
             ReadPart(number, label, task, self.explain, tuple(gaps[number]) if gaps else (), note)
@@ -131,7 +132,7 @@ class ReadPart:
     task: ReadBlocks
     explain: Explain
     gaps: tuple[RowRange, ...] = ()
-    note: ReadNote = no_note
+    note: ReadNote = nullcontext
 
     def __call__(self) -> Iterator[RowBatch]:
         """Yield the rows, and the end of the part after the last one."""

@@ -20,7 +20,7 @@ from ray.data.block import Block
 from batchinference.pipeline.errors import BadInput, describe
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
-from batchinference.pipeline.ray_compat import HuggingFaceDatasource
+from batchinference.pipeline.ray_compat import huggingface_datasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import local_path
 from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
@@ -71,7 +71,7 @@ class Part:
 
     def __call__(self) -> Iterator[Block]:
         part = self.load().shard(self.parts, self.number, contiguous=True)
-        (task,) = HuggingFaceDatasource(part).get_read_tasks(1)
+        (task,) = huggingface_datasource(part).get_read_tasks(1)
         yield from task()
 
 

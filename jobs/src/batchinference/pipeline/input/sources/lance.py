@@ -49,7 +49,7 @@ def open_source(read: ReadLance) -> TableInput:
     tasks = source.get_read_tasks(most)
     return TableInput(
         "lance",
-        [*tasks] or [_no_blocks],
+        [*tasks] or [list],  # a dataset without rows has no blocks
         columns,
         RowCount(min(count, options.limit or count), estimated=False),
         place=place,
@@ -99,8 +99,3 @@ def _columns(dataset: lance.LanceDataset, options: LanceOptions) -> list[str]:
                 f"read.options.columns: there is no column '{name}', only {', '.join(names)}"
             )
     return options.columns or names
-
-
-def _no_blocks() -> list[object]:
-    """Return no blocks: the read task of a dataset without rows."""
-    return []

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED
-from batchinference.pipeline.input.readers import Reader
 from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader, removed_file
 from batchinference.pipeline.input.snapshot import (
     InputSnapshot,
@@ -96,12 +95,9 @@ def open_table(read: ReadVersioned) -> VersionedTable:
     return cast(VersionedTable, module.open_versioned(read))
 
 
-def reader_of(read: ReadVersioned, frozen: InputSnapshot) -> Reader:
-    """Return the reader of the data files of an input snapshot."""
-    return _reader(read, cast(TableVersion, frozen.version))
-
-
-def _reader(read: ReadVersioned, version: TableVersion) -> VersionedReader:
+def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedReader:
+    """Return the reader of the data files of a version, which an input snapshot of a table has."""
+    version = cast(TableVersion, version)
     options, names = read.options, version.schema.names
     has_changes = version.since is not None or options.changes == "include"
     added = {CHANGE_TYPE, *options.CHANGE_COLUMNS} if has_changes else set[str]()
@@ -164,7 +160,7 @@ def _check_identity(table: VersionedTable, read: Sequence[TableVersion]) -> None
 def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> InputSnapshot:
     """Return the data files that may have wanted rows as an input snapshot."""
     schema, files = found.version.schema, list(found.files)
-    condition = _reader(read, found.version).condition
+    condition = reader_of(read, found.version).condition
     if condition is not None:
         bounds = [{**file.bounds, **_bounds_of(file.constants)} for file in files]
         files = [files[index] for index in sorted(matching(condition, schema, bounds))]

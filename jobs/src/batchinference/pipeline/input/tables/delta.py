@@ -7,8 +7,10 @@ that it adds hold the inserted rows, and those that it removes the deleted ones.
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -33,7 +35,6 @@ from batchinference.pipeline.input.tables import (
     TableFiles,
     check_change_columns,
 )
-from batchinference.pipeline.input.tables.delta_vectors import deleted_by
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.read import ReadDelta
 
@@ -47,6 +48,12 @@ _CHANGES = pa.schema(
         ("_commit_timestamp", pa.timestamp("ms", "UTC")),
     ]
 )
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_TO_B85 = bytes.maketrans(_Z85, _B85)
+_ID_LENGTH = 20
+"""Characters of the id of a file."""
+_MAGIC_BYTES = _LENGTH_BYTES = 4
 READER = VersionedReader
 
 
@@ -334,3 +341,36 @@ def _bounds(row: dict[str, Any]) -> dict[str, Bounds]:
 
 def _not_cut(value: Any) -> Any:
     return value + timedelta(milliseconds=1) if isinstance(value, datetime) else value
+
+
+def deleted_by(action: Mapping[str, Any] | None, table: Location) -> BitMap64:
+    """Return the positions that the deletion vector of an action deletes; none without a vector.
+
+    Raises BadInput if its file is outside of the table, or not readable."""
+    vector = (action or {}).get("deletionVector")
+    if not vector:
+        return BitMap64()
+    try:
+        return BitMap64.deserialize(_bitmap(vector, table)[_MAGIC_BYTES:])
+    except (ValueError, FileNotFoundError) as error:
+        raise BadInput(
+            f"read.path: a deletion vector of '{table.uri}' cannot be read: {error}"
+        ) from None
+
+
+def _bitmap(vector: Mapping[str, Any], table: Location) -> bytes:
+    where, size = vector["pathOrInlineDv"], int(vector["sizeInBytes"])
+    if vector["storageType"] == "i":
+        return _from_z85(where)[:size]
+    if vector["storageType"] != "u":
+        raise ValueError("it is outside of the directory of the table")
+    prefix, name = where[:-_ID_LENGTH], uuid.UUID(bytes=_from_z85(where[-_ID_LENGTH:]))
+    path = f"{prefix}/deletion_vector_{name}.bin".lstrip("/")
+    if not is_inside(path):
+        raise ValueError("it is outside of the directory of the table")
+    with (table / path).open_input_file() as file:
+        return bytes(file.read_at(size, int(vector["offset"]) + _LENGTH_BYTES))
+
+
+def _from_z85(text: str) -> bytes:
+    return base64.b85decode(text.encode().translate(_TO_B85))

@@ -35,9 +35,9 @@ from batchinference.pipeline.input.tables.iceberg_files import (
     Change,
     IcebergFiles,
     commits_after,
+    file_filter,
     partition_of,
 )
-from batchinference.pipeline.input.tables.iceberg_filter import file_filter
 from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import storage_options

@@ -8,17 +8,20 @@ removes, from files or with deletes, and the rows that it adds. Equal rows in bo
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg import expressions as iceberg
 from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import bind
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _read_deletes
 from pyiceberg.manifest import (
@@ -29,10 +32,19 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers.iceberg import TableRows
@@ -40,6 +52,7 @@ from batchinference.pipeline.input.readers.table import START_OVER
 from batchinference.pipeline.input.tables import INSERT
 from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.storage.arrow_files import open_parquet
+from batchinference.spec.expression import parse_expression
 
 Rows: TypeAlias = dict[str, tuple[DataFile, np.ndarray]]
 """Maps the path of a data file to the file, and to which of its rows are meant (bool)."""
@@ -52,6 +65,19 @@ _EQUALITY_DELETES = (
 DELETE_THREADS = 16
 """Files with deletes that are read concurrently."""
 DELETE = "delete"
+_COMPARISONS: dict[type[ast.cmpop], Any] = {
+    ast.Eq: iceberg.EqualTo,
+    ast.Gt: iceberg.GreaterThan,
+    ast.GtE: iceberg.GreaterThanOrEqual,
+    ast.In: iceberg.In,
+    ast.Lt: iceberg.LessThan,
+    ast.LtE: iceberg.LessThanOrEqual,
+}
+_EXACT = {
+    int: (IntegerType, LongType),
+    str: (StringType, DateType, TimestampType, TimestamptzType),
+}
+"""The types of columns that Iceberg compares with a constant as the filter does."""
 
 
 @dataclass(frozen=True)
@@ -256,3 +282,29 @@ def _leave_out(rows: Rows, hashes: Hashes, available: Counter[bytes]) -> Counter
                 left_out[found] += 1
                 wanted[row] = False
     return left_out
+
+
+def file_filter(text: str | None, schema: Schema) -> BooleanExpression:
+    """Return a condition that holds for each row for which the filter holds, and for others."""
+    return iceberg.AlwaysTrue() if text is None else _condition(parse_expression(text), schema)
+
+
+def _condition(tree: ast.expr, schema: Schema) -> BooleanExpression:
+    match tree:
+        case ast.BoolOp(op=operator, values=values):
+            both = iceberg.And if isinstance(operator, ast.And) else iceberg.Or
+            return reduce(both, (_condition(value, schema) for value in values))
+        case ast.Compare(left=ast.Name(id=name), ops=[operator], comparators=[right]):
+            try:
+                value = ast.literal_eval(right)
+                kinds = {
+                    type(one) for one in (value if isinstance(value, list | tuple) else [value])
+                }
+                column = schema.find_field(name).field_type
+                if all(isinstance(column, _EXACT[kind]) for kind in kinds):
+                    condition = _COMPARISONS[type(operator)](name, value)
+                    bind(schema, condition, case_sensitive=True)
+                    return condition  # type: ignore[no-any-return]
+            except (KeyError, TypeError, ValueError):  # Iceberg has no such comparison
+                pass
+    return iceberg.AlwaysTrue()

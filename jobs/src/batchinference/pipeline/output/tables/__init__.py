@@ -14,13 +14,14 @@ table takes one commit per series, so a delayed driver cannot commit the same ro
 from __future__ import annotations
 
 import importlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
@@ -31,12 +32,12 @@ from batchinference.pipeline.errors import (
     DATABASES_EXTRA,
     FORMATS_EXTRA,
     BadOutput,
-    UnwritableValue,
     require_package,
 )
 from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
-from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.output.writers import Writer
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.schema import (
     TypeMismatch,
     cast_to,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-class Table(CommittedTable, ABC):
+class Table(Writer, CommittedTable):
     """A table as the output of a job, and the writer of the files that tasks commit."""
 
     parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
@@ -110,10 +111,6 @@ class Table(CommittedTable, ABC):
     def columns(self, rows: TableFiles) -> pa.Schema:
         """Return the columns of a new table with these rows."""
         return self.convert(rows.schema.empty_table()).schema
-
-    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        """Return the error of each row that the table cannot hold, by row index."""
-        return {}
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():
@@ -177,9 +174,9 @@ class Table(CommittedTable, ABC):
     def existing(self) -> Any:
         """Return the table as its library opens it; None if it does not exist."""
 
-    @abstractmethod
     def commits_in(self, existing: Any, mark: str) -> int:
-        """Return the number of commits with this mark in an opened table."""
+        """Return the number of commits with this mark in an opened table that has versions."""
+        raise NotImplementedError
 
     @abstractmethod
     def head(self, existing: Any, count: int) -> list[Row]:
@@ -292,6 +289,21 @@ def common_types(table: pa.Table) -> pa.Table:
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))
+
+
+def lake_types(
+    table: pa.Table,
+    existing: pa.Schema | None,
+    made: Callable[[pa.Schema], object],
+    name: str,
+) -> pa.Table:
+    """Return rows with types that the format `name` of a table of files has (see `check_types`).
+
+    Raises BadOutput if it cannot hold them next to the columns of an existing table."""
+    check_case(table.column_names, existing.names if existing is not None else ())
+    table = common_types(storable(tensors_to_lists(table)))
+    check_types(table.schema, made, name)
+    return table
 
 
 def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

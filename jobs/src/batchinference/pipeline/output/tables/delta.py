@@ -14,20 +14,12 @@ from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transa
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_layout import partitions, value_text
-from batchinference.pipeline.output.tables import (
-    Row,
-    check_case,
-    check_types,
-    common_types,
-    partitions_of,
-    typed_columns,
-)
+from batchinference.pipeline.output.tables import Row, lake_types, partitions_of, typed_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
-from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import cast_to, unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked, read_tables
 from batchinference.pipeline.storage.location import Location
@@ -55,9 +47,7 @@ class DeltaLakeTable(MergingTable):
             self.types = pa.schema(table.schema().to_arrow()) if self._adds else None
 
     def convert(self, table: pa.Table) -> pa.Table:
-        check_case(table.column_names, self.types.names if self.types is not None else ())
-        table = common_types(storable(tensors_to_lists(table)))
-        check_types(table.schema, Schema.from_arrow, "Delta")
+        table = lake_types(table, self.types, Schema.from_arrow, "Delta")
         _check_partitions(table, self.partition_by)
         return table
 

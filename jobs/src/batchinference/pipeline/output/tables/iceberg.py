@@ -20,20 +20,17 @@ from pyiceberg.table import Table as ExistingTable
 from pyiceberg.table import TableProperties, Transaction
 from pyiceberg.transforms import IdentityTransform
 
-from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     Row,
-    check_case,
-    check_types,
     common_types,
+    lake_types,
     partitions_of,
     typed_columns,
 )
 from batchinference.pipeline.output.tables.iceberg_merge import IcebergMerge, keys_in
 from batchinference.pipeline.output.tables.keys import MergingTable
-from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.schema import unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
@@ -60,10 +57,7 @@ class IcebergTable(MergingTable):
             self.types = _columns_of(existing)
 
     def convert(self, table: pa.Table) -> pa.Table:
-        check_case(table.column_names, self.types.names if self.types is not None else ())
-        table = common_types(storable(tensors_to_lists(table)))
-        check_types(table.schema, Catalog._convert_schema_if_needed, "Iceberg")
-        return table
+        return lake_types(table, self.types, Catalog._convert_schema_if_needed, "Iceberg")
 
     def find_place(self) -> None:
         catalog = self._catalog()

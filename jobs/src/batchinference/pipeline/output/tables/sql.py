@@ -15,15 +15,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
-from batchinference.pipeline.errors import BadOutput, UnwritableValue, mask_secrets
+from batchinference.pipeline.errors import (
+    DATABASES_EXTRA,
+    BadOutput,
+    UnwritableValue,
+    mask_secrets,
+    require_package,
+)
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row, check_case, check_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
-from batchinference.pipeline.output.tables.pg_vectors import (
-    register_vectors,
-    vector_type,
-    vectors_in,
-)
 from batchinference.pipeline.output.tables.sql_merge import (
     Blocked,
     check_upsert,
@@ -36,7 +37,7 @@ from batchinference.pipeline.output.tables.sql_types import (
     check_required,
     check_values,
 )
-from batchinference.pipeline.output.tables.vectors import Vectors
+from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import open_parquet
 from batchinference.pipeline.storage.location import Location
@@ -49,6 +50,7 @@ ID. They are inserted in the transaction of the rows."""
 INSERT_ROWS = 1000
 CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases in which names of columns may differ only in case."""
+_HAS_VECTORS = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
 
 
 class SqlTable(MergingTable):
@@ -66,7 +68,7 @@ class SqlTable(MergingTable):
         engine = self._engine()
         self._dialect = engine.dialect.name
         self._existing = existing = self.existing()
-        self.vectors = vectors_in(engine, self._write, existing)
+        self.vectors = _vectors_in(engine, self._write, existing)
         if existing is not None and self._write.columns:
             check_required(self._write.columns, existing, self._dialect)
         if self.key:
@@ -119,10 +121,6 @@ class SqlTable(MergingTable):
     def commits(self, mark: str) -> int:
         """Return 1 if there is a commit with this mark, even if the table has been dropped
         since."""
-        return self.commits_in(None, mark)
-
-    def commits_in(self, existing: sa.Table | None, mark: str) -> int:
-        """Return what `commits` does. All commits are in MARKS, so `existing` is not used."""
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
@@ -214,7 +212,7 @@ class SqlTable(MergingTable):
     def existing(self) -> sa.Table | None:
         engine = self._engine()
         if self._write.vector_column:
-            register_vectors()
+            _register_vectors()
         try:
             if not sa.inspect(engine).has_table(self._name, schema=self._schema):
                 return None
@@ -229,7 +227,7 @@ class SqlTable(MergingTable):
     def _new(self, schema: pa.Schema) -> sa.Table:
         kinds = {field.name: _type(field.type) for field in schema}
         if self.vectors is not None:
-            kinds[self.vectors.column] = vector_type(self.vectors)
+            kinds[self.vectors.column] = _vector_type(self.vectors)
         columns: list[Any] = [
             key_column(name, kind) if name in self.key else sa.Column(name, kind)
             for name, kind in kinds.items()
@@ -292,3 +290,47 @@ def _short_message(error: Exception) -> str:
     """Return the database's error message without the statement and its values."""
     cause = getattr(error, "orig", None) or error
     return mask_secrets(" ".join(str(cause).split())[:300])
+
+
+def _register_vectors() -> None:
+    """Make SQLAlchemy know the types of pgvector in existing tables."""
+    require_package("write.vectorColumn", "pgvector", DATABASES_EXTRA, BadOutput)
+    import pgvector.sqlalchemy  # noqa: F401 - registers them
+
+
+def _vector_type(vectors: Vectors) -> sa.types.TypeEngine[object]:
+    """Return the SQL type of vectors."""
+    from pgvector.sqlalchemy import Vector
+
+    return Vector(vectors.dimensions)
+
+
+def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -> Vectors | None:
+    """Return the vectors of a table; None if the job writes none. Raises BadOutput if the table, or
+    the database of a new one, cannot hold them."""
+    column = write.vector_column
+    if column is None:
+        return None
+    if engine.dialect.name != "postgresql":
+        raise BadOutput(
+            f"write.vectorColumn: only PostgreSQL has vectors, not {engine.dialect.name}. Remove "
+            "vectorColumn to store lists as JSON"
+        )
+    if existing is None:
+        with engine.connect() as connection:
+            if not connection.execute(_HAS_VECTORS).scalar():
+                raise BadOutput(
+                    "write.vectorColumn: the database does not have pgvector. Run CREATE EXTENSION "
+                    "vector in it"
+                )
+        return vectors_of(write, write.table, None)
+    kind = existing.columns[column].type if column in existing.columns else None
+    if type(kind).__name__ != "VECTOR":
+        found = f"is {kind}, not a vector" if kind is not None else "is missing"
+        raise BadOutput(
+            f"write.vectorColumn: column '{column}' of the table '{write.table}' {found}. Change "
+            "the table, or name another column"
+        )
+    dimensions = getattr(kind, "dim", None)
+    known = Vectors(column, dimensions) if dimensions else None
+    return vectors_of(write, write.table, known)

@@ -188,9 +188,6 @@ class UpsertTable(MergingTable):
             return self.layout(client)
 
     def commits(self, mark: str) -> int:
-        return self.commits_in(None, mark)
-
-    def commits_in(self, existing: Any, mark: str) -> int:
         with self._session() as client:
             return self._marked(client, mark)
 

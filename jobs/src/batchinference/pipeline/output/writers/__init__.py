@@ -3,70 +3,65 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow as pa
 from pydantic.alias_generators import to_snake
 
+from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
 
 
-class Writer(Protocol):
+class Writer(ABC):
     """Converts rows to files of one format. Ray serializes it into the write tasks."""
 
+    @abstractmethod
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Yield the files that hold a table: the end of each file's name, and all of its bytes."""
-
-
-class FileWriter(Writer, Protocol):
-    """A writer of a format whose files are the output."""
-
-    def rows(self, part: Location) -> Iterator[Row]:
-        """Yield the rows of a file as Python values. Raises an error of DAMAGE if it is damaged."""
-
-
-@runtime_checkable
-class TypedWriter(Writer, Protocol):
-    """A writer whose files have columns with types."""
+        """Yield the files that hold a table: the end of each file's name, and all of its bytes.
+        Raises UnwritableValue for a value that cannot be encoded."""
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return a table with the types that its files have."""
-
-
-@runtime_checkable
-class ValueWriter(Writer, Protocol):
-    """A writer that cannot encode all values. `files` raises UnwritableValue for such values."""
+        """Return a table with the types that the files have."""
+        return tensors_to_lists(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         """Return the error of each row that cannot be written to the file of this table, by row
         index. Raises BadOutput if a column cannot be written at all."""
-
-
-@runtime_checkable
-class NullingWriter(Writer, Protocol):
-    """A writer that writes NaN or infinity as null, because the output cannot hold them."""
+        return {}
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """Return the number of such values of each row that has any, by row index."""
+        """Return the number of values that are written as null, because they are NaN or infinity,
+        of each row that has any, by row index."""
+        return {}
 
 
-@runtime_checkable
-class RewritingWriter(Writer, Protocol):
+class FileWriter(Writer):
+    """A writer of a format whose files are the output."""
+
+    @abstractmethod
+    def rows(self, part: Location) -> Iterator[Row]:
+        """Yield the rows of a file as Python values. Raises an error of DAMAGE if it is damaged."""
+
+
+class RewritingWriter(FileWriter):
     """A writer that can read its files back and write them again, without changing a value."""
 
-    typed: ClassVar[bool]
+    typed: ClassVar[bool] = False
     """Whether tables have the types of the columns. Otherwise all columns are encoded text."""
 
+    @abstractmethod
     def read(self, content: bytes) -> pa.Table:
         """Return the rows of a file that this job has written. Their size is not limited."""
 
+    @abstractmethod
     def write(self, tables: Iterable[pa.Table]) -> Content:
         """Return a file with the rows of tables of one schema, as `read` returns them. Each table
         is encoded before the next one is taken, so that `tables` can read them one by one."""
@@ -94,3 +89,12 @@ def rewriting_writer_for(write: Write) -> RewritingWriter | None:
     """Return the writer of an output; None if its files are not rewritten."""
     writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
+
+
+def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:
+    """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
+    BadOutput if it is damaged."""
+    try:
+        yield from writer.rows(part)
+    except DAMAGE as error:
+        raise unreadable(part, error) from None

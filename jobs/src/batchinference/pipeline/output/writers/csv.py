@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from batchinference.pipeline.output.stored_rows import (
     unpacked,
     unreadable,
 )
+from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import (
     TEXT_BYTES,
     ending,
@@ -37,12 +38,11 @@ _LARGEST_BLOCK = (1 << 31) - 1
 
 
 @dataclass(frozen=True)
-class CsvWriter:
+class CsvWriter(RewritingWriter):
     """`read` returns each value as the text of its field, including quotes."""
 
     compression: str
     delimiter: str
-    typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         sink = pa.BufferOutputStream()

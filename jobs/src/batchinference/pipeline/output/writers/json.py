@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar, cast
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.stored_rows import Row, unpacked
+from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.pipeline.storage.location import Location
@@ -32,11 +33,10 @@ _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
-class JsonWriter:
+class JsonWriter(RewritingWriter):
     """`read` returns values as JSON texts. Null is the JSON text `null`, or no value."""
 
     compression: str
-    typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         rows = with_exact_times(tensors_to_lists(table)).to_pylist()

@@ -6,13 +6,14 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
 from batchinference.pipeline.storage.json import load_json, load_limited_json
 from batchinference.pipeline.storage.location import Location
@@ -23,12 +24,11 @@ _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 @dataclass(frozen=True)
-class OpenaiBatchWriter:
+class OpenaiBatchWriter(RewritingWriter):
     """The first column of tables is the number of the input row. `read` returns whole lines."""
 
     custom_id: str
     response: str
-    typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         yield ".jsonl", "".join(self._line(row) for row in table.to_pylist()).encode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.stored_rows import Row, rows_of_table
+from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
@@ -23,11 +23,11 @@ ROW_GROUP_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class ParquetWriter:
+class ParquetWriter(RewritingWriter):
     compression: str
     names_of_lists: bool = False
     """Whether lists keep the names of their elements. Otherwise they have the standard name."""
-    typed: ClassVar[bool] = True
+    typed = True
 
     def converted(self, table: pa.Table) -> pa.Table:
         return storable(tensors_to_lists(table))

@@ -7,7 +7,7 @@ import itertools
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.writers import FileWriter
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
@@ -52,12 +53,12 @@ _ENCODERS: dict[str, Encode] = {
 }
 
 
-class WebdatasetWriter:
-    def __init__(self, key_column: str | None) -> None:
-        self._key_column = key_column
+@dataclass(frozen=True)
+class WebdatasetWriter(FileWriter):
+    key_column: str | None
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        keys = _keys(table.column(self._key_column)) if self._key_column else _numbers(table)
+        keys = _keys(table.column(self.key_column)) if self.key_column else _numbers(table)
         values = self._values(table)
         members = _members(values)
         buffer = io.BytesIO()
@@ -98,15 +99,21 @@ class WebdatasetWriter:
         return non_finite_values(table.select(json))
 
     def _values(self, table: pa.Table) -> dict[str, list[Any]]:
-        columns = [name for name in table.column_names if name != self._key_column]
+        columns = [name for name in table.column_names if name != self.key_column]
         return {name: values_of(table.column(name)) for name in columns}
 
 
 def _content(column: str, value: Any, encoded: Encode) -> bytes:
+    """Return the content of a member. Raises UnwritableValue if the value cannot be encoded."""
     if value is None or isinstance(value, bytes):
         return value or b""
-    with _encoding_errors_of(column):
+    try:
         return encoded(value)
+    except Exception as error:
+        if isinstance(error, BadOutput) or not is_about_the_row(error):
+            raise
+        message = f"write: column '{column}' cannot be encoded ({error})"
+        raise UnwritableValue(message) from error
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
@@ -177,15 +184,3 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     tar.addfile(info, io.BytesIO(content))
-
-
-@contextmanager
-def _encoding_errors_of(column: str) -> Iterator[None]:
-    """Raise UnwritableValue with the column's name if a value cannot be encoded."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, BadOutput) or not is_about_the_row(error):
-            raise
-        message = f"write: column '{column}' cannot be encoded ({error})"
-        raise UnwritableValue(message) from error

@@ -17,7 +17,7 @@ from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.flat_tokens import Prepared
-from batchinference.pipeline.runtimes.text_windows import Windows
+from batchinference.pipeline.runtimes.text_limits import Windows
 from batchinference.pipeline.runtimes.transformers.inputs import (
     AudioInput,
     ImageInput,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,7 @@ from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.text_limits import limit_of, max_tokens
-from batchinference.pipeline.runtimes.text_windows import Windows
+from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
     crop_alike,
@@ -80,11 +80,6 @@ def audio_rows(batch: Batch) -> list[Any]:
     return samples
 
 
-def unchanged(result: Any) -> Any:
-    """Return a result as the pipeline gave it."""
-    return result
-
-
 def ranked_columns(result: Any) -> Any:
     """Return labels with their scores, in the form that the other zero-shot tasks return."""
     pairs = zip(result["labels"], result["scores"], strict=True)
@@ -118,11 +113,6 @@ def _png(image: Image.Image) -> bytes:
     buffer = BytesIO()
     image.save(buffer, format="PNG")
     return buffer.getvalue()
-
-
-def transcript(result: Any) -> Any:
-    """Return the text of a result of speech recognition."""
-    return result["text"]
 
 
 def timed_transcript(result: Any) -> Any:
@@ -288,10 +278,6 @@ def _parts(source: Source, task: str) -> dict[str, Any]:
     return parts
 
 
-def _one_group(_row: Any, _pipeline: Any) -> Hashable:
-    return True
-
-
 def _size(row: Any, _pipeline: Any) -> Hashable:
     """Return the size of a row's image, because the pipelines do not pad images to one size."""
     size: tuple[int, int] = (row["image"] if isinstance(row, dict) else row).size
@@ -321,28 +307,28 @@ class PipelineTask:
 
     `rows` converts a batch to the pipeline's input for each row. `result` converts the pipeline's
     result for one row to a value of the type of the task. Rows for which `kind` returns the same
-    value are computed together."""
+    value are computed together: by default, all."""
 
     rows: Callable[[Batch], list[Any]]
-    result: Callable[[Any], Any]
-    kind: Callable[[Any, Any], Hashable]
+    result: Callable[[Any], Any] = lambda result: result
+    kind: Callable[[Any, Any], Hashable] = lambda _row, _pipeline: True
 
 
 RANKED = {
-    "zero-shot-audio-classification": PipelineTask(audio_rows, unchanged, _one_group),
-    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _one_group),
-    "zero-shot-image-classification": PipelineTask(image_rows, unchanged, _size),
+    "zero-shot-audio-classification": PipelineTask(audio_rows),
+    "zero-shot-classification": PipelineTask(text_rows, ranked_columns),
+    "zero-shot-image-classification": PipelineTask(image_rows, kind=_size),
 }
 """Tasks whose pipelines return all candidate labels, best first."""
 TASKS = {
     **RANKED,
-    "automatic-speech-recognition": PipelineTask(audio_rows, transcript, _length),
+    "automatic-speech-recognition": PipelineTask(audio_rows, itemgetter("text"), _length),
     "depth-estimation": PipelineTask(image_rows, depth, _size),
-    "fill-mask": PipelineTask(text_rows, fillings, _one_group),
+    "fill-mask": PipelineTask(text_rows, fillings),
     "image-segmentation": PipelineTask(image_rows, segments, _size),
-    "object-detection": PipelineTask(image_rows, unchanged, _size),
-    "token-classification": PipelineTask(text_rows, entities, _one_group),
-    "zero-shot-object-detection": PipelineTask(labeled_image_rows, unchanged, _size),
+    "object-detection": PipelineTask(image_rows, kind=_size),
+    "token-classification": PipelineTask(text_rows, entities),
+    "zero-shot-object-detection": PipelineTask(labeled_image_rows, kind=_size),
 }
 
 

@@ -6,7 +6,7 @@ are computed separately.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,12 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     tokens_in,
 )
 from batchinference.pipeline.runtimes.text_limits import (
+    Windows,
     check_length,
     limit_of,
     max_tokens,
     set_padding_token,
 )
-from batchinference.pipeline.runtimes.text_windows import Windows
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
@@ -175,7 +175,7 @@ class Tokens:
         has_mask |= MASK in self._tokenizer.model_input_names
         for rows in groups:
             arrays = pad(self._tokenizer, tokens, rows, int(lengths[rows].max()), has_mask=has_mask)
-            yield rows, _tensors(arrays)
+            yield rows, BatchEncoding({name: torch.from_numpy(x) for name, x in arrays.items()})
 
     def _cut(
         self,
@@ -195,10 +195,6 @@ class Tokens:
 
     def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:
         return FlatTokens.of_lists(self._tokenizer(*map(list, texts), **options))
-
-
-def _tensors(arrays: Mapping[str, np.ndarray]) -> BatchEncoding:
-    return BatchEncoding({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def texts(values: Iterable[Any]) -> list[str]:

@@ -1,0 +1,48 @@
+"""Drivers that are delayed right before their commit to a table, or die right after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline.commit import attempt
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.table_commit import Fence
+
+Check = Callable[[], None]
+
+
+def delay_driver(
+    monkeypatch: pytest.MonkeyPatch, held: Callable[[Check], object], after: int = 0
+) -> None:
+    """Call `held` in place of one check of the next driver, after so many checks. It receives the
+    real check as its argument."""
+
+    def fence(mark: str, series: str, check: Check, follows: bool) -> Fence:
+        monkeypatch.setattr(attempt, "Fence", Fence)
+        checks = count()
+
+        def next_check() -> None:
+            if next(checks) == after:
+                held(check)
+            else:
+                check()
+
+        return Fence(mark, series, next_check, follows)
+
+    monkeypatch.setattr(attempt, "Fence", fence)
+
+
+def kill_after_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next driver fail right after its commit."""
+    real = Attempt.register
+
+    def die(self: Attempt, *arguments: Any) -> None:
+        monkeypatch.setattr(Attempt, "register", real)
+        real(self, *arguments)
+        raise OSError("killed")
+
+    monkeypatch.setattr(Attempt, "register", die)

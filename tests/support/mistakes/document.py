@@ -251,7 +251,7 @@ MISTAKES = {
     "if": _step("if: n > 1", "when: n > 1", "'when'"),
     "= in when": _step("when: n = 1", "when: n == 1", "n == 1"),
     "a result of the step in when": _step("when: embedding is None", "when: text is not None",
-                                          "decided before. Use one of id, text"),
+                                          "a result of this step. Use one of id"),
     "a number as a schedule": _schedule("30", says="30 2 * * *"),
     "@daily": _schedule('"@daily"', '"0 0 * * *"'),
     "a schedule with seconds": _schedule('"0 30 2 * * *"'),

@@ -249,7 +249,7 @@ def _missing_in_condition(path: str, step: Step, column: str, columns: list[str]
     if column not in (step.facts.result, *step.facts.adds):
         fix = _fix_of_expression(column, columns, [step.when or ""], has_results=False)
         return Problem(path, _unknown_column(f"it reads column '{column}'", column, columns, fix))
-    what = f"it reads '{column}', the result of this step, which it is decided before"
+    what = f"it is decided before the step runs, and it reads '{column}', a result of this step"
     return Problem(path, f"{what}. Use one of {', '.join(columns)}")
 
 
@@ -311,10 +311,11 @@ def _problem_of_file(form: str, columns: list[str]) -> Problem | None:
         return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")
     if form != "csv":
         return None
-    line = f"the first line is '{', '.join(columns)[:60]}'"
+    shown = ", ".join(columns)[:60]
+    line = f"the first line is '{shown}'"
     if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
         names = ", ".join(f"NAME{number}" for number in range(1, len(columns) + 1))
-        fix = f"and no header. Write columnNames: [{names}]"
+        fix = f"which looks like a row and not like names. Write columnNames: [{names}]"
         return Problem("spec.read.options.columnNames", f"{line}, {fix}")
     if len(columns) != 1:
         return None

@@ -40,8 +40,8 @@ def fix_of_variable(variable: str) -> str:
     if name in ("home", "userprofile"):
         return f"Write ~ instead of {variable}"
     return (
-        f"Write {{{{ params.{name} }}}} instead of {variable}, and declare it: parameters: "
-        f"[{{name: {name}, value: TEXT}}]"
+        f"Write {{{{ params.{name} }}}} instead of {variable}, the path in quotes, and declare it: "
+        f"parameters: [{{name: {name}, value: TEXT}}]"
     )
 
 

@@ -44,7 +44,7 @@ UNSUPPORTED = {
     **dict.fromkeys(("model.temperature", "model.max_tokens", "model.max_new_tokens",
                      "model.top_p"), "Put it into sampling: {...}"),
     "model.apiKey": "A key does not belong in the file. Put it into an environment variable, and "
-    "write apiKeyEnv: OPENAI_API_KEY, its name",
+    "its name, such as OPENAI_API_KEY, into apiKeyEnv",
     **dict.fromkeys(("python.batch_format", "python.batchFormat"),
                     "For tables of pandas, write batch = pd.DataFrame(batch) in the code"),
     "cluster.namespace": "Set metadata.namespace",

@@ -58,6 +58,15 @@ IN_FILTERS = {
     "text.len > 3": "len(text) > 3",
     "'n > 1'": "n > 1",
     "SELECT * WHERE n > 1": "n > 1",
+    "df[df.n > 1]": "n > 1",
+    "n > 1 and": "n > 1",
+    "n > 1)": "n > 1",
+    "n > 1.5$": "n > 1.5",
+    "n not null": "n is not None",
+    "n mod 2 = 0": "n % 2 == 0",
+    "text is not empty": "text != ''",
+    "empty(text)": "text == ''",
+    "n >= '3' and n <= '5'": "n >= 3 and n <= 5",
     "text == good": "text == 'good'",
 }
 """Expressions, and what the answer says to write."""
@@ -66,6 +75,9 @@ SAYS = {
     "len(txt) > 3": "'text'?",
     "len(text": "the ')' that is missing",
     "text == good": "in quotes: 'good'",
+    "n > 1)": "Remove the ')'",
+    "day > '01.02.2024'": "Write it as '2026-01-31'",
+    "day == 2024": "a text such as '2026-01-31'",
     "day > now() - 7": "Write day > '{{ params.since }}', and declare since",
     "day > CURRENT_DATE": "Write day > '{{ params.since }}', and declare since",
     "text > 3": "Write float(text) > 3 if each is a number, or len(text) > 3",
@@ -153,6 +165,8 @@ IN_DATES = {
     "day > date(2024, 1, 1)": "day > '2024-01-01'",
     "day > now() - 7": "day > '2024-01-01'",
     "day > CURRENT_DATE": "day > '2024-01-01'",
+    "day > '01.02.2024'": "day > '2024-02-01'",
+    "day == 2024": "day >= '2024-01-01' and day < '2025-01-01'",
 }
 """Expressions with dates, and what to write."""
 MISTAKES = {

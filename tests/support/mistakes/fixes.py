@@ -14,7 +14,8 @@ _LINE = re.compile(r"not valid YAML: line (\d+): .*\. Write (.*)")
 _COLUMN = re.compile(r"not valid YAML: line (\d+): .*Let it begin in column (\d+)")
 _CODE = re.compile(
     r".*'steps:\w+' (?:reads|changes|returns) (?P<old>.+?) (?:in |\()line (?P<line>\d+)\)?.*"
-    r"Write (?P<new>.+?)(?:(?P<before> before it)(?:, with '(?P<top>.*?)')?)?(?:, or set method.*)?"
+    r"Write (?P<new>.+?)(?:(?P<before> before it)(?:, with '(?P<top>.*?)')?)?"
+    r"(?:, or set method.*| for a column)?"
 )
 _OTHER_CODE = (
     re.compile(r".*Write (?P<new>return .*)(?P<old>) in line (?P<line>\d+)"),
@@ -51,7 +52,7 @@ def fixed(job: str, code: str, said: str) -> tuple[str, Files] | None:
         lines[at] = " " * (int(found[2]) - 1) + lines[at].strip()
         return "\n".join(lines) + "\n", {}
     patterns = (pattern.fullmatch(said) for pattern in (_CODE, *_OTHER_CODE))
-    if found := next(filter(None, patterns), None):
+    if (found := next(filter(None, patterns), None)) and " in quotes" not in said:
         changed = _fixed_code(code, **found.groupdict())
         return (job, {"steps.py": changed}) if changed else None
     if ".python: " in said and "'steps:" in said:

@@ -186,6 +186,46 @@ MISTAKES = {
     "two conditions on arrays": _returned(
         "{'x': batch['n'] > 1 and batch['n'] < 3}", "[n > 1 and n < 3 for n in batch['n']]"
     ),
+    "a method that is not called": _code(
+        "def clean(batch):\n    return {'x': [t.upper for t in batch['text']]}\n",
+        "def clean(batch):\n    return {'x': [t.upper() for t in batch['text']]}\n",
+        "Write t.upper()",
+    ),
+    "a column of pandas": _code(
+        "def clean(df):\n    df['x'] = df['text'].str.len()\n    return df\n",
+        "import pandas as pd\ndef clean(df):\n    df = pd.DataFrame(df)\n"
+        "    df['x'] = df['text'].str.len()\n    return df\n",
+        "Write df = pd.DataFrame(df) before it",
+    ),
+    "rows of pandas": _code(
+        "def clean(df):\n    return df[df['n'] > 1]\n", CLEAN, "Use a filter step"
+    ),
+    "a loop that changes values": _code(
+        "def clean(batch):\n    for i in range(len(batch['id'])):\n"
+        "        batch['n'][i] = 0\n    return batch\n",
+        "def clean(batch):\n    batch['n'] = batch['n'].copy()\n"
+        "    for i in range(len(batch['id'])):\n        batch['n'][i] = 0\n    return batch\n",
+        "Write batch['n'] = batch['n'].copy() before it",
+    ),
+    "two columns as the result": _code(
+        "def clean(batch):\n    return batch['text'], batch['n']\n",
+        "def clean(batch):\n    return {'text': batch['text'], 'n': batch['n']}\n",
+        "Write return {'text': batch['text'], 'n': batch['n']}",
+    ),
+    "a comma in place of a colon": _code(
+        "def clean(batch):\n    return {'x', batch['n']}\n",
+        "def clean(batch):\n    return {'x': batch['n']}\n", "Write return {'x': batch['n']}",
+    ),
+    "a name without quotes": _code(
+        "def clean(batch):\n    return {x: batch['n']}\n",
+        "def clean(batch):\n    return {'x': batch['n']}\n", "Write 'x' in quotes",
+    ),
+    "not of an array": _returned("{'x': not batch['n']}", "[not n for n in batch['n']]"),
+    "an attribute of a row": Mistake(
+        _step(f"{{{CALLING}, method: map}}"), _step(f"{{{CALLING}, method: map}}"), STEP,
+        {"steps.py": "def clean(row):\n    return {'x': row.n}\n"},
+        {"steps.py": "def clean(row):\n    return {'x': row['n']}\n"}, "Write row['n']",
+    ),
     "the number of columns": _code(
         "def clean(batch):\n    return {**batch, 'x': ['a'] * len(batch)}\n",
         "def clean(batch):\n    return {**batch, 'x': ['a'] * len(batch['id'])}\n",

@@ -208,6 +208,8 @@ def _has_adjacent_texts(text: str) -> bool:
 def _hint(text: str, problem: str) -> str:
     """Return the fix for a bracket or quote that is missing, for `=` instead of `==`, or for a
     column whose name is a Python keyword."""
+    if problem.startswith("unmatched"):
+        return f". Remove the {problem.split()[1]}"
     if unclosed := _UNCLOSED.match(problem):
         if "string" in problem and '"' not in text and text.count("'") > 2:
             return ". Write a text that has ' in it with double quotes"

@@ -54,6 +54,10 @@ _SYNTAX = tuple(
         ),
         (r"^\(?([^\W\d]\w*)\)? ?=> ?(?=.*\b\1[.\[])", r"lambda \1: "),
         (r"^(len|lower|upper|length) ([^\W\d]\w*)(?= |$)", r"\1(\2)"),
+        (r"^(?:and|or) | (?:and|or)$|(?<=\d)[$\u20ac](?!\w)", ""),
+        (r"(?<!is )\bnot null\b", "is not None"),
+        (r"\bis (not )?empty\b", lambda found: f"{'!=' if found[1] else '=='} ''"),
+        (r" mod ", " % "),
         (r"(?<=\b0),(?=\d)(?![^(\[]*[)\]])", "."),  # 0,5
         (r"(?<=\d),(?=\d{3}\b)(?![^(\[]*[)\]])", ""),  # 1,000
         (r"(?<=\d),(?=\d+\b)(?![^(\[]*[)\]])", "."),
@@ -207,6 +211,8 @@ class _Forms(ast.NodeTransformer):
         match node:
             case ast.Subscript(value=ast.Name(id=row), slice=ast.Constant(value=str())):
                 return _column(node.slice) if row in self._rows else node
+            case ast.Subscript(ast.Name(row), ast.Compare() | ast.BoolOp() as condition):
+                return condition if row in self._rows else node
         return node
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
@@ -503,11 +509,13 @@ _FORMS = {
     "float(X)": "float tonumeric tonumber parsefloat",
     "round(X)": "round",
     "round(X, Y)": "round around",
-    "contains(X, Y)": "contains includes",
+    "contains(X, Y)": "contains includes has",
     "matches(X, Y)": "matches rlike regexp regexplike regexpmatches regexpcontains regex",
     "matches(Y, X)": "re.search",
     "X is None": "isnull isna isnone",
-    "X is not None": "notnull notna isnotnull isnotna",
+    "X is not None": "notnull notna isnotnull isnotna exists",
+    "X == ''": "empty isempty",
+    "X != ''": "notempty isnotempty",
     "X != X": "isnan",
     "X if X is not None else Y": "coalesce ifnull isnull nvl fillna fillnull",
     "matches(X, '^[0-9]+$')": "isdigit isnumeric isdecimal",

@@ -49,10 +49,10 @@ def advice(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         return f"Read one item, such as {item}, or make a row of each with a step explode"
     if isinstance(bad, ast.Attribute | ast.Subscript) and (other := translated(text)) != text:
         return f"Write {other}"
-    if isinstance(bad, ast.Compare) and any(map(_is_number, types.values())):
-        return "Compare a number with a number"
-    is_time = any(pa.types.is_temporal(kind) for kind in types.values())
-    return "Compare it with a text such as '2026-01-31'" if is_time else CONVERT
+    if any(pa.types.is_temporal(kind) for kind in types.values()):
+        return "Compare it with a text such as '2026-01-31'"
+    is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
+    return "Compare a number with a number" if is_number else CONVERT
 
 
 def _first_bad(

@@ -94,6 +94,8 @@ class BatchUse:
                 fix = f"Write {self.name}['{attr}'] for a column"
                 fix = self._fix_of_method(attr) if attr in _OF_FRAMES else fix
                 reads = node
+            case ast.Subscript(ast.Name(self.name), ast.Compare()) if what == "batch":
+                return _reads(node, "a batch is a dict", "Use a filter step, or method: flatMap")
             case ast.Subscript(ast.Name(self.name), ast.Constant(int() as number), ast.Load()):
                 item = f"[{number}]" if what == "batch" else ""
                 fix = f"Write {self.name}['COLUMN']{item}"
@@ -130,8 +132,16 @@ class BatchUse:
         return next(filter(None, map(self._of_column, columns)), None)
 
     def _of_column(self, column: ast.expr) -> str | None:
-        if isinstance(column, ast.Subscript) and self.is_column(column.value):
-            return self._of_mask(column, column.slice)
+        match column:
+            case ast.Subscript(value, mask) if self.is_column(value):
+                return self._of_mask(column, mask)
+            case ast.ListComp(_, [ast.comprehension(iter=ast.Name(self.name)), *_]):
+                return self._loop(column.lineno)
+            case ast.ListComp(
+                ast.Attribute(ast.Name(each), attr) as part,
+                [ast.comprehension(ast.Name(item), source)],
+            ) if each == item and self.is_column(source) and callable(getattr(str, attr, None)):
+                return _reads(part, "that is a method", f"Write {ast.unparse(part)}()")
         for part in own_nodes(ast.Module([ast.Expr(column)], []), certain=True):
             if why := self._of_array(part):
                 of_series = isinstance(part, ast.Attribute) and not hasattr(str, part.attr)
@@ -149,24 +159,15 @@ class BatchUse:
         return _reads(node, "a batch keeps the number of its rows", fix)
 
     def _of_statements(self, node: ast.AST) -> str | None:
+        if found := self._of_change(node):
+            column, fix = found
+            what = f"changes {column} in line {getattr(node, 'lineno', 0)}"
+            return f"{what}, and a column cannot be changed in place. Write {column} = {fix}"
         match node:
-            case ast.AugAssign(ast.Subscript() as column, operator, value) if self.is_column(
-                column, stores=1
-            ):
-                written = ast.unparse(column)
-                changed = ast.unparse(ast.BinOp(column, operator, value))
-                return (
-                    f"changes {written} in line {node.lineno}, and a column cannot be changed in "
-                    f"place. Write {written} = {changed}"
-                )
-            case ast.Assign([ast.Subscript(ast.Subscript() as column)]) if self.is_column(column):
-                written = ast.unparse(column)
-                return (
-                    f"changes {written} in line {node.lineno}, and a column cannot be changed in "
-                    f"place. Write {written} = {written}.copy() before it"
-                )
             case ast.For(ast.Name(row), ast.Name(self.name), body):
                 return self._of_loop(row, body, node.lineno)
+            case ast.For(iter=source, body=body) if f"{self.name}['" in ast.unparse(source):
+                return next(filter(None, map(self._of_statements, body)), None)
             case ast.ListComp(part, [ast.comprehension(ast.Name(row), ast.Name(self.name))]):
                 return self._of_loop(row, [part], node.lineno)
             case ast.BinOp(left, ast.Mult(), right) if self._is_number_of_columns(left, right):
@@ -181,6 +182,17 @@ class BatchUse:
             return f"{why}. {'Set method: map to get single rows' if is_value else frame}"
         return None
 
+    def _of_change(self, node: ast.AST) -> tuple[str, str] | None:
+        """Return the column that a statement changes in place, and what to assign to it instead."""
+        match node:
+            case ast.AugAssign(ast.Subscript() as column, operator, value):
+                changed = ast.unparse(ast.BinOp(column, operator, value))
+                return (ast.unparse(column), changed) if self.is_column(column, stores=1) else None
+            case ast.Assign([ast.Subscript(ast.Subscript() as column)]) if self.is_column(column):
+                written = ast.unparse(column)
+                return written, f"{written}.copy() before it"
+        return None
+
     def _of_array(self, node: ast.AST) -> str | None:
         """Return why a node fails for an array; None if it does not."""
         match node:
@@ -190,6 +202,8 @@ class BatchUse:
                 return _array(node, node) if any(map(self.is_column, args)) else None
             case ast.If(test) | ast.IfExp(test) | ast.While(test) if self._is_array(test):
                 return _array(node, test)
+            case ast.UnaryOp(ast.Not(), operand) if self._is_array(operand):
+                return _array(node, operand)
             case ast.BoolOp(values=[first, *_]) if self._is_array(first):
                 return _array(node, first)
         return None
@@ -224,11 +238,14 @@ class BatchUse:
         for node in (each for part in body for each in ast.walk(part)):
             match node:
                 case ast.Subscript(ast.Name(of), ast.Constant(str())) if of == row:
-                    return (
-                        f"loops over {self.name} in line {line}, and that gives the names of "
-                        "columns. Set method: map, and write code for one row"
-                    )
+                    return self._loop(line)
         return None
+
+    def _loop(self, line: int) -> str:
+        return (
+            f"loops over {self.name} in line {line}, and that gives the names of columns. "
+            "Set method: map, and write code for one row"
+        )
 
     def for_each(self, value: ast.expr) -> str:
         """Return a list of the values of an expression for each row; empty if it reads no column,

@@ -16,6 +16,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _CALLS = {
     **dict.fromkeys(("len", "int", "float", "bool"), "a number"),
     **dict.fromkeys(("str", "repr"), "a text"),
+    **{"list": "a list", "sorted": "a list", "tuple": "a tuple", "set": "a set"},
 }
 """What some functions of Python return."""
 _KINDS: dict[type[ast.AST], str] = {
@@ -105,7 +106,9 @@ def _is_plain(function: Function, name: str) -> bool:
         match node:
             case ast.Name(id, ast.Load()) if id == name:
                 uses += 1
-            case ast.Subscript(ast.Name(id), ast.Constant(), ast.Load() | ast.Store()):
+            case ast.Subscript(
+                ast.Name(id), ast.Constant() | ast.Compare(), ast.Load() | ast.Store()
+            ):
                 uses -= id == name
             case ast.Call(ast.Name("len"), [ast.Name(id)]) | ast.For(iter=ast.Name(id)):
                 uses -= id == name
@@ -154,8 +157,8 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
     kind, (wanted, fix) = kind_of(value), _WANTED[method]
     given = batch not in stored
     if kind is not None and kind not in wanted:
-        if isinstance(value, ast.Tuple) and given and batch in map(ast.unparse, value.elts):
-            fix = f"{fix.partition('. ')[0]}. Write return {batch}"
+        written = _as_dict(value, batch) if given and method != "flatMap" else ""
+        fix = f"{fix.partition('. ')[0]}. Write return {written}" if written else fix
         return f"{kind} in line {value.lineno}, and {fix}"
     is_dict = isinstance(value, ast.Dict) or (name == batch and given)
     if method != "mapBatches" or not (is_dict or given):
@@ -168,6 +171,21 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
     if not is_dict or (name and not _is_plain(function, name)):
         return None
     return _column_problem(value, name, function, batch)
+
+
+def _as_dict(value: ast.expr, batch: str) -> str:
+    """Return the dict that is meant by another value; empty if that is unknown."""
+    match value:
+        case ast.Tuple(elts) if batch in map(ast.unparse, elts):
+            return batch
+        case ast.Set([ast.Constant(str(name)), column]):
+            return f"{{{name!r}: {ast.unparse(column)}}}"
+        case ast.Tuple([ast.Subscript(ast.Name(of), ast.Constant(str())), *_] as elts):
+            columns = [each for each in elts if isinstance(each, ast.Subscript)]
+            if of == batch and len(columns) == len(elts):
+                pairs = (f"{ast.unparse(each.slice)}: {ast.unparse(each)}" for each in columns)
+                return f"{{{', '.join(pairs)}}}"
+    return ""
 
 
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:

@@ -246,9 +246,13 @@ def _undefined_problem(
     reads = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
     if any(node.id == "NameError" for node in reads):
         return None
+    keys = {id(key) for node in ast.walk(code) if isinstance(node, ast.Dict) for key in node.keys}
     for node in reads:
         if node.id not in known and id(node) not in unread:
             usual = _USUAL_IMPORTS.get(node.id)
+            if id(node) in keys:
+                reads_name = f"reads {node.id} in line {node.lineno}, which is not defined"
+                return f"'{step.callable}' {reads_name}. Write '{node.id}' in quotes for a name"
             fix = f". Add '{usual}'" if usual else did_you_mean(node.id, sorted(known))
             name = f"'{node.id}' in line {node.lineno}"
             return f"'{step.callable}' reads {name}, which is not defined{fix or '. Define it'}"

@@ -19,7 +19,6 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import crash_notes, segment
 from batchinference.pipeline.execution.crash_notes import (
     ReadNotes,
-    deaths_in_reading,
     deaths_of,
     noted,
     noted_rows,
@@ -300,7 +299,7 @@ def test_note_of_reading_is_kept_but_isolates_no_rows(
         raise SystemExit
     monkeypatch.setattr(crash_notes, "_process", lambda: "another")
     assert deaths_of("run") == predecessor_deaths("run") == take_deaths("run") == []
-    ((note,),) = deaths_in_reading("run")
+    ((note,),) = deaths_of("run", reading=True)
     assert (note.step, note.first) == ("read", 7)
 
 

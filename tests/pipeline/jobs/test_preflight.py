@@ -133,13 +133,13 @@ def test_missing_requirements_are_reported_before_ray_starts(
         (
             "parquet",
             b"text,stars\n",
-            "is no Parquet file (b'text,stars\\n'...). Correct read.format",
+            "is no Parquet file (b'text,stars\\n'...). Set read.format to csv",
         ),
         ("parquet", b"PK\x03\x04", "is a zip archive or a workbook. "),
         ("json", b"PK\x03\x04", "is a zip archive or a workbook. "),
         ("json", b"PAR1\x15", "is a Parquet file. Read it with the format parquet"),
         ("parquet", b"PAR1\x15 damaged", None),
-        ("json", b"text,stars\n", "is no JSON (b'text,stars\\n'...). Correct read.format"),
+        ("json", b"text,stars\n", "is no JSON (b'text,stars\\n'...). Set read.format to csv"),
         ("json", b"damaged\n{}\n", None),
     ],
 )

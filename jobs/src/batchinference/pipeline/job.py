@@ -23,7 +23,7 @@ from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, W
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
-from batchinference.pipeline.execution.crash_notes import deaths_in_reading, deaths_of, take_deaths
+from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
 from batchinference.pipeline.execution.device_sharing import DeviceSharing
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.resources import without_faulty_nodes
@@ -287,7 +287,7 @@ class JobRun:
             return failure
         attempt = self._attempt.attempt
         run = attempt.lease.run
-        notes = [note for death in deaths_of(run) or deaths_in_reading(run) for note in death]
+        notes = [note for death in deaths_of(run) or deaths_of(run, reading=True) for note in death]
         note = min(notes, key=lambda note: note.rows, default=None)
         if note is None:
             return failure

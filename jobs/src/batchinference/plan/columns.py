@@ -51,7 +51,8 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
         for message in _own_problems(step, columns, made):
             yield Problem(path, message)
         for column in sorted({*step.facts.reads} - {*columns}) if columns is not None else ():
-            near = None if column in selection else closest(column, selection)
+            known = selection if column not in selection else {}
+            near = closest(column, known) if known else None
             if near is not None:
                 what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
                 yield Problem(selection[near], f"{what}; did you mean '{column}'?")

@@ -273,20 +273,21 @@ class _Forms(ast.NodeTransformer):
         """Replace `||` of SQL by a sum if one side is a text, and `a == 1 or 2` by `a in [1, 2]`.
         If it is unknown whether the sides are texts or conditions, there is no translation."""
         self.generic_visit(node)
-        is_or, constants = isinstance(node.op, ast.Or), [ast.Constant] * len(node.values)
         match node.values:
             case [*texts, ast.Call(ast.Name("contains"), [column, _]) as last] if all(
                 isinstance(text, ast.Constant) and isinstance(text.value, str) for text in texts
             ):
                 return ast.BoolOp(node.op, [*(_call("contains", column, t) for t in texts), last])
-        if self._joins and is_or:
+        if isinstance(node.op, ast.And):
+            return node
+        if self._joins:
             if any(isinstance(each, ast.Constant) for each in node.values):
                 return _sum(*node.values)
             return _UNKNOWN if all(isinstance(each, _VALUES) for each in node.values) else node
         match node.values:
-            case [ast.Compare(ops=[ast.Eq()]) as first, *others] if is_or:
+            case [ast.Compare(ops=[ast.Eq()]) as first, *others]:
                 values = [*first.comparators, *others]
-                if all(map(isinstance, values, constants)):
+                if all(isinstance(each, ast.Constant) for each in values):
                     return _compare(first.left, ast.In(), ast.List(values))
         return node
 

@@ -121,18 +121,11 @@ def predecessor_deaths(run: str) -> list[Death]:
     return []
 
 
-def deaths_of(run: str) -> list[Death]:
-    """Return all deaths of a run. No process of it may be computing. The result is empty if the
-    head of Ray does not answer."""
+def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
+    """Return all deaths of a run in steps, or with `reading` those while rows were read. No process
+    of it may be computing. The result is empty if the head of Ray does not answer."""
     with suppress(Exception):
-        return _deaths(_prefix(run), _process())
-    return []
-
-
-def deaths_in_reading(run: str) -> list[Death]:
-    """Return the deaths of processes of a run that were reading, like `deaths_of`."""
-    with suppress(Exception):
-        return _deaths(_prefix(run), _process(), reading=True)
+        return _deaths(_prefix(run), _process(), reading=reading)
     return []
 
 

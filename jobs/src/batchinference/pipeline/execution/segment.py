@@ -167,15 +167,17 @@ class Segment:
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
         done: list[RowBatch] = []
         since = time.monotonic()
-        with self._noted(always=bool(suspects)), self._alone(suspects):
-            results = UntilError(self._parts(suspects, stopping))
-            for result in results:
-                done.append(result)
-                if time.monotonic() - since >= WINDOW_SECONDS:
-                    yield merged(done)
-                    done, since = [], time.monotonic()
-        yield from [merged(done)] if done else []
-        results.check()
+        try:
+            with self._noted(always=bool(suspects)), self._alone(suspects):
+                for result in self._parts(suspects, stopping):
+                    done.append(result)
+                    if time.monotonic() - since >= WINDOW_SECONDS:
+                        yield merged(done)
+                        done, since = [], time.monotonic()
+        except Exception:
+            yield from _merged(done)
+            raise
+        yield from _merged(done)
         if not (suspects and stopping.is_set()):
             yield from run(iter([others]), stopping)
 
@@ -244,28 +246,27 @@ class Segment:
         since = time.monotonic()
         for batch, inputs in rows.cut(ordered):
             began, waited = time.monotonic(), 0.0
-            results = UntilError(self._run_all(batch, stopping))
-            for result in results:
-                done.append(result)
-                size += result.nbytes
-                if size >= FILE_BYTES:
-                    paused = time.monotonic()
-                    yield merged(done)
-                    done, size = [], 0
-                    waited += time.monotonic() - paused  # perhaps for the previous commit
-            if results.error is not None:
-                yield from [merged(done)] if done else []
-                results.check()
+            try:
+                for result in self._run_all(batch, stopping):
+                    done.append(result)
+                    size += result.nbytes
+                    if size >= FILE_BYTES:
+                        paused = time.monotonic()
+                        yield merged(done)
+                        done, size = [], 0
+                        waited += time.monotonic() - paused  # perhaps for the previous commit
+            except Exception:
+                yield from _merged(done)
+                raise
             now = time.monotonic()
             seconds, left = now - began - waited, left - len(batch.ids)
             rows.record_batch(inputs, seconds)
             if stopping.is_set() or now - since >= WINDOW_SECONDS:
-                yield from [merged(done)] if done else []
+                yield from _merged(done)
                 done, size, since = [], 0, now
                 if stopping.is_set() and left * seconds > STOP_SECONDS * len(batch.ids):
                     return
-        if done:
-            yield merged(done)
+        yield from _merged(done)
 
     def _detect_texts(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
         """Yield the batches, and record in `rows` if they have texts."""
@@ -281,24 +282,10 @@ class Segment:
         return batches
 
 
-class UntilError:
-    """Yields items up to an error, so that the items before it can be used. `error` is the error
-    after the last item, if any."""
-
-    def __init__(self, items: Iterator[RowBatch]) -> None:
-        self._items = items
-        self.error: Exception | None = None
-
-    def __iter__(self) -> Iterator[RowBatch]:
-        try:
-            yield from self._items
-        except Exception as error:  # noqa: BLE001 - `check` raises it
-            self.error = error
-
-    def check(self) -> None:
-        """Raise the error, if any."""
-        if self.error is not None:
-            raise self.error
+def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
+    """Yield the results as one batch, if there are any."""
+    if results:
+        yield merged(results)
 
 
 class LoadedStages:

@@ -21,27 +21,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _MERGE = "tag:yaml.org,2002:merge"
 _YAML_HINTS = {
-    "unhashable key": ". Put a text that begins with '{{' in quotes",
     r"'\t'": ". Indent with spaces instead of tabs",
-    **dict.fromkeys(
-        ("expected ',' or '}', but got '<scalar>'", "expected ',' or '}', but got '['"),
-        ". Add the ',' that is missing before it, or put a text that contains ',' or '[' in quotes",
-    ),
     "unknown escape character": ". Write '/' instead of '\\', or put the text in single quotes",
-    **dict.fromkeys(
-        (
-            "that cannot start any token",
-            "expected alphabetic or numeric character",
-            "expected a comment or a line break",
-        ),
-        ". Put a text that begins with a sign, such as * @ % > or !, in quotes",
-    ),
-    "undefined alias": ". Put a text that begins with * in quotes",
-    "unexpected end of stream": ". Add the quote that is missing at the end of a text",
-    "expected ',' or ']'": ". Add the ']' or ',' that is missing before it",
-    "expected ',' or '}'": ". Add the '}' or ',' that is missing before it",
-    "mapping values are not allowed": ". Add the ':' that is missing before it, indent the line "
-    "like those around it, or put a text that contains ': ' in quotes",
+    "mapping values are not allowed": ". Put a text that contains ': ' in quotes",
+    "expected ',' or": ". Add the ',' or the bracket that is missing before it",
 }
 """Parts of PyYAML error messages, and the fixes that are added to these messages."""
 
@@ -154,7 +137,7 @@ def _reason(error: Exception, text: str) -> str:
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     if _is_syntax(error, text) and (fix := repair(text, error, _documents_of)):
         return fix
-    reason = _indentation(error, text) or error.problem or error.context or ""
+    reason = error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
     return place + reason + next(hints, "")
 
@@ -165,25 +148,6 @@ def _is_syntax(error: MarkedYAMLError, text: str) -> bool:
     is_syntax = isinstance(error, ScannerError | ParserError | ComposerError)
     is_syntax = is_syntax or (problem == "found unhashable key" and "{{" in text)
     return is_syntax and r"'\t'" not in problem and "escape character" not in problem
-
-
-def _indentation(error: MarkedYAMLError, text: str) -> str:
-    """Return the problem of a line with wrong indentation, or of a text after which its line goes
-    on; empty for another problem."""
-    block, mark = error.context_mark, error.problem_mark
-    names = {"while parsing a block mapping": "keys", "while parsing a block collection": "items"}
-    name = names.get(error.context or "")
-    if block is None or mark is None or name is None:
-        return ""
-    if text.splitlines()[mark.line][: mark.column].strip(" -"):
-        return "the line goes on after the end of a value. Put the whole value in quotes"
-    owner = f"the {name} of the block that begins in line {block.line + 1}"
-    if block.column == mark.column:
-        return f"this is none of {owner}. Correct the indentation of this line or of those before"
-    return (
-        f"the line begins in column {mark.column + 1}, but {owner} begin in column "
-        f"{block.column + 1}. Indent them alike"
-    )
 
 
 def parse(document: dict[str, Any], values: Values | None = None) -> BatchInference:

@@ -319,7 +319,11 @@ def _checked_operands(node: ast.expr) -> list[ast.expr]:
             return values
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
             return [operand]
-        case ast.BinOp(ast.BinOp(ast.Constant(int(y)), ast.Sub()), ast.Sub()) if 1900 < y < 2200:
+        case ast.BinOp(
+            ast.BinOp(ast.Constant(int(year)), ast.Sub(), ast.Constant(int(month))),
+            ast.Sub(),
+            ast.Constant(int(day)),
+        ) if 1900 < year < 2200 and 0 < month < 13 and 0 < day < 32:
             raise ValueError(f"'{ast.unparse(node)}' is a difference of numbers")
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.Mod(), right):
             return [left, right]

@@ -78,14 +78,14 @@ class _Measures(ast.NodeTransformer):
 @lru_cache(maxsize=256)
 def parse_expectation(text: str) -> Expectation:
     """Return the parts of an expectation. Raises ValueError if it is invalid."""
-    fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
-    if fixed != text:
-        raise ValueError(f"count() takes a condition. Write {fixed}")
-    fixed = re.sub(r"\b(\w+)\(", lambda found: f"{_OTHERS.get(found[1], found[1])}(", text)
-    if fixed != text:
-        raise ValueError(f"the functions are {', '.join(AGGREGATES)}. Write {fixed}")
     measures = _Measures()
-    tree = measures.visit(syntax_tree(text))
+    try:
+        tree = measures.visit(syntax_tree(text))
+    except ValueError as error:
+        fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
+        fixed = re.sub(r"\b(\w+)\(", lambda found: f"{_OTHERS.get(found[1], found[1])}(", fixed)
+        problem = str(error).partition(". ")[0]
+        raise ValueError(f"{problem}. Write {fixed}" if fixed != text else str(error)) from None
     condition = ast.unparse(tree)
     others = columns_of(parse_expression(condition)) - measures.found.keys()
     if others or not measures.found:

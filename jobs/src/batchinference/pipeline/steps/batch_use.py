@@ -26,6 +26,8 @@ _OF_ONE_VALUE = re.compile(
     r"math\.(sqrt|log|log2|log10|exp|floor|ceil|trunc|isnan|isinf|fabs|sin|cos|tan)"
 )
 """Functions of a single value, which fail for an array."""
+_OF_TEXTS = ("upper", "lower", "strip", "title", "split", "capitalize", "isdigit", "splitlines")
+"""Methods of texts, which other values do not have."""
 _ROWS = ("batch", "row", "rows", "record", "item", "data", "x", "r", "b", "d")
 """Names of parameters that name no column."""
 MAX_FIX = 90
@@ -140,7 +142,7 @@ class BatchUse:
             case ast.ListComp(
                 ast.Attribute(ast.Name(each), attr) as part,
                 [ast.comprehension(ast.Name(item), source)],
-            ) if each == item and self.is_column(source) and callable(getattr(str, attr, None)):
+            ) if each == item and self.is_column(source) and attr in _OF_TEXTS:
                 return _reads(part, "that is a method", f"Write {ast.unparse(part)}()")
         for part in own_nodes(ast.Module([ast.Expr(column)], []), certain=True):
             if why := self._of_array(part):

@@ -125,6 +125,10 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("def f(batch): return {'x': (batch['id'] > 1) & (batch['id'] < 3)}", {}),
     ("def f(batch): return {'x': 'a' in batch['text'] and batch['id']}", {}),
     ("def f(batch):\n for name in batch: print(name)\n return batch", {}),
+    ("def f(batch):\n good = {}\n good['id'] = batch['id'][batch['id'] > 1]\n"
+     " good['names'] = [name for name in batch]\n return batch", {}),
+    ("import types\ndef f(batch):\n made = [types.SimpleNamespace(format=1) for _ in batch['id']]\n"
+     " batch['x'] = made\n return {'id': batch['id'], 'x': [m.format for m in batch['x']]}", {}),
     ("class C:\n def __call__(self, batch): return {'x': [__class__.__name__] * 3}", {}),
 ]  # fmt: skip
 

@@ -125,7 +125,7 @@ class BatchUse:
         match node:
             case ast.Return(ast.Dict(values=values)):
                 columns = values
-            case ast.Assign([ast.Subscript(ast.Name(), ast.Constant(str()))], value=value):
+            case ast.Assign([ast.Subscript(ast.Name(self.name), ast.Constant(str()))], value=value):
                 columns = [value]
             case ast.Return(ast.DictComp(value=value, generators=[ast.comprehension(iter=source)])):
                 of_batch = ast.unparse(source) == f"{self.name}.items()"
@@ -144,12 +144,12 @@ class BatchUse:
                 [ast.comprehension(ast.Name(item), source)],
             ) if each == item and self.is_column(source) and attr in _OF_TEXTS:
                 return _reads(part, "that is a method", f"Write {ast.unparse(part)}()")
-        for part in own_nodes(ast.Module([ast.Expr(column)], []), certain=True):
-            if why := self._of_array(part):
-                of_series = isinstance(part, ast.Attribute) and not hasattr(str, part.attr)
+        for inner in own_nodes(ast.Module([ast.Expr(column)], []), certain=True):
+            if why := self._of_array(inner):
+                of_series = isinstance(inner, ast.Attribute) and not hasattr(str, inner.attr)
                 fix = "" if of_series else self.for_each(column)
                 other = ", or set method: map to get single rows"
-                return f"{why}. Write {fix}{other}" if fix else self._of_statements(part)
+                return f"{why}. Write {fix}{other}" if fix else self._of_statements(inner)
         return None
 
     def _of_mask(self, node: ast.AST, mask: ast.expr) -> str | None:

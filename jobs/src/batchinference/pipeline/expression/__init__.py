@@ -181,7 +181,7 @@ class ColumnExpression:
             return checked(self._tree)
         except NoSuchValue as error:
             fix = "Write it as '2026-01-31', or '2026-01-31 12:00:00' with a time"
-            raise UnsuitableTypes(f"{self._label}: {self._text}: {error}. {fix}") from None
+            raise UnsuitableTypes(f"{self._label}: {error}: {self._text}. {fix}") from None
         except NoSuchPart as error:
             fix, message = advice(self._text, lambda part: checked(part).kind), str(error)
             message = f"{message.partition('. ')[0]}. {fix}" if fix.startswith("Write") else message

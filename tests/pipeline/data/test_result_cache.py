@@ -219,7 +219,8 @@ def test_large_results_do_not_wait(tmp_path: Path) -> None:
 
 
 def test_results_are_written_at_the_end_of_a_task(tmp_path: Path) -> None:
-    cache(tmp_path).add(results("a"))
+    writer = cache(tmp_path)
+    writer.add(results("a"))
     segment = Segment.of([], ErrorHandling(tolerant=True, input=Location("/nowhere")))
     assert list(segment.take_notes()) == []
     assert len(files(tmp_path)) == 1

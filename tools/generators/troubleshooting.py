@@ -64,8 +64,13 @@ WAITING = {
 """Reasons of the condition Ready while a job waits, except phases and causes of failure."""
 _NOTES = {
     Cause.OUT_OF_MEMORY: " See [Out of memory](steps.md#out-of-memory).",
+    Cause.OUT_OF_DISK: " On your machine, set `TMPDIR` to a directory on a larger disk.",
     Cause.WORKER_CRASHED: " See [Out of memory](steps.md#out-of-memory).",
-    Cause.APPLICATION: " See [Out of memory](steps.md#out-of-memory), if it ran out.",
+    Cause.APPLICATION: " See [Out of memory](steps.md#out-of-memory), if it ran out. Without "
+    "`errors`, a [row](errors.md#failed-rows) for which a step raises an error fails the job with "
+    "this cause, too.",
+    Cause.REFUSED: " If the API server refuses the RayJob itself, the job does not fail: it waits, "
+    "and the operator [tries again](sharing.md#a-resourcequota-of-the-namespace).",
     Cause.CRASH_LOOP: " It takes 5 exits of head pods, or without any 20 of worker pods, or three "
     "times their number.",
     Cause.STALLED: " The [condition](cluster.md#watching) `Stalled` is something else.",

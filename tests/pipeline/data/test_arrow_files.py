@@ -26,7 +26,7 @@ import batchinference
 from batchinference import pipeline
 from batchinference.pipeline import without_autoload
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.commit.retry_errors import Failed
+from batchinference.pipeline.commit.retry_errors import failed_ids
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.snapshot import InputSnapshot, paths_of
 from batchinference.pipeline.storage.arrow_files import (
@@ -199,7 +199,7 @@ def test_state_files_with_pickles_are_refused(tmp_path: Path) -> None:
     ways: dict[str, Callable[[], Any]] = {
         "the driver's list of files": lambda: InputSnapshot.parse(frozen.read(), FROM_ENVIRONMENT),
         "a worker's list of files": lambda: paths_of(frozen),
-        "failed rows to retry": lambda: Failed.read(failed),
+        "failed rows to retry": lambda: failed_ids(failed),
         "failed rows to verify": lambda: wrong_errors(entry, failed),
     }
     for name, read in ways.items():

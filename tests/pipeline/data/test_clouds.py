@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
 from batchinference.pipeline.error_attribution import is_storage_error
 from batchinference.pipeline.errors import BadInput, JobFailure, mask_secrets
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage import location, retry
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from plugins.messages import Messages
 from support.servers.clouds import ACCOUNT_KEY, Cloud, served
-from support.servers.s3 import S3Server
 
 SIGNATURE = "signature-of-the-tests"
 
@@ -98,14 +98,14 @@ def test_files_are_listed_and_deleted(place: Location) -> None:
 
 
 def test_moved_file_is_in_its_new_place_only(
-    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The simulated servers copy no objects."""
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    s3.client().create_bucket(Bucket="moves")
-    disk, bucket = Location(str(tmp_path)), Location("s3://moves")
-    for source, target in ((disk / "x", disk / "y"), (bucket / "x", bucket / "y")):
+    """Also in a store that cannot rename. The simulated servers copy no objects."""
+    store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    monkeypatch.setattr(location, "object_store", lambda *_: store)
+    (tmp_path / "bucket").mkdir()
+    for place in (Location(str(tmp_path)), Location("s3://bucket")):
+        source, target = place / "x", place / "y"
         source.write(b"new")
         target.write(b"old")
         source.move(target)

@@ -159,7 +159,7 @@ def test_filter_keeps_the_expected_rows(cases: str) -> None:
 
 
 MISMATCHES = {
-    "input types": "s > 1 ; n == 'one' ; s + 1 == 2 ; -s == 1 ; abs(s) == 1 ; len(n) > 1"
+    "no such operation": "s > 1 ; n == 'one' ; s + 1 == 2 ; -s == 1 ; abs(s) == 1 ; len(n) > 1"
     " ; lower(n) == 'a' ; startswith(n, 'a') ; s and b ; not n ; b + 1 == 2 ; l == 1",
     "string cannot be divided": "s / 2 == 1 ; s % 2 == 1",
     "Invalid regular expression": "matches(s, '(')",

@@ -142,18 +142,14 @@ _TIME = pa.time64("ns")
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
+        (_TIME, [1, 2, 2, None]),
         (pa.list_(_TIME), [[1], [2], [2], []]),
         (pa.list_(_TIME, 1), [[1], [2], [2], [None]]),
         (pa.large_list(pa.struct([("a", _TIME)])), [[{"a": n}] for n in (1, 2, 2, 3)]),
         (pa.map_(pa.string(), pa.list_(_TIME)), [[("a", [n])] for n in (1, 2, 2, 3)]),
     ],
 )
-def test_nanoseconds_of_nested_times_count(kind: pa.DataType, values: list[Any]) -> None:
+def test_nanoseconds_of_times_count(kind: pa.DataType, values: list[Any]) -> None:
     one, two, same, other = hashes(pa.array(values, kind))
     assert two == same
     assert len({one, two, other}) == 3
-
-
-def test_nanoseconds_of_times_count() -> None:
-    times = pa.array([1, 2, 2, None], pa.time64("ns"))
-    assert len(set(hashes(times))) == 3

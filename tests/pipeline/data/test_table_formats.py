@@ -188,27 +188,21 @@ class TestIceberg:
     def target(self, tmp_path: Path) -> TableTarget:
         return TableTarget("iceberg", tmp_path)
 
-    @pytest.fixture
-    def load(self, target: TableTarget) -> Callable[[], Any]:
-        """Return a function that loads the table with pyiceberg."""
-        return lambda: catalog_of(target.place).load_table("ns.rows")
-
-    def test_new_table_is_partitioned(self, target: TableTarget, load: Callable[[], Any]) -> None:
+    def test_new_table_is_partitioned(self, target: TableTarget) -> None:
         target.run(CLASSES, partitionBy=["kind"])
-        table = load()
+        table = catalog_of(target.place).load_table("ns.rows")
         assert [field.name for field in table.spec().fields] == ["kind"]
         assert target.rows() == CLASSES.to_pylist()
         assert table.scan("kind = 'cat'").to_arrow().num_rows == 1
 
-    def test_existing_table_keeps_its_partitions(
-        self, target: TableTarget, load: Callable[[], Any]
-    ) -> None:
+    def test_existing_table_keeps_its_partitions(self, target: TableTarget) -> None:
         empty = rows_of(id=[5], kind=[""], day=[None])
         target.run(CLASSES, empty, partitionBy=["kind"])
         added = rows_of(id=[3, 4], kind=["dog", "cat"], day=[None, None])
         target.run(added, name="more", mode="append")
+        table = catalog_of(target.place).load_table("ns.rows")
         for kind, ids in {"cat": [0, 4], "": [5]}.items():
-            found = load().scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
+            found = table.scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
             assert sorted(found) == ids, kind
 
     def test_partition_transforms_are_rejected(

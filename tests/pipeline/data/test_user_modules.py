@@ -39,7 +39,7 @@ REFUSED = {
     "function within a function": (
         {"own_a.py": "def outer():\n def f(batch): return batch"},
         "own_a:f",
-        "own_a.py has no 'f' at its top level, only outer",
+        "own_a.py defines 'f' within 'outer' (line 2). Move it to the top level",
     ),
     "empty module": ({"own_a.py": ""}, "own_a:f", "own_a.py has no 'f'. Define it"),
     "module that a package lacks": (

@@ -16,8 +16,7 @@ from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.storage.http import Fetcher
-from batchinference.pipeline.verify import file_check, row_check
-from batchinference.pipeline.verify import verify as verification
+from batchinference.pipeline.verify import file_check, row_check, table_check
 from batchinference.spec import parse
 from plugins.messages import Messages
 from support.documents.minimal import Document
@@ -144,7 +143,7 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
 ) -> None:
     write = write_fields(name, tmp_path)
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
-    monkeypatch.setattr(verification, "table_for", pytest.fail)
+    monkeypatch.setattr(table_check, "table_for", pytest.fail)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found) == (0, {})
     assert any("whose catalog or database only the output names" in e for e in done.job["unproven"])

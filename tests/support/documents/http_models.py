@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchinference.spec.models import HttpModel
 from support.documents.minimal import Document
+from support.documents.yaml_files import PARTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,40 +43,8 @@ def json_endpoint(**fields: Any) -> Document:
 
 def full_models() -> dict[str, Document]:
     """Return valid models by name. Together they use every field."""
-    asking = {
-        "inputs": {"question": "text", "photo": "image", "style": "class"},
-        "prompt": "{question}",
-        "system": "You answer {style}.",
-        "messages": [
-            {"role": "user", "content": "2 + 2?"},
-            {"role": "assistant", "content": "4"},
-        ],
-        "images": ["photo"],
-        "sampling": {"temperature": 0, "max_tokens": 64},
-        "details": "about",
-    }
-    fields = [
-        {"name": "label", "type": "string", "enum": ["a", "b"], "description": "Its kind."},
-        {"name": "score", "type": "float32", "minimum": 0, "maximum": 1, "nullable": True},
-    ]
-    sending = {
-        "concurrency": 8,
-        "requestsPerSecond": 2.5,
-        "timeout": "30s",
-        "retries": 3,
-        "apiKeyEnv": "OPENAI_API_KEY",
-        "headersFrom": {"OpenAI-Organization": "OPENAI_ORGANIZATION"},
-    }
-    return {
-        "chat": chat(**asking, **sending, schema={"fields": fields}, repair=2),
-        "completions": chat(
-            api="completions", prompt="Q: {question}", schema={"jsonSchema": {"type": "integer"}}
-        ),
-        "embeddings": chat(
-            api="embeddings", sampling={"dimensions": 64}, maxInputTokens=8191, tooLong="fail"
-        ),
-        "json": json_endpoint(resultPath="predictions.0", resultType="number"),
-    }
+    found = PARTS["endpoints"].items()
+    return {name: (json_endpoint if name == "json" else chat)(**more) for name, more in found}
 
 
 async def ask(model: Document, **columns: list[Any]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from support.documents.minimal import Document, document, model_step, python_ste
 from support.documents.runtimes import FULL_MODELS, full_model
 from support.documents.variations import REMOVED, changed, full_document, place_of
 from support.documents.vllm_models import full_requests, full_vllm_step, vllm_step
-from support.documents.yaml_files import read_yaml
+from support.documents.yaml_files import PARTS
 
 
 def refused(value: Any) -> str:
@@ -44,7 +43,6 @@ def with_value(place: str, value: Any, base: Document | None = None) -> Document
     return changed(full_document() if base is None else base, place_of(place), value)
 
 
-PARTS = read_yaml(Path(__file__).with_name("valid_parts.yaml"))
 READ_OPTIONS: dict[str, dict[str, Any]] = PARTS["readOptions"]
 SOURCES: dict[str, Document] = PARTS["sources"]
 
@@ -72,8 +70,8 @@ def reading_source(name: str, **fields: Any) -> Document:
     return document(read={"format": name, **SOURCES[name], **fields})
 
 
-def writing(format_: str, **fields: Any) -> Document:
-    return document(write={"format": format_, "path": "s3://out/", **fields})
+def writing(format: str, **fields: Any) -> Document:
+    return document(write={"format": format, "path": "s3://out/", **fields})
 
 
 def calling(callable_: str = "module:Class", **fields: Any) -> Document:
@@ -100,35 +98,7 @@ def valid_documents() -> dict[str, Document]:
         "vllm": document(steps=[full_vllm_step()]),
         "reuse": document(steps=[{**vllm_step(), "dedupe": True, "cache": {"path": "s3://c/d"}}]),
         "vllm with requests": document(steps=[vllm_step(**full_requests())]),
-        "write parquet": writing("parquet", mode="error", compression="lz4"),
-        "write json": writing("json", mode="overwrite", compression="gzip"),
-        "write openaiBatch": writing("openaiBatch", customIdColumn="key", responseColumn="answer"),
-        "write lance": writing("lance", rowsPerFile=1000),
-        "write delta": writing("delta", partitionBy=["class"]),
-        "write iceberg": writing(
-            "iceberg",
-            table="ns.rows",
-            catalog={"name": "prod", "properties": {"type": "rest", "uri": "http://catalog:8181"}},
-        ),
-        "write sql": writing("sql", table="rows", url="postgresql+psycopg://me@db/x"),
-        "write sql, address from outside": writing("sql", table="s.rows", urlEnv="DATABASE"),
-        "write sql with vectors": writing(
-            "sql", table="rows", urlEnv="DATABASE", vectorColumn="e", dimensions=2
-        ),
-        "write qdrant": writing(
-            "qdrant",
-            collection="rows",
-            urlEnv="QDRANT",
-            apiKeyEnv="QDRANT_KEY",
-            key=["id"],
-            vectorColumn="e",
-            dimensions=2,
-            distance="dot",
-        ),
-        "write opensearch": writing(
-            "opensearch", index="rows", url="http://search:9200", mode="merge", key=["id"]
-        ),
-        "write webdataset": writing("webdataset", keyColumn="path"),
+        **{f"write {name}": writing(**fields) for name, fields in PARTS["writes"].items()},
     }
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from support.documents.yaml_files import read_yaml
+from support.documents.yaml_files import PARTS
 
-FULL_MODELS: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("valid_parts.yaml"))[
-    "models"
-]
+FULL_MODELS: dict[str, dict[str, Any]] = PARTS["models"]
 """Valid models that together use every field of these runtimes, without `output`."""
 
 

@@ -26,24 +26,47 @@ def _schedule(text: str, right: str = '"30 2 * * *"', says: str | None = None) -
 
 
 MISTAKES = {
-    "wrong indentation": Mistake("   paths", "    paths", says="in column 3. Indent"),
+    "wrong indentation": Mistake("   paths", "    paths", says="in column 5"),
     "a tab": Mistake("\tformat: csv", "    format: csv", says="spaces"),
-    "no colon": Mistake("    format csv", "    format: csv", says="':'"),
-    "no space after the colon": Mistake("    format:csv", "    format: csv", says="':'"),
-    "a quote that is not closed": Mistake("'./out", "'./out'", "./out", says="Add the quote"),
-    "a bracket that is not closed": Mistake("[./reviews.csv", "[./reviews.csv]", says="']'"),
-    "a glob without quotes": Mistake("[*.csv]", "['*.csv']", "[./reviews.csv]", says="in quotes"),
-    "@ without quotes": Mistake("name: @reviews", "name: reviews", says="in quotes"),
+    "no colon": Mistake("    format csv", "    format: csv", says="Write format: csv"),
+    "no colon after a block": Mistake("  steps\n", "  steps:\n", says="Write steps:"),
+    "= in place of the colon": Mistake("kind = BatchInference\n", "kind: BatchInference\n",
+                                       says="Write kind: BatchInference"),
+    "no space after the colon": Mistake("    format:csv", "    format: csv",
+                                        says="Write format: csv"),
+    "a quote that is not closed": Mistake("'./out", "'./out'", "./out", says="path: './out'"),
+    "a bracket that is not closed": Mistake("[./reviews.csv", "[./reviews.csv]",
+                                            says="paths: [./reviews.csv]"),
+    "a glob without quotes": Mistake("[*.csv]", "['*.csv']", "[./reviews.csv]", says="['*.csv']"),
+    "@ without quotes": Mistake("name: @reviews", "name: reviews", says="Write name: reviews"),
     "a quoted text in an expression": Mistake(
-        "filter: 'a' != text", "filter: \"'a' != text\"", FILTER, says="in quotes"
+        "filter: 'a' != text", "filter: \"'a' != text\"", FILTER
     ),
     "! at the beginning": Mistake(
-        "filter: !startswith(text, 'a')", "filter: \"not startswith(text, 'a')\"", FILTER,
-        says="in quotes",
+        "filter: !startswith(text, 'a')", "filter: \"not startswith(text, 'a')\"", FILTER
     ),
-    "> at the beginning": Mistake("filter: > 20", 'filter: "n > 20"', FILTER, says="in quotes"),
+    "> at the beginning": Mistake("filter: > 20", 'filter: "n > 20"', FILTER,
+                               says='filter: "COLUMN > 20"'),
     "': ' in an expression": Mistake(
-        "filter: text != 'a: b'", "filter: \"text != 'a: b'\"", FILTER, says="in quotes"
+        "filter: text != 'a: b'", "filter: \"text != 'a: b'\"", FILTER
+    ),
+    "a colon in a callable": Mistake(
+        "python: {callable: steps: clean}", "python: {callable: 'steps:clean'}", FILTER
+    ),
+    "no closing brace": Mistake("inputs: {text: text", "inputs: {text: text}"),
+    "no colon in braces": Mistake("inputs: {text text}", "inputs: {text: text}",
+                                  says="Write 'text: text'"),
+    "a text and a column without quotes": Mistake(
+        "addColumns:\n      u: 'https://x/' + text",
+        "addColumns:\n      u: \"'https://x/' + text\"", FILTER, says="u: \"'https://x/' + text\"",
+    ),
+    "two conditions as a list": Mistake(
+        "filter: [n > 1, len(text) > 3]", "filter: n > 1 and len(text) > 3", FILTER,
+        says="Write n > 1 and len(text) > 3",
+    ),
+    "a block text": Mistake(
+        "filter: |\n      n > 1\n      and n < 3", "filter: n > 1 and n < 3", FILTER,
+        says="Write n > 1 and n < 3",
     ),
     "a Windows path in double quotes": Mistake(
         '["C:\\data\\a.csv"]', "[./reviews.csv]", says="Write '/'"
@@ -58,10 +81,10 @@ MISTAKES = {
     "capitals in the name": Mistake("name: My_Reviews", "name: my-reviews", "name: reviews",
                                     says="Write my-reviews"),
     "a digit at the beginning of the name": Mistake("name: 2reviews", "name: reviews2",
-                                                    "name: reviews", says="a letter"),
-    "NO as a name": Mistake("name: NO", "name: 'no'", "name: reviews", says="in quotes"),
-    "a date as a name": Mistake("name: 2024-01-01", "name: of-2024-01-01", "name: reviews",
-                                says="in quotes"),
+                                                    "name: reviews", says="write run-2reviews"),
+    "NO as a name": Mistake("name: NO", "name: 'no'", "name: reviews", says="such as 'no'"),
+    "a date as a name": Mistake("name: 2024-01-01", "name: run-2024-01-01", "name: reviews",
+                                says="Write run-2024-01-01"),
     "a long name": Mistake(f"name: {'r' * 64}", f"name: {'r' * 40}", "name: reviews",
                            says="Remove 24 characters"),
     "no read": Mistake("", "  read:\n    format: csv\n    paths: [./reviews.csv]\n",
@@ -69,7 +92,17 @@ MISTAKES = {
     "input": Mistake("  input:", "  read:", says="'read'"),
     "output": Mistake("  output:", "  write:", says="'write'"),
     "no output path": Mistake("", "    path: ./out\n", says="Add path: ./"),
-    "path in read": Mistake("path: ./reviews.csv", "paths: [./reviews.csv]", says="'paths'"),
+    "path in read": Mistake("path: ./reviews.csv", "paths: [./reviews.csv]"),
+    "a path as read": Mistake(
+        "read: ./reviews.csv\n", "read: {format: csv, paths: [./reviews.csv]}\n",
+        "read:\n    format: csv\n    paths: [./reviews.csv]\n",
+        says="read: {format: csv, paths: [./reviews.csv]}",
+    ),
+    "a path as write": Mistake(
+        "write: ./out\n", "write: {format: parquet, path: ./out}\n",
+        "write:\n    format: parquet\n    path: ./out\n",
+        says="write: {format: parquet, path: ./out}",
+    ),
     "a list without brackets": Mistake(
         "paths: ./reviews.csv, ./reviews.csv", "paths: [./reviews.csv, ./reviews.csv]",
         "paths: [./reviews.csv]", says="[./reviews.csv, ./reviews.csv]",
@@ -79,6 +112,17 @@ MISTAKES = {
     "a misspelled field": Mistake("batchsize", "batchSize"),
     "a field at the wrong level": Mistake("      batchSize: 32", "    batchSize: 32",
                                           says="spec.steps[1]. Move it"),
+    "columns as dedupe": _step("dedupe: [text]", "dedupe: true", "Write true"),
+    "cache: true": _step("cache: true", "cache: {path: ./cache}"),
+    "dedupe of code": Mistake(
+        "python: {callable: 'steps:clean'}\n    dedupe: true", "python: {callable: 'steps:clean'}",
+        FILTER, says="is for a model",
+    ),
+    "schema of decode": Mistake(
+        "decode: {column: text, output: made, format: json, schema: {label: string}}",
+        "decode: {column: text, output: made, format: json, fields: {label: string}}", FILTER,
+        says="'fields'",
+    ),
     "device": _step("device: cuda", "resources: {gpu: 1}"),
     "gpus": _step("gpus: 1", "resources: {gpu: 1}"),
     "num_gpus": _step("resources: {num_gpus: 1}", "resources: {gpu: 1}", "'gpu'"),
@@ -89,8 +133,8 @@ MISTAKES = {
         "[./reviews.csv]", says="options: {limit: ...}",
     ),
     "where": Mistake("where: len", "filter: len", says="'filter'"),
-    "map": Mistake("map: {callable: 'steps:clean'}", "python: {callable: 'steps:clean'}", FILTER,
-                   says="'python'"),
+    "map": Mistake("map: {callable: 'steps:clean'}",
+                   "python: {callable: 'steps:clean', method: map}", FILTER),
     "sort": Mistake("sort: [n]", FILTER, says="with the output"),
     "a misspelled step": Mistake("fliter: len", "filter: len", says="'filter'"),
     "no action": Mistake("  - name: long\n", STEP, says="Add one of"),
@@ -128,7 +172,7 @@ MISTAKES = {
     "a map as env": _added("cluster: {env: {A: b}}", "cluster: {env: [{name: A, value: b}]}",
                            "[{name: NAME, value: TEXT}]"),
     "KEY=VALUE as env": _added("cluster: {env: ['A=b']}", "cluster: {env: [{name: A, value: b}]}",
-                               "[{name: NAME, value: TEXT}]"),
+                               "Write {name: NAME, value: TEXT}"),
     "a number as the value of a variable": _added(
         "cluster: {env: [{name: A, value: 1}]}", "cluster: {env: [{name: A, value: '1'}]}",
         "in quotes",
@@ -141,7 +185,7 @@ MISTAKES = {
     "a number of workers": _added("cluster: {workers: 4}", "cluster: {workers: {min: 4, max: 4}}",
                                   "{min: 4, max: 4}"),
     "a name as a pull secret": _added("cluster: {imagePullSecrets: [s]}",
-                                      "cluster: {imagePullSecrets: [{name: s}]}", "{name: NAME}"),
+                                      "cluster: {imagePullSecrets: [{name: s}]}", "Write {name"),
     "packages in the job": _added("requirements: [numpy]", "cluster: {image: 'me/image:1'}",
                                   "cluster.image"),
     "a number as errors": _added("errors: 10", "errors: {maxRows: 10}"),
@@ -157,6 +201,9 @@ MISTAKES = {
     "a number as ttl": _added("ttl: 7", "ttl: {afterFinished: 7d}"),
     "a duration without a unit": _added("deadlines: {total: 3600}", "deadlines: {total: 1h}",
                                         "1h"),
+    "a time as a duration": _added("deadlines: {total: 1:30}", "deadlines: {total: 1h30m}",
+                                   '"1h30m" for 1:30'),
+    "part of an hour": _added("deadlines: {total: 1.5h}", "deadlines: {total: 1h30m}", "1h30m"),
     "a duration in words": _added("deadlines: {total: 2 hours}", "deadlines: {total: 2h}", "2h"),
     "timeout": _added("timeout: {total: 1h}", "deadlines: {total: 1h}", "'deadlines'"),
     "suspend: 'yes'": _added("suspend: 'yes'", "suspend: true", "true"),
@@ -168,7 +215,8 @@ MISTAKES = {
                                      "parameters: [{name: day, value: x}]", "'value'"),
     "a parameter that is not declared": Mistake(
         "['{{ params.kind }}.csv']", "['{{ params.kind }}.csv']\n  parameters:\n"
-        "  - name: kind\n    value: ./reviews", "[./reviews.csv]", says="'- name: kind'",
+        "  - name: kind\n    value: ./reviews", "[./reviews.csv]",
+        says="parameters: [{name: kind, value: TEXT}]",
     ),
     "a parameter without params": Mistake(
         "['{{ kind }}.csv']\n  parameters: [{name: kind, value: ./reviews}]",
@@ -178,7 +226,7 @@ MISTAKES = {
     "a parameter without quotes": Mistake(
         "[{{ params.kind }}]\n  parameters: [{name: kind, value: ./reviews.csv}]",
         "['{{ params.kind }}']\n  parameters: [{name: kind, value: ./reviews.csv}]",
-        "[./reviews.csv]", says="in quotes",
+        "[./reviews.csv]", says="paths: ['{{ params.kind }}']",
     ),
     "a parameter in cluster": _added(
         "cluster: {image: '{{ params.a }}'}\n  parameters: [{name: a, value: b}]",
@@ -189,30 +237,45 @@ MISTAKES = {
     "a percentage in a gate": _added("gate: {rows: 10%, expect: mean(n) > 1}",
                                      "gate: {percent: 10, expect: mean(n) > 1}", "percent: 10"),
     "avg in a gate": _added("gate: {rows: 10, expect: avg(n) > 1}",
-                            "gate: {rows: 10, expect: mean(n) > 1}", "Use mean"),
+                            "gate: {rows: 10, expect: mean(n) > 1}", "Write mean(n) > 1"),
     "a row in a gate": _added("gate: {rows: 10, expect: n > 1}",
                               "gate: {rows: 10, expect: mean(n) > 1}", "mean"),
     "a gate without a condition": _added("gate: {rows: 10, expect: mean(n)}",
                                          "gate: {rows: 10, expect: mean(n) > 1}", "mean(n) > "),
-    "a text as a gate": _added("gate: mean(n) > 1", "gate: {rows: 100, expect: mean(n) > 0.5}",
-                               "gate: {rows: 100, expect:"),
+    "a text as a gate": _added("gate: mean(n) > 1", "gate: {rows: 100, expect: mean(n) > 1}"),
+    "sum in a gate": _added("gate: {rows: 10, expect: sum(n) > 1}",
+                            "gate: {rows: 10, expect: mean(n) > 1}", "count, fraction, mean"),
+    "count(*) in a gate": _added("gate: {rows: 10, expect: count(*) >= 10}",
+                                 "gate: {rows: 10, expect: count(id is not None) >= 10}",
+                                 "count(COLUMN is not None) >= 10"),
     "if": _step("if: n > 1", "when: n > 1", "'when'"),
     "= in when": _step("when: n = 1", "when: n == 1", "n == 1"),
     "a result of the step in when": _step("when: embedding is None", "when: text is not None",
-                                          "later step"),
+                                          "a result of this step. Use one of id"),
     "a number as a schedule": _schedule("30", says="30 2 * * *"),
     "@daily": _schedule('"@daily"', '"0 0 * * *"'),
     "a schedule with seconds": _schedule('"0 30 2 * * *"'),
     "a schedule with four fields": _schedule('"30 2 * *"', says="30 2 * * MON-FRI"),
     "minute 60": _schedule('"60 2 * * *"', says="0 to 59"),
     "a time of day": _schedule('"2:30"'),
-    "a schedule that begins with *": _schedule("* 2 * * *", '"* 2 * * *"', says="in quotes"),
+    "a schedule that begins with *": _schedule("* 2 * * *", '"* 2 * * *"',
+                                               says="'* 2 * * *'"),
+    "@every 6h": _schedule('"@every 6h"', '"0 */6 * * *"'),
+    "a day that no month has": _schedule('"0 0 31 2 *"', says="a day that the month has"),
+    "an offset as the time zone": _schedule(
+        '"30 2 * * *"\n  timeZone: UTC+2', '"30 2 * * *"\n  timeZone: Europe/Berlin',
+        says="such as Europe/Berlin",
+    ),
+    "a template without a spec": Mistake(
+        "template:\n      read", "template:\n    spec:\n      read", base=SCHEDULE,
+        says="template: {spec: {...}}",
+    ),
     "a city as the time zone": _schedule(
         '"30 2 * * *"\n  timeZone: Berlin', '"30 2 * * *"\n  timeZone: Europe/Berlin',
         says="Europe/Berlin",
     ),
     "a schedule of another kind": Mistake(
         "kind: BatchInference\n", "kind: BatchInferenceSchedule\n", base=SCHEDULE,
-        says="kind: BatchInferenceSchedule",
+        says="Write kind: BatchInferenceSchedule",
     ),
 }  # fmt: skip

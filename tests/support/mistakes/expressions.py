@@ -29,15 +29,44 @@ IN_FILTERS = {
     "text.length > 3": "len(text) > 3",
     "df.n > 1": "n > 1",
     "row['n'] > 1": "n > 1",
-    "text": "text is not None",
+    "text": "text != ''",
     "df['text'] == 'x'": "text == 'x'",
     "row.n > 1": "n > 1",
     "text + n == 'x'": "text + str(n) == 'x'",
-    "n": "n is not None",
+    "n": "n != 0",
     "len(text": "len(text) > 3",
     "len(txt) > 3": "len(text) > 3",
     "x.n > 1": "n > 1",
-    "n == NaN": "n != n",
+    "n == NaN": "n is None or n != n",
+    "n > 0,5": "n > 0.5",
+    "n > 1 and < 3": "n > 1 and n < 3",
+    "n in range(1, 5)": "1 <= n < 5",
+    "n ^ 2 > 1": "n * n > 1",
+    "n == ''": "n is None",
+    "ISNULL(n, 0) > 1": "(n if n is not None else 0) > 1",
+    "'good' or 'bad' in text": "contains(text, 'good') or contains(text, 'bad')",
+    "any(w in text for w in ['good', 'bad'])": "contains(text, 'good') or contains(text, 'bad')",
+    "text == ('a' or 'b')": "text in ['a', 'b']",
+    "text in 'abc'": "text in ['abc']",
+    "startswith(text, ['a', 'b'])": "startswith(text, 'a') or startswith(text, 'b')",
+    "text LIKE '%good%film%'": "matches(text, 'good.*film')",
+    "text LIKE 'a_c'": "matches(text, '^a.c$')",
+    "text.find('a') >= 0": "contains(text, 'a')",
+    "text.isdigit()": "matches(text, '^[0-9]+$')",
+    "substring(text, 1, 3) == 'abc'": "startswith(text, 'abc')",
+    "text[0] == 'a'": "startswith(text, 'a')",
+    "text.len > 3": "len(text) > 3",
+    "'n > 1'": "n > 1",
+    "SELECT * WHERE n > 1": "n > 1",
+    "df[df.n > 1]": "n > 1",
+    "n > 1 and": "n > 1",
+    "n > 1)": "n > 1",
+    "n > 1.5$": "n > 1.5",
+    "n not null": "n is not None",
+    "n mod 2 = 0": "n % 2 == 0",
+    "text is not empty": "text != ''",
+    "empty(text)": "text == ''",
+    "n >= '3' and n <= '5'": "n >= 3 and n <= 5",
     "text == good": "text == 'good'",
 }
 """Expressions, and what the answer says to write."""
@@ -46,6 +75,12 @@ SAYS = {
     "len(txt) > 3": "'text'?",
     "len(text": "the ')' that is missing",
     "text == good": "in quotes: 'good'",
+    "n > 1)": "Remove the ')'",
+    "day > '01.02.2024'": "Write it as '2026-01-31'",
+    "day == 2024": "a text such as '2026-01-31'",
+    "day > now() - 7": "Write day > '{{ params.since }}', and declare since",
+    "day > CURRENT_DATE": "Write day > '{{ params.since }}', and declare since",
+    "text > 3": "Write float(text) > 3 if each is a number, or len(text) > 3",
 }
 """Parts of answers that do not have the whole expression."""
 IN_LISTS = {
@@ -58,6 +93,37 @@ IN_LISTS = {
 LISTS = {"tags.jsonl": '{"text": "a", "tags": ["x", "y"]}\n'}
 OF_LISTS = JOB.replace("format: csv", "format: json").replace("reviews.csv", "tags.jsonl")
 IN_COLUMNS = {
+    "a text and a number": Mistake(
+        "addColumns: {url: \"'https://x/' + id\"}",
+        "addColumns: {url: \"'https://x/' + str(id)\"}", FILTER,
+        says="Write 'https://x/' + str(id)",
+    ),
+    "the beginning of a text": Mistake(
+        'addColumns: {a: "text[:100]"}', "addColumns: {a: text}", FILTER, says="a python step"
+    ),
+    "CASE WHEN": Mistake(
+        "addColumns: {k: \"CASE WHEN n > 5 THEN 'a' WHEN n > 1 THEN 'b' ELSE 'c' END\"}",
+        "addColumns: {k: \"'a' if n > 5 else 'b' if n > 1 else 'c'\"}", FILTER,
+        says="Write 'a' if n > 5 else 'b' if n > 1 else 'c'",
+    ),
+    "no else": Mistake(
+        "addColumns: {k: \"'a' if n > 5\"}", "addColumns: {k: \"'a' if n > 5 else None\"}", FILTER,
+        says="Write 'a' if n > 5 else None",
+    ),
+    "a parameter without braces": Mistake(
+        "filter: n > params.least", "filter: n > {{ params.least }}", FILTER,
+        says="Write n > {{ params.least }}",
+        base=f"{JOB}  parameters: [{{name: least, value: '3', type: number}}]\n",
+    ),
+    "a mean of all rows": Mistake(
+        "filter: n > mean(n)", "filter: n > 3", FILTER, says="{{ params.NAME }} for a parameter"
+    ),
+    "the item of a struct": Mistake(
+        "filter: sentiment[0]['label'] == 'POSITIVE'", "filter: sentiment.label == 'POSITIVE'",
+        FILTER, {"reviews.jsonl": '{"text": "a", "sentiment": {"label": "POSITIVE"}}\n'},
+        says="Write sentiment['label'] == 'POSITIVE'",
+        base=JOB.replace("csv", "json", 1).replace("reviews.csv", "reviews.jsonl"),
+    ),
     "texts that SQL joins": Mistake(
         "addColumns: {a: \"text || 'a'\"}", "addColumns: {a: \"str(text) + 'a'\"}", FILTER,
         says="Write str(text) + 'a'",
@@ -90,11 +156,28 @@ IN_COLUMNS = {
         "inputs: {text: lower(text)}", "inputs: {text: text}", says="addColumns"
     ),
 }  # fmt: skip
+DAYS = {"reviews.csv": "id,text,n,day\n1,a good book,3,2024-01-01\n2,a bad film,4,2024-12-31\n"}
+IN_DATES = {
+    "day >= 2024-10-31": "day >= '2024-10-31'",
+    "day.dt.year == 2024": "(day >= '2024-01-01' and day < '2025-01-01')",
+    "year(day) >= 2024": "day >= '2024-01-01'",
+    "day > DATE '2024-01-01'": "day > '2024-01-01'",
+    "day > date(2024, 1, 1)": "day > '2024-01-01'",
+    "day > now() - 7": "day > '2024-01-01'",
+    "day > CURRENT_DATE": "day > '2024-01-01'",
+    "day > '01.02.2024'": "day > '2024-02-01'",
+    "day == 2024": "day >= '2024-01-01' and day < '2025-01-01'",
+}
+"""Expressions with dates, and what to write."""
 MISTAKES = {
     wrong: Mistake(
         f'filter: "{wrong}"', f'filter: "{right}"', FILTER, says=SAYS.get(wrong, f"Write {right}")
     )
     for wrong, right in IN_FILTERS.items()
+} | {
+    wrong: Mistake(f'filter: "{wrong}"', f'filter: "{right}"', FILTER, DAYS,
+                   says=SAYS.get(wrong, f"Write {right}"))
+    for wrong, right in IN_DATES.items()
 } | {
     wrong: Mistake(f'filter: "{wrong}"', "filter: \"tags[0] == 'x'\"", FILTER, LISTS, says=says,
                    base=OF_LISTS)

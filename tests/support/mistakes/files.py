@@ -66,15 +66,18 @@ MISTAKES = {
     "two paths in one text": _path("./reviews.csv, ./b.csv", "as an item of the list"),
     "a Windows path": _path("C:\\data\\reviews.csv", "a path with '/'"),
     "a backslash": _path("data\\reviews.csv", "'/'"),
-    "$HOME": _path("$HOME/reviews.csv", "Begin the path with ~"),
-    "${day}": _path("./${day}.csv", "a parameter"),
+    "$HOME": _path("$HOME/reviews.csv", "Write ~ instead of $HOME"),
+    "${day}": _path("./${day}.csv", "Write {{ params.day }} instead of ${day}"),
     "env in braces": _path("./{{ env.DAY }}.csv", "spec.parameters"),
     "s3 without a bucket": _path("s3://", "s3://BUCKET/PATH"),
     "one slash": _path("s3:/bucket/a.csv", "Write s3://bucket/a.csv"),
     "s3a": _path("s3a://bucket/a.csv", "Write s3://bucket/a.csv"),
-    "abfss": _path("abfss://box@me.dfs.core.windows.net/a.csv", "Write az://box/a.csv"),
+    "abfss": _path("abfss://box@me.dfs.core.windows.net/a.csv",
+                   "Write az://box/a.csv, and storage: {endpoint:"),
+    "an address of S3 in the web": _path("https://b.s3.amazonaws.com/a.csv", "Write s3://b/a.csv"),
+    "dbfs": _path("dbfs:/data/a.csv", "Write /dbfs/data/a.csv"),
     "ftp": _path("ftp://host/a.csv", "a path or one of"),
-    "https": _path("https://example.com/a.csv", "manifest"),
+    "https": _path("https://example.com/a.csv", "Download it"),
     "a password in an address": _path("s3://KEY:SECRET@bucket/a.csv", "in the environment"),
     "a directory without files": _path("./empty", "Choose another path", {"empty/.keep": ""}),
     "a directory of other files": _path("./docs", ".doc 1", {"docs/a.doc": ""}),
@@ -120,7 +123,7 @@ MISTAKES = {
     "CSV as JSON": Mistake(READ.replace("csv", "json", 1), READ, says="read.format to csv"),
     "a delimiter that the file does not have": Mistake(
         f"{PATHS}\n    options: {{delimiter: ';'}}", f"{PATHS}\n    options: {{delimiter: ','}}",
-        PATHS, says="read.options.delimiter to ','",
+        PATHS, says="Set it to ','",
     ),
     "a wrong column type": Mistake(
         f"{PATHS}\n    options: {{types: {{n: integer}}}}",
@@ -129,6 +132,25 @@ MISTAKES = {
     "a type of an unknown column": Mistake(
         f"{PATHS}\n    options: {{types: {{m: int64}}}}",
         f"{PATHS}\n    options: {{types: {{n: int64}}}}", PATHS, says="id, text, n",
+    ),
+    "1e5 rows": Mistake(f"{PATHS}\n    options: {{limit: 1e5}}",
+                        f"{PATHS}\n    options: {{limit: 100000}}", PATHS, says="Write 100000"),
+    "| as the delimiter": Mistake(
+        f"{PATHS}\n    options:\n      delimiter: |", f"{PATHS}\n    options: {{delimiter: '|'}}",
+        PATHS, {"reviews.csv": CSV.replace(",", "|")}, says="'|', in quotes",
+    ),
+    "decimal(10,2)": Mistake(
+        f"{PATHS}\n    options: {{types: {{n: decimal(10,2)}}}}",
+        f"{PATHS}\n    options: {{types: {{n: 'decimal<10, 2>'}}}}", PATHS, says="'decimal<10, 2>'",
+    ),
+    "datetime": Mistake(
+        f"{PATHS}\n    options: {{types: {{day: datetime}}}}",
+        f"{PATHS}\n    options: {{types: {{day: timestamp}}}}", PATHS, says="Use timestamp",
+        files={"reviews.csv": "id,text,day\n1,a good book,2024-01-01\n"},
+    ),
+    "null as a null value": Mistake(
+        f"{PATHS}\n    options: {{nullValues: [null]}}",
+        f"{PATHS}\n    options: {{nullValues: ['null']}}", PATHS, says="'null' in quotes",
     ),
     "sep": Mistake(f"{PATHS}\n    options: {{sep: ','}}",
                    f"{PATHS}\n    options: {{delimiter: ','}}", PATHS, says="'delimiter'"),
@@ -146,13 +168,15 @@ MISTAKES = {
         "format: postgres\n    path: ./out",
         "format: sql\n    path: ./out\n    url: sqlite:///a.db\n    table: t", "'sql'",
     ),
-    "paths in write": _write("paths: [./out]", says="'path'"),
+    "paths in write": _write("paths: [./out]", says="Write path: ./out"),
+    "a size as rows": _write("path: ./out\n    rowsPerFile: 128MB",
+                             "path: ./out\n    rowsPerFile: 100000", "and not a size"),
     "the output is a file": _write("path: ./x", says="Choose another path", files={"x": ""}),
     "the output has other files": _write("path: ./x", says="Choose another path",
                                          files={"x/old.parquet": ""}),
     "the output contains the input": _write("path: .", says="Choose another write.path"),
     "a Windows path as the output": _write("path: 'C:\\out'", says="a path with '/'"),
-    "$HOME in the output": _write("path: $HOME/out", says="Begin the path with ~"),
+    "$HOME in the output": _write("path: $HOME/out", says="Write ~ instead of $HOME"),
     "an address of the web as the output": _write(
         "path: https://example.com/out", says="Use a path or one of file://, s3://"
     ),
@@ -187,7 +211,7 @@ MISTAKES = {
         "path: ./out\n    partitionBy: [m]", "path: ./out\n    partitionBy: [n]", "id, text, n"
     ),
     "partitionBy of a vector": _write(
-        "path: ./out\n    partitionBy: [embedding]", "path: ./out", "addColumns"
+        "path: ./out\n    partitionBy: [embedding]", "path: ./out", "or remove partitionBy"
     ),
     "partitionBy of an expression": _write(
         "path: ./out\n    partitionBy: ['n % 10']", "path: ./out", "addColumns"
@@ -202,6 +226,6 @@ MISTAKES = {
     ),
     "a row of a table in JSON of requests": Mistake(
         READ.replace("csv", "openaiBatch", 1).replace("reviews.csv", "a.jsonl"),
-        READ, says="custom_id", files={"a.jsonl": json.dumps({"text": "a"}) + "\n"},
+        READ, says="Set read.format to json", files={"a.jsonl": json.dumps({"text": "a"}) + "\n"},
     ),
 }  # fmt: skip

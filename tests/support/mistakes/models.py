@@ -9,6 +9,7 @@ from support.mistakes import Mistake
 SOURCE = "source: ./model"
 TASK = "task: feature-extraction"
 FIELDS = f"runtime: transformers\n      {TASK}\n      {SOURCE}\n      inputs: {{text: text}}"
+ZERO_SHOT = FIELDS.replace(TASK, "task: zero-shot-classification")
 WEIGHTS = {"m/model.safetensors": "", "m/tokenizer.json": "{}"}
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12\n"
 
@@ -60,15 +61,17 @@ MISTAKES = {
     ),
     "an address of the Hub": _source("https://huggingface.co/me/bert", "Write me/bert"),
     "a Windows path": _source("'C:\\models\\bert'", "a path with '/'"),
-    "a variable of the shell": _source("$HOME/model", "~"),
+    "a variable of the shell": _source("$HOME/model", "Write ~ instead of $HOME"),
+    "another variable of the shell": _source("${MODELS}/bert", "Write {{ params.models }}"),
     "no source": Mistake("", f"      {SOURCE}\n", says="source: ./model"),
     "revision of a folder": Mistake(f"{SOURCE}\n      revision: main", SOURCE, says="Remove it"),
     "a classifier that is to generate": Mistake(
         "task: text-generation", "task: text-classification", TASK,
-        {"model/config.json": _config("BertForSequenceClassification")}, says="text-classification",
+        {"model/config.json": _config("BertForSequenceClassification")},
+        says="to text-classification or zero-shot-classification",
     ),
     "a model of images for texts": Mistake(
-        "task: text-classification", TASK, says="image-classification",
+        "task: text-classification", TASK, says="with inputs: {image: COLUMN}",
         files={"model/config.json": _config("ViTForImageClassification", "vit")},
     ),
     "sentiment-analysis": _task("sentiment-analysis", "text-classification"),
@@ -86,7 +89,10 @@ MISTAKES = {
                     says="'float16'"),
     "a misspelled column": Mistake("{text: txt}", "{text: text}", says="'text'"),
     "a misspelled input in the prompt": _prompt("'Rate {txt}'", "'Rate {text}'", "'text'"),
-    "doubled braces": _prompt("'Rate {{text}}'", "'Rate {text}'", "Write {text}"),
+    "doubled braces": _prompt("'Rate {{text}}'", "'Rate {text}'", "is the text '{text}'"),
+    "a file as the prompt": _prompt("./prompt.txt", "'Rate {text}'", "with {text} for the input"),
+    "a prompt without a name": _prompt("'Rate {}'", "'Rate {text}'", "{name} for an input"),
+    "a format in the prompt": _prompt("'Rate {text:.2f}'", "'Rate {text}'", "addColumns"),
     "no input in the prompt": _prompt("Rate it", "'Rate {text}'", "Write {text}"),
     "JSON in the prompt": _prompt(
         "'Like {\"a\": 1}: {text}'", "'Like {{\"a\": 1}}: {text}'", "double a literal brace"
@@ -94,13 +100,19 @@ MISTAKES = {
     "temperature beside the task": _prompt(
         "'{text}'\n      temperature: 0", "'{text}'\n      sampling: {temperature: 0}", "sampling"
     ),
-    "a column that is no input": _prompt("'{text} {n}'", "'{text}'", "Add it to inputs"),
+    "a column that is no input": _prompt("'{text} {n}'", "'{text}'",
+                                         "Write inputs: {text: text, n: n}"),
+    "yes and no as labels": Mistake(
+        f"{ZERO_SHOT}\n      candidateLabels: [yes, no]",
+        f"{ZERO_SHOT}\n      candidateLabels: ['yes', 'no']", FIELDS, says="such as 'yes'",
+        files={"model/config.json": _config("BertForSequenceClassification")},
+    ),
     "no address": _http("api: chat\n      name: m", _URL, "url: ADDRESS"),
     "an address without http": _http(
         _URL.replace("http://", ""), _URL, "begins with http://"
     ),
     "a key in the file": _http(f"{_URL}\n      apiKey: sk-abcdefghijklmnop",
-                               f"{_URL}\n      apiKeyEnv: HOME", "'apiKeyEnv'"),
+                               f"{_URL}\n      apiKeyEnv: HOME", "does not belong in the file"),
     "a key as the name of a variable": _http(
         f"{_URL}\n      apiKeyEnv: sk-abcdefghijklmnop", f"{_URL}\n      apiKeyEnv: HOME",
         "OPENAI_API_KEY",

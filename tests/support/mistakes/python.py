@@ -29,10 +29,20 @@ def _code(wrong: str, right: str, says: str, fields: str = CALLING, others: str 
     )
 
 
+def _returned(wrong: str, right: str, module: str = "math") -> Mistake:
+    """Return a mistake in the only column that a function returns."""
+    code = f"import {module}\ndef clean(batch):\n    return "
+    fixed = f"{code}{{'x': {right}}}\n"
+    return _code(f"{code}{wrong}\n", fixed, f"Write {right}")
+
+
 MISTAKES = {
-    "a text as the step": _field("'steps:clean'", "{callable: 'steps:NAME'}"),
+    "a text as the step": _field("'steps:clean'", "{callable: 'steps:clean'}"),
     "function": _field("function: 'steps:clean'", "'callable'"),
-    "script": _field("script: steps.py", "'callable'"),
+    "script": _field("script: steps.py", "Write callable: steps:NAME"),
+    "batch_format": _field(f"{CALLING}, batch_format: pandas", "batch = pd.DataFrame(batch)"),
+    "fn_kwargs": _field(f"{CALLING}, fn_kwargs: {{}}", "'callArgs'", f"{CALLING}, callArgs: {{}}"),
+    "spaces in the callable": _field("callable: 'steps : clean'", "Write steps:clean"),
     "kwargs": _field(f"{CALLING}, kwargs: {{}}", "'callArgs'", f"{CALLING}, callArgs: {{}}"),
     "a list as callArgs": _field(
         f"{CALLING}, callArgs: [en]", "callArgs: {NAME: VALUE}", f"{CALLING}, callArgs: {{}}"
@@ -68,7 +78,7 @@ MISTAKES = {
         f"from h import gg\n{CLEAN}", f"from h import g\n{CLEAN}", "'g'?", others="g = 1\n"
     ),
     "a function in a function": _code(
-        "def outer():\n    def clean(batch): return batch\n", CLEAN, "at its top level"
+        "def outer():\n    def clean(batch): return batch\n", CLEAN, "to the top level"
     ),
     "no colon after def": _code("def clean(batch) return batch\n", CLEAN, "line 1"),
     "no indentation": _code("def clean(batch):\nreturn batch\n", CLEAN, "line 2"),
@@ -153,7 +163,120 @@ MISTAKES = {
     "a batch as a row": _code(
         "def clean(row):\n    return {'x': row['text'].upper()}\n",
         "def clean(row):\n    return {'x': [text.upper() for text in row['text']]}\n",
-        "Set method: map",
+        "Write [text.upper() for text in row['text']]",
+    ),
+    "the number of rows": _returned(
+        "{'x': len(batch['text'])}", "[len(text) for text in batch['text']]"
+    ),
+    "a generator": _returned(
+        "{'x': (text.upper() for text in batch['text'])}",
+        "[text.upper() for text in batch['text']]",
+    ),
+    "a choice": _returned(
+        "{'x': 'a' if batch['n'] > 1 else 'b'}", "['a' if n > 1 else 'b' for n in batch['n']]"
+    ),
+    "a conversion": _returned("{'x': float(batch['n'])}", "[float(n) for n in batch['n']]"),
+    "a text of two columns": _returned(
+        "{'x': f\"{batch['text']} {batch['n']}\"}",
+        "[f'{text} {n}' for text, n in zip(batch['text'], batch['n'])]",
+    ),
+    "a JSON text": _returned(
+        "{'x': json.loads(batch['text'])}", "[json.loads(text) for text in batch['text']]", "json"
+    ),
+    "two conditions on arrays": _returned(
+        "{'x': batch['n'] > 1 and batch['n'] < 3}", "[n > 1 and n < 3 for n in batch['n']]"
+    ),
+    "a method that is not called": _code(
+        "def clean(batch):\n    return {'x': [t.upper for t in batch['text']]}\n",
+        "def clean(batch):\n    return {'x': [t.upper() for t in batch['text']]}\n",
+        "Write t.upper()",
+    ),
+    "a column of pandas": _code(
+        "def clean(df):\n    df['x'] = df['text'].str.len()\n    return df\n",
+        "import pandas as pd\ndef clean(df):\n    df = pd.DataFrame(df)\n"
+        "    df['x'] = df['text'].str.len()\n    return df\n",
+        "Write df = pd.DataFrame(df) before it",
+    ),
+    "rows of pandas": _code(
+        "def clean(df):\n    return df[df['n'] > 1]\n", CLEAN, "Use a filter step"
+    ),
+    "a loop that changes values": _code(
+        "def clean(batch):\n    for i in range(len(batch['id'])):\n"
+        "        batch['n'][i] = 0\n    return batch\n",
+        "def clean(batch):\n    batch['n'] = batch['n'].copy()\n"
+        "    for i in range(len(batch['id'])):\n        batch['n'][i] = 0\n    return batch\n",
+        "Write batch['n'] = batch['n'].copy() before it",
+    ),
+    "two columns as the result": _code(
+        "def clean(batch):\n    return batch['text'], batch['n']\n",
+        "def clean(batch):\n    return {'text': batch['text'], 'n': batch['n']}\n",
+        "Write return {'text': batch['text'], 'n': batch['n']}",
+    ),
+    "a comma in place of a colon": _code(
+        "def clean(batch):\n    return {'x', batch['n']}\n",
+        "def clean(batch):\n    return {'x': batch['n']}\n", "Write return {'x': batch['n']}",
+    ),
+    "a name without quotes": _code(
+        "def clean(batch):\n    return {x: batch['n']}\n",
+        "def clean(batch):\n    return {'x': batch['n']}\n", "Write 'x' in quotes",
+    ),
+    "not of an array": _returned("{'x': not batch['n']}", "[not n for n in batch['n']]"),
+    "an attribute of a row": Mistake(
+        _step(f"{{{CALLING}, method: map}}"), _step(f"{{{CALLING}, method: map}}"), STEP,
+        {"steps.py": "def clean(row):\n    return {'x': row.n}\n"},
+        {"steps.py": "def clean(row):\n    return {'x': row['n']}\n"}, "Write row['n']",
+    ),
+    "the number of columns": _code(
+        "def clean(batch):\n    return {**batch, 'x': ['a'] * len(batch)}\n",
+        "def clean(batch):\n    return {**batch, 'x': ['a'] * len(batch['id'])}\n",
+        "Write len(next(iter(batch.values())))",
+    ),
+    "a loop over a batch": _code(
+        "def clean(batch):\n    return {'x': [row['text'] for row in batch]}\n",
+        "def clean(batch):\n    return {'x': list(batch['text'])}\n", "Set method: map",
+    ),
+    "a row as a text": Mistake(
+        _step(f"{{{CALLING}, method: map}}"), _step(f"{{{CALLING}, method: map}}"), STEP,
+        {"steps.py": "def clean(text):\n    return {'x': text.upper()}\n"},
+        {"steps.py": "def clean(text):\n    return {'x': text['text'].upper()}\n"},
+        "Write text['text'].upper()",
+    ),
+    "iterrows": _code(
+        "def clean(batch):\n    for _, row in batch.iterrows(): print(row)\n    return batch\n",
+        "import pandas as pd\ndef clean(batch):\n    batch = pd.DataFrame(batch)\n"
+        "    for _, row in batch.iterrows(): print(row)\n    return batch\n",
+        "Write batch = pd.DataFrame(batch) before it",
+    ),
+    "a change in place": _code(
+        "def clean(batch):\n    batch['n'] += 1\n    return batch\n",
+        "def clean(batch):\n    batch['n'] = batch['n'] + 1\n    return batch\n",
+        "Write batch['n'] = batch['n'] + 1",
+    ),
+    "a value that is set": _code(
+        "def clean(batch):\n    batch['n'][0] = 0\n    return batch\n",
+        "def clean(batch):\n    batch['n'] = batch['n'].copy()\n    batch['n'][0] = 0\n"
+        "    return batch\n", "Write batch['n'] = batch['n'].copy() before it",
+    ),
+    "fewer rows": _code(
+        "def clean(batch):\n    keep = batch['n'] > 1\n"
+        "    return {k: v[keep] for k, v in batch.items()}\n",
+        CLEAN, "Use a filter step, or method: flatMap",
+    ),
+    "the result of update": _code(
+        "def clean(batch):\n    return batch.update({'x': batch['n']})\n",
+        "def clean(batch):\n    return {**batch, 'x': batch['n']}\n",
+        "Write return {**batch, 'x': batch['n']}",
+    ),
+    "the first item of a batch": _code(
+        "def clean(batch):\n    return {'x': batch[0]}\n",
+        "def clean(batch):\n    return {'x': batch['text']}\n", "Write batch['COLUMN'][0]",
+    ),
+    "a column that is not returned": Mistake(
+        f"{_step('{' + CALLING + '}')}  - name: later\n    filter: len(text) > 3\n",
+        f"{_step('{' + CALLING + '}')}  - name: later\n    filter: len(text) > 3\n", STEP,
+        {"steps.py": "def clean(batch):\n    return {'x': batch['text']}\n"},
+        {"steps.py": "def clean(batch):\n    return {**batch, 'x': batch['text']}\n"},
+        "Write return {**batch, 'x': batch['text']} in line 2",
     ),
     "a name without an import": _code(
         "def clean(batch):\n    return {'x': np.abs(batch['n'])}\n",

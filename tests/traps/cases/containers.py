@@ -94,9 +94,7 @@ apart(
 )
 apart(
     "a member that is in the archive twice",
-    Right(samples("0", txt="a"), failed=1, says="0.txt|twice|txt"),
     Right([], failed=1, says="0.txt|twice|txt"),
-    Right(samples("0", txt="b"), failed=1, says="0.txt|twice|txt"),
     Refused("txt"),
     files={"a.tar": tar([("0.jpg", JPG), ("0.txt", "a"), ("0.txt", "b")])},
 )
@@ -149,21 +147,18 @@ values(
 )
 values(
     "NaN and Infinity",
-    Right([{"a": 1}], failed=2, says="NaN|Infinity|invalid|JSON"),
     Right([{"a": math.nan}, {"a": 1}, {"a": math.inf}]),
     files={"a.jsonl": '{"a": NaN}\n{"a": 1}\n{"a": Infinity}\n'},
 )
 values(
     "two objects on one line",
     Right([*OBJECTS, {"a": 3}]),
-    Right([{"a": 3}], failed=1, says="JSON|object"),
     files={"a.jsonl": '{"a": 1}{"a": 2}\n{"a": 3}\n'},
 )
 values(
     "objects over several lines",
     Right(OBJECTS),
     Refused("lines|object"),
-    Right([], failed=6, says="JSON|object|lines"),
     files={"a.jsonl": '{\n  "a": 1\n}\n{\n  "a": 2\n}\n'},
 )
 values(
@@ -185,7 +180,6 @@ values(
     "a file with one object, read as an array",
     Right(OBJECTS[:1]),
     Refused("array|list|lines"),
-    Right([], failed=1, says="array|list|lines"),
     options={"lines": False},
     files={"a.json": '{"a": 1}'},
     peers={"ray": {}, "pandas": {"lines": False}},
@@ -199,7 +193,6 @@ values(
     "a comma behind each line",
     Right(OBJECTS),
     Right([], failed=2, says="JSON|comma"),
-    Right([OBJECTS[1]], failed=1, says="JSON|comma"),
     files={"a.jsonl": '{"a": 1},\n{"a": 2},\n'},
 )
 values(
@@ -217,23 +210,18 @@ values(
     "integers above 2^53 beside fractions",
     Right([{"a": BIG}, {"a": 0.5}]),
     Right([{"a": str(BIG)}, {"a": "0.5"}]),
-    Right([{"a": 0.5}], failed=1, says=str(BIG)),
     files={"a.jsonl": lines({"a": BIG}, {"a": 0.5})},
 )
 
 labels = CASES.kind("R30", "labels that are texts, and files of macOS in an archive", **archives)
 labels(
     "a label cat, and __MACOSX",
-    Right(samples("0", cls="cat")),
     Right(samples("0", cls="cat"), warnings={"MembersIgnored": 1}),
     files={"a.tar": tar([("0.jpg", JPG), ("0.cls", "cat"), ("__MACOSX/._1.jpg", b"x")])},
 )
 labels(
     "AppleDouble files in each directory",
-    Right(samples("x/0")),
     Right(samples("x/0"), warnings={"MembersIgnored": 1}),
-    Right(samples("x/0"), warnings={"MembersIgnored": 2}),
-    Right(samples("x/0"), warnings={"MembersIgnored": 3}),
     files={
         "a.tar": tar(
             [*((name, b"\0\5\x16\7") for name in ("._x", "./._x", "x/._0.jpg")), ("x/0.jpg", JPG)]

@@ -18,8 +18,6 @@ from traps.inputs import parquet
 
 CASES = Cases("dialects")
 AB = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
-SKIPPED = (*(Right(AB, warnings={"LinesSkipped": lines}) for lines in (1, 2)), Right(AB))
-"""The lines that an option leaves out may be counted, or not."""
 NOTED = "no such option"
 
 
@@ -185,7 +183,6 @@ escapes(
     "the same without the option",
     Right(DISKS),
     Right([DISKS[0], DISKS[2]], failed=1, says="quote"),
-    Right([DISKS[0]], failed=2, says="quote"),
     Refused("quote", check_only=True),
     options={"delimiter": "\t"},
     files={"a.csv": UNQUOTED},
@@ -257,7 +254,6 @@ dialects(
     "thousands with points, and decimal commas",
     Right([{"price": "1.234,56"}, {"price": "2,5"}]),
     Right([{"price": 1234.56}, {"price": 2.5}]),
-    Right([{"price": 2.5}], failed=1, says="1.234,56"),
     options={"delimiter": ";", "decimal": ","},
     files={"a.csv": "price\n1.234,56\n2,5\n"},
     peers=with_options(
@@ -270,7 +266,6 @@ dialects(
     "only thousands with points, with the option for decimal commas",
     Right([{"price": "1.234"}, {"price": "2.500"}]),
     Right([{"price": 1234}, {"price": 2500}]),
-    Right([], failed=2, says="1.234|2.500"),
     options={"delimiter": ";", "decimal": ","},
     files={"a.csv": "price\n1.234\n2.500\n"},
     peers=with_options(
@@ -282,7 +277,7 @@ dialects(
 COMMENTED = with_options(pandas={"comment": "#"}, datasets=True, daft={"comment": "#"})
 dialects(
     "comment lines",
-    *SKIPPED,
+    Right(AB, warnings={"LinesSkipped": 2}),
     options={"comment": "#"},
     files={"a.csv": COMMENTS},
     peers=COMMENTED,
@@ -303,7 +298,7 @@ dialects(
 PREAMBLE = "Report of 2024\n\nid,text\n1,a\n2,b\n"
 dialects(
     "two lines before the header",
-    *SKIPPED,
+    Right(AB, warnings={"LinesSkipped": 1}),
     options={"skipLines": 2},
     files={"a.csv": PREAMBLE},
     peers=with_options(pandas={"skiprows": 2}, datasets=True, ray={"read": {"skip_rows": 2}}),
@@ -316,7 +311,7 @@ dialects(
 )
 dialects(
     "lines before the header of a file in UTF-16 with CRLF",
-    *SKIPPED,
+    Right(AB, warnings={"LinesSkipped": 1}),
     options={"skipLines": 2, "encoding": "utf-16"},
     files={"a.csv": PREAMBLE.replace("\n", "\r\n").encode("utf-16")},
     peers=with_options(
@@ -327,7 +322,7 @@ dialects(
 )
 dialects(
     "lines before the header with a quote that is not closed",
-    *SKIPPED,
+    Right(AB, warnings={"LinesSkipped": 1}),
     options={"skipLines": 2},
     files={"a.csv": 'a 5" disk "report\nof, today\nid,text\n1,a\n2,b\n'},
     peers=with_options(pandas={"skiprows": 2}, datasets=True, ray={"read": {"skip_rows": 2}}),
@@ -335,7 +330,6 @@ dialects(
 dialects(
     "all options of a German export",
     Right([{"id": 1, "price": 1.5, "text": 'a "b"; c'}], warnings={"LinesSkipped": 1}),
-    Right([{"id": 1, "price": 1.5, "text": 'a "b"; c'}]),
     options={
         "delimiter": ";",
         "decimal": ",",
@@ -381,7 +375,6 @@ quotes = CASES.kind(
 quotes(
     "in the second of four lines",
     Right([ROW1, ROW3, ROW4], failed=1, says="quote"),
-    Right([ROW1], failed=1, says="3 lines"),
     files={"a.csv": OPEN},
 )
 quotes(
@@ -392,7 +385,6 @@ quotes(
 quotes(
     "in a file of 1,000 lines",
     Right([{"id": n, "text": "x"} for n in range(1000) if n != 10], failed=1, says="quote"),
-    Right([{"id": n, "text": "x"} for n in range(10)], failed=1, says="990 lines"),
     files={
         "a.csv": "id,text\n" + "".join(f"{n},{chr(34) if n == 10 else ''}x\n" for n in range(1000))
     },
@@ -400,25 +392,21 @@ quotes(
 quotes(
     "in the first of two files",
     Right([ROW1, ROW3, ROW4, *AB], failed=1, says="quote"),
-    Right([ROW1, *AB], failed=1, says="3 lines"),
     files={"a.csv": OPEN, "b.csv": "id,text\n1,a\n2,b\n"},
 )
 quotes(
     "two open quotes, so that the text between them seems quoted",
     Right([ROW1, ROW4], failed=2, says="quote"),
-    Right([ROW1], failed=1, says="lines"),
     files={"a.csv": 'id,text\n1,a\n2,"open\n3,"closed\n4,d\n'},
 )
 quotes(
     "behind a CRLF, with CRLF",
     Right([ROW1, ROW3, ROW4], failed=1, says="quote"),
-    Right([ROW1], failed=1, says="3 lines"),
     files={"a.csv": OPEN.replace("\n", "\r\n")},
 )
 quotes(
     "in the header",
     Refused("quote|header"),
-    Right([], failed=2, says="quote|header"),
     files={"a.csv": '"id,text\n1,a\n2,b\n'},
 )
 quotes(
@@ -462,7 +450,6 @@ plain(
 plain(
     "UTF-16 without the option",
     Refused("utf|encoding|decode"),
-    Right([], failed=1, says="utf|encoding|decode"),
     files={"a.csv": "id,text\n1,ä\n".encode("utf-16")},
 )
 plain("lines that end with CR", Right(AB), files={"a.csv": "id,text\r1,a\r2,b\r"})
@@ -542,7 +529,6 @@ PAIRS = {"m": pa.array([[("k", 1), ("k", 2)]], MAP), "t": pa.array([1], pa.time6
 plain(
     "a map that has a key twice",
     Right([{"m": [("k", 1), ("k", 2)]}]),
-    Right([], failed=1, says="k|m"),
     read={"format": "parquet"},
     view=lambda row: {"m": [tuple(pair) for pair in row["m"]]},
     files={"a.parquet": parquet(PAIRS)},

@@ -61,7 +61,6 @@ ends(
 ends(
     "half of an Ogg and an MP3 file",
     Right([], failed=2, says=CUT),
-    Right([heard("b.mp3", 5, 44100)], failed=1, says=CUT),
     files={
         "a.ogg": half(sound(sine(10, 44100), 44100, "OGG")),
         "b.mp3": half(sound(sine(10, 44100), 44100, "MP3")),
@@ -75,7 +74,6 @@ ends(
 ends(
     "a WAV file with a header and no samples",
     Right([heard("a.wav", 0.0, peak=0.0)]),
-    Right([], failed=1),
     files={"a.wav": wave(sine(0))},
 )
 
@@ -84,7 +82,6 @@ ends(
     "two Ogg files in one",
     Right([heard("a.ogg", 2.0, 44100)]),
     Right([heard("a.ogg", 1.0, 44100)], warnings=TRUNCATED),
-    Right([heard("a.ogg", 1.0, 44100)], warnings={"PagesIgnored": 1}),
     Right([], failed=1),
     files={"a.ogg": lambda: bytes_of(sound(sine(1, 44100), 44100, "OGG")) * 2},
 )
@@ -113,7 +110,6 @@ sounds(
 sounds(
     "a WAV of a stream, whose header has the size 0",
     Right([heard("a.wav")]),
-    Right([], failed=1),
     files={"a.wav": wave(sine(1), size=0)},
 )
 sounds(

@@ -35,6 +35,24 @@ def test_version_is_printed(invoke: Invoke) -> None:
     assert (result.exit_code, result.stdout) == (0, f"batchinference {__version__}\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        (["job.yaml"], "Write batchinference run job.yaml"),
+        (["run", "job.yaml", "--set", "day", "2024-01-01"], "Write --set day=VALUE"),
+        (["status", "job.yaml"], "Name its output: the write.path in it"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_with_the_right_one(
+    arguments: list[str], fix: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text("{}")
+    result = invoke(*arguments)
+    assert result.exit_code == exits.BAD_INPUT
+    assert fix in result.stderr
+
+
 def test_help_names_every_command(invoke: Invoke) -> None:
     result = invoke("--help")
     assert result.exit_code == 0

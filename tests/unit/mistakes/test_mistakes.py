@@ -1,9 +1,10 @@
 """`validate` answers each typical mistake with the field, the value, and a correction that is
-right. `messages.yaml` has all answers."""
+right: if it names an exact one, this one is accepted. `messages.yaml` has all answers."""
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -14,8 +15,11 @@ import pytest
 from batchinference.cli import exits
 from plugins.messages import Messages
 from support.mistakes import Mistake, answer, document, expressions, files, models, python
+from support.mistakes.fixes import fixed
 
 CPU_SECONDS = 3
+ADDITION = re.compile("required, but missing. Add|mode: merge needs")
+"""Parts of the next answer if a correction needs another field."""
 HEAVY = ("ray", "torch", "transformers")
 AREAS = (document, expressions, python, models, files)
 MISTAKES = {
@@ -38,14 +42,19 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_answer_says_what_to_write(
     mistake: Mistake, work: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
-    wrong, right = work / "wrong", work / "right"
-    for directory in (wrong, right):
+    wrong, right, follows = (work / name for name in ("wrong", "right", "follows"))
+    for directory in (wrong, right, follows):
         directory.mkdir()
     monkeypatch.chdir(wrong)
-    code, said = answer(wrong, mistake.job(mistake.wrong), mistake.files)
+    job = mistake.job(mistake.wrong)
+    code, said = answer(wrong, job, mistake.files)
     assert code == exits.BAD_INPUT
     messages.check(said)
     assert (mistake.right if mistake.says is None else mistake.says) in said
+    if (changed := fixed(job, (wrong / "steps.py").read_text(), said)) is not None:
+        monkeypatch.chdir(follows)
+        code, said = answer(follows, changed[0], {**mistake.files, **changed[1]})
+        assert code == exits.SUCCESS or ADDITION.search(said)
     monkeypatch.chdir(right)
     corrected = mistake.files if mistake.right_files is None else mistake.right_files
     assert answer(right, mistake.job(mistake.right), corrected)[0] == exits.SUCCESS

@@ -95,8 +95,7 @@ def test_status_of_a_schedule() -> None:
 INVALID = {
     "cron": (
         {"schedule": "61 * * * *"},
-        "spec: the schedule '61 * * * *' is invalid in its minute. Write 0 to 59 as the first "
-        "field",
+        "spec.schedule: the minute is invalid, got '61 * * * *'. Write 0 to 59 as the first field",
     ),
     "six fields": (
         {"schedule": "0 0 * * * *"},
@@ -105,18 +104,18 @@ INVALID = {
     ),
     "no such day": (
         {"schedule": "0 0 30 2 *"},
-        "spec: the schedule '0 0 30 2 *' is invalid in its day-of-month. Write a day that the "
-        "month has, such as 1, as the third field",
+        "spec.schedule: the day-of-month is invalid, got '0 0 30 2 *'. Write a day that the month "
+        "has, such as 1, as the third field",
     ),
     "zone": (
         {"timeZone": "Europe/Bonn"},
-        "spec: the timeZone 'Europe/Bonn' is unknown. Use a name of the IANA database such as "
-        "Europe/Berlin",
+        "spec.timeZone: there is no such time zone, got 'Europe/Bonn'. Write a name of the IANA "
+        "database such as Europe/Berlin",
     ),
     "directory of zones": (
         {"timeZone": "Europe"},
-        "spec: the timeZone 'Europe' is unknown. Use a name of the IANA database such as "
-        "Europe/Berlin",
+        "spec.timeZone: there is no such time zone, got 'Europe'. Write a name of the IANA "
+        "database such as Europe/Berlin",
     ),
     "template": (
         {"template": {"spec": {"read": {"format": "text", "paths": ["s3://a"]}}}},

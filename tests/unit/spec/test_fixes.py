@@ -35,7 +35,7 @@ def test_memory_is_written_with_a_unit(value: object, written: str) -> None:
     ("value", "written"),
     [
         (3600, "1h"),
-        (90, "1m30s"),
+        (59, "59s"),
         (86461.5, "24h1m2s"),
         ("2 hours", "2h"),
         ("1 day", "1d"),
@@ -46,6 +46,10 @@ def test_memory_is_written_with_a_unit(value: object, written: str) -> None:
 )
 def test_duration_is_written_with_a_unit(value: object, written: str) -> None:
     assert duration_fix(value) == f'. Write "{written}"'
+
+
+def test_time_of_day_may_be_meant_by_a_number_of_seconds() -> None:
+    assert duration_fix(90) == '. Write "1m30s", or "1h30m" for 1:30'
 
 
 @pytest.mark.parametrize(

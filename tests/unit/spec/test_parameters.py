@@ -105,8 +105,7 @@ def test_braces_that_are_not_references_are_kept() -> None:
 REFUSED = {
     "undeclared": (
         job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.dat }}"}),
-        "spec.write.path: 'dat' is not in spec.parameters; did you mean 'date'? "
-        "Add '- name: dat' to declare it",
+        "spec.write.path: 'dat' is not in spec.parameters; did you mean 'date'?",
     ),
     "without a value": (
         job({"name": "date"}, read={"format": "text", "paths": ["s3://in/{{ params.date }}"]}),

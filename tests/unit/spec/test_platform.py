@@ -38,7 +38,7 @@ def test_platform_text_without_settings_yields_defaults(text: str) -> None:
         ("workers: {max: 0}", "workers.max: expected at least 1, got 0"),
         ("profiles: {T4: {device: NPU}}", "profiles.T4.device: expected a PyTorch device type"),
         ("- image", "expected a mapping, got a list"),
-        ("a: [", "not valid YAML: line 1, column 5: "),
+        ("a: [", "not valid YAML: line 1: the '[' is not closed"),
         ("image: a\nimage: b", "not valid YAML: line 2, column 1: the key 'image' is given twice"),
         ("image: a\n---\nimage: b", "expected one document, found 2"),
     ],

@@ -58,9 +58,9 @@ def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
     ids=short,
 )
 def test_value_in_a_message(value: Any, shown: str) -> None:
-    found = refused_at("spec.steps.4.name", value)
-    assert found.startswith(f"spec.steps[4].name: expected a text, got {shown}")
-    scalar = isinstance(value, bool | int | float | dt.date)
+    found = refused_at("spec.write.path", value)
+    assert found.startswith(f"spec.write.path: expected a text, got {shown}")
+    scalar = isinstance(value, int | float | dt.date) and not isinstance(value, bool)
     assert found.endswith(QUOTES) is scalar
 
 

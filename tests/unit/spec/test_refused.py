@@ -33,12 +33,17 @@ TORCH = {
     **{"runtime": "torch", "source": "model.pt", "trustSource": True},
     **{"inputs": {"x": "x"}, "output": "y"},
 }
+GENERATION = model_step()["model"] | {"task": "text-generation", "output": "answer"}
+REQUESTS = {"inputs": {"body": "text"}, "request": "body"}
 STEPS: dict[str, Document] = {
     "embed": model_step(),
     "torch": model_step(model=TORCH),
     "chat": model_step(model=chat()),
     "json endpoint": model_step(model=json_endpoint()),
     "ask": vllm_step(),
+    "requests to vllm": vllm_step(sampling={}, **REQUESTS),
+    "requests to transformers": model_step(model=GENERATION | REQUESTS),
+    "requests to an address": model_step(model=chat(**REQUESTS)),
     "python": python_step(),
     "function": python_step(callable_="module:function"),
     "chunk": {"chunk": {"column": "a", "size": 100}},

@@ -126,9 +126,11 @@ def _check_index(index: pd.Index) -> None:
     """Raise SpecError if an index has more than the numbers of the rows."""
     if index.name is not None or not index.equals(sys.modules["pandas"].RangeIndex(len(index))):
         names = ", ".join(str(name) for name in index.names if name is not None)
+        fixes = ["data.reset_index(drop=True)", "data.reset_index() to keep it as a column"]
+        first, second = fixes[::-1] if names else fixes
         raise _refused(
             f"the index of the DataFrame{f' ({names})' if names else ''} would be lost. Write "
-            "data.reset_index() to keep it as a column, or data.reset_index(drop=True)"
+            f"{first}, or {second}"
         )
 
 

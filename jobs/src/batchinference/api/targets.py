@@ -46,6 +46,9 @@ class Target:
         Raises ClusterError.
         """
         if not self.is_job:
+            if self.text.endswith((".yaml", ".yml")) and Path(self.text).is_file():
+                problem = f"'{self.text}' is a job's file. Name its output: the write.path in it"
+                raise ClusterError(problem)
             return str(Path(self.text).expanduser()) if "://" not in self.text else self.text
         return JobStatus.of(self.cluster().get(self.text)).output
 

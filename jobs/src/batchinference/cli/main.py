@@ -37,6 +37,14 @@ class Commands(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl([(name, self._summary(ctx, name)) for name in names])
 
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        """Return the command with this name. A file in its place needs a command before it."""
+        name = args[0] if args else ""
+        if name.endswith((".yaml", ".yml")):
+            fix = f"Write batchinference run {name}, or validate {name} to check it"
+            ctx.fail(f"'{name}' is a file and no command. {fix}")
+        return super().resolve_command(ctx, args)
+
     def _summary(self, ctx: typer.Context, name: str) -> str:
         command = self.get_command(ctx, name)
         return command.get_short_help_str(MAX_SUMMARY + 1) if command else ""

@@ -50,7 +50,7 @@ from batchinference.pipeline.steps.type_check import code_problems, type_problem
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns, partition_problems
-from batchinference.spec.addresses import is_windows_path, unexpanded_variable
+from batchinference.spec.addresses import fix_of_variable, is_windows_path, unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
@@ -154,8 +154,8 @@ def check_paths(read: Read, layout: Layout) -> None:
     variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
     if variable and not layout.output.exists():
         raise BadOutput(
-            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, and variables "
-            "are not expanded. Begin the path with ~, or use a parameter of the job"
+            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, which is not "
+            f"expanded. {fix_of_variable(variable)}"
         )
     if layout.output.local and is_windows_path(layout.output.uri):
         raise BadOutput(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import (
+    CLOCKS,
     columns_read_by,
     is_part_of_column,
     keys_of,
@@ -22,10 +23,21 @@ from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteNumbered
 from batchinference.spec.write.files import WriteDirectories
 
+_UNKNOWN = "but the columns here are"
 _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the problems with the columns that steps and the output use; only that of the input if
+    its columns look like a line of a CSV file that is read wrongly."""
+    problems = list(_column_problems(spec, columns))
+    of_file = _problem_of_file(spec.read.format, columns or [])
+    if of_file and any(_UNKNOWN in problem.message for problem in problems):
+        problems = [of_file]
+    yield from problems
+
+
+def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use.
 
     The columns after a step with user code are unknown. Missing columns are not detected from
@@ -39,10 +51,15 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         for message in _own_problems(step, columns, made):
             yield Problem(path, message)
         for column in sorted({*step.facts.reads} - {*columns}) if columns is not None else ():
-            near = None if column in selection else closest(column, selection)
+            known = selection if column not in selection else {}
+            near = closest(column, known) if known else None
             if near is not None:
                 what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
                 yield Problem(selection[near], f"{what}; did you mean '{column}'?")
+            elif step.when is not None and column in columns_read_by(step.when):
+                yield _missing_in_condition(
+                    f"spec.steps[{index}].when", step, column, columns or []
+                )
             else:
                 yield Problem(path, _missing_column(step, column, columns or [], fields))
         if columns is None:
@@ -145,11 +162,16 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
             yield Problem("spec.write.partitionBy", message)
         elif not isinstance(kind, str):
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
-            value = _scalar_of(written(column) if column in types else column, kind)
-            message = (
-                f"column '{column}' holds {what}, which cannot name directories. Add a column with "
-                f"a step addColumns, such as {{value: {value}}}, and name that column"
-            )
+            fix = "Choose a column with few values, or remove partitionBy"
+            inner: ColumnType = kind
+            while isinstance(inner, list):
+                (inner,) = inner
+            if isinstance(inner, dict):
+                value = _scalar_of(written(column) if column in types else column, kind)
+                fix = (
+                    f"Add a column with a step addColumns, such as {{value: {value}}}, and name it"
+                )
+            message = f"column '{column}' holds {what}, which cannot name directories. {fix}"
             yield Problem("spec.write.partitionBy", message)
 
 
@@ -224,10 +246,17 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
             )
 
 
+def _missing_in_condition(path: str, step: Step, column: str, columns: list[str]) -> Problem:
+    if column not in (step.facts.result, *step.facts.adds):
+        fix = _fix_of_expression(column, columns, [step.when or ""], has_results=False)
+        return Problem(path, _unknown_column(f"it reads column '{column}'", column, columns, fix))
+    what = f"it is decided before the step runs, and it reads '{column}', a result of this step"
+    return Problem(path, f"{what}. Use one of {', '.join(columns)}")
+
+
 def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping[str, str]) -> str:
-    expressions = list(step.facts.expressions)
-    fix = _fix_of_file(columns)
-    if not fix and expressions:
+    expressions, fix = list(step.facts.expressions), ""
+    if expressions:
         has_results = bool(step.facts.adds)
         fix = _fix_of_expression(column, columns, expressions, has_results=has_results)
     if not fix and column in step.facts.adds and expressions:
@@ -245,6 +274,12 @@ def _fix_of_expression(
 ) -> str:
     """Return the fix of a name in expressions that is no column, or an empty text. `has_results`
     says whether they are results, which may be constants."""
+    reader = next(each for each in expressions if column in columns_read_by(each))
+    if column.lower() in CLOCKS:
+        return f". There is no clock. Write {translated(reader)}, and declare since in parameters"
+    if column == "params":
+        written_out = re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
+        return f". Write {written_out}"
     for name in columns:
         if not name.isidentifier() and column in re.findall(r"\w+", name):
             return f". Write {written(name)} for that column"
@@ -269,16 +304,27 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return False
 
 
-def _fix_of_file(columns: list[str]) -> str:
-    """Return the fix of columns that look like a line of a CSV file which is read wrongly."""
+def _problem_of_file(form: str, columns: list[str]) -> Problem | None:
+    """Return the problem with columns that look like a line of a CSV file which is read wrongly, or
+    that another format than the one of the file has."""
+    if form == "openaiBatch":
+        what = f"requests have the columns {', '.join(columns)}, and steps read others"
+        return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")
+    if form != "csv":
+        return None
+    shown = ", ".join(columns)[:60]
+    line = f"the first line is '{shown}'"
     if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
-        return ". Use one of them. If the file has no header, set read.options.columnNames"
+        names = ", ".join(f"NAME{number}" for number in range(1, len(columns) + 1))
+        fix = f"which looks like a row and not like names. Write columnNames: [{names}]"
+        return Problem("spec.read.options.columnNames", f"{line}, {fix}")
     if len(columns) != 1:
-        return ""
+        return None
     if columns[0].startswith("#"):
-        return ". Set read.options.comment to '#'"
+        return Problem("spec.read.options.comment", f"{line}, a comment. Set it to '#'")
     signs = [sign for sign in ",;\t|" if sign in columns[0]]
-    return f". Set read.options.delimiter to {signs[0]!r}" if signs else ""
+    fix = f"{line}, and the only column. Set it to {signs[:1]!r}".replace("[", "").replace("]", "")
+    return Problem("spec.read.options.delimiter", fix) if signs else None
 
 
 def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
@@ -287,6 +333,5 @@ def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -
         fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
     if not fix and re.search(r"[-(%*+/<>=]", column):
         fix = ". Compute it in a step addColumns, and name the new column"
-    fix = fix or _fix_of_file(columns)
     fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
-    return f"{what}, but the columns here are {known}{fix}"
+    return f"{what}, {_UNKNOWN} {known}{fix}"

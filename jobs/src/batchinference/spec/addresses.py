@@ -34,6 +34,17 @@ def unexpanded_variable(path: str) -> str:
     return found[1] or found[2] if found else ""
 
 
+def fix_of_variable(variable: str) -> str:
+    """Return what to write instead of a variable of a shell."""
+    name = variable.strip("${}%").lower()
+    if name in ("home", "userprofile"):
+        return f"Write ~ instead of {variable}"
+    return (
+        f"Write {{{{ params.{name} }}}} instead of {variable}, the path in quotes, and declare it: "
+        f"parameters: [{{name: {name}, value: TEXT}}]"
+    )
+
+
 def is_windows_path(path: str) -> bool:
     """Return whether a path begins with a drive of Windows."""
     return _WINDOWS.search(path) is not None

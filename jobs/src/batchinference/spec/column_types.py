@@ -64,6 +64,8 @@ def _type(tokens: list[str], depth: int) -> ColumnType:
 
 def _fix(word: str) -> str:
     known = _SYNONYMS.get(word.lower(), word.lower())
+    if word.lower().startswith(("decimal(", "numeric(")):
+        return "Write it in quotes, such as 'decimal<10, 2>'"
     if known in SCALARS or word.lower() in _SYNONYMS:
         return f"Use {known}"
     return f"Use one of {', '.join((*SCALARS, *OTHERS))} and struct<NAME: TYPE>"

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.composer import ComposerError
 from yaml.error import MarkedYAMLError
+from yaml.parser import ParserError
+from yaml.scanner import ScannerError
 
-from batchinference.spec.expression import parse_expression
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, problems_of, type_name
+from batchinference.spec.yaml_fixes import repair
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _MERGE = "tag:yaml.org,2002:merge"
 _YAML_HINTS = {
-    "unhashable key": ". Put a text that begins with '{{' in quotes",
     r"'\t'": ". Indent with spaces instead of tabs",
-    **dict.fromkeys(
-        ("expected ',' or '}', but got '<scalar>'", "expected ',' or '}', but got '['"),
-        ". Add the ',' that is missing before it, or put a text that contains ',' or '[' in quotes",
-    ),
     "unknown escape character": ". Write '/' instead of '\\', or put the text in single quotes",
-    **dict.fromkeys(
-        (
-            "that cannot start any token",
-            "expected alphabetic or numeric character",
-            "expected a comment or a line break",
-        ),
-        ". Put a text that begins with a sign, such as * @ % > or !, in quotes",
-    ),
-    "unexpected end of stream": ". Add the quote that is missing at the end of a text",
-    "expected ',' or ']'": ". Add the ']' or ',' that is missing before it",
-    "expected ',' or '}'": ". Add the '}' or ',' that is missing before it",
-    "mapping values are not allowed": ". Add the ':' that is missing before it, indent the line "
-    "like those around it, or put a text that contains ': ' in quotes",
+    "mapping values are not allowed": ". Put a text that contains ': ' in quotes",
+    "expected ',' or": ". Add the ',' or the bracket that is missing before it",
 }
 """Parts of PyYAML error messages, and the fixes that are added to these messages."""
 
 
-_EXPRESSION = re.compile(
-    r"(\w+): ?([^\W\d]\w*(?: not)?(?: in \[|\()[^{}\"]*?[\])][^,{}\"]*)(?=[,}])"
-)
-"""A value within {...} that has a comma in brackets, and its name."""
 MAX_VALUES = 1_000_000
 """Maximum number of values in a YAML text, with those that aliases repeat."""
 
@@ -118,11 +99,15 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
 def _load(text: str) -> list[Any]:
     """Return the non-empty documents of a YAML stream. Raises SpecError."""
     try:
-        found = [document for document in yaml.load_all(text, _Loader) if document is not None]
+        found = _documents_of(text)
         _check_repetitions(found, {})
         return found
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError([Problem("", f"not valid YAML: {_reason(error, text)}")]) from None
+
+
+def _documents_of(text: str) -> list[Any]:
+    return [document for document in yaml.load_all(text, _Loader) if document is not None]
 
 
 def _check_repetitions(value: Any, known: dict[int, int]) -> int:
@@ -150,41 +135,19 @@ def _reason(error: Exception, text: str) -> str:
     if error.context == "while scanning a quoted scalar":
         mark = error.context_mark  # where the text begins, not where the file ends
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    reason = _indentation(error, text) or error.problem or error.context or ""
+    if _is_syntax(error, text) and (fix := repair(text, error, _documents_of)):
+        return fix
+    reason = error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
-    return place + reason + (_quoted_expression(text, mark) or next(hints, ""))
+    return place + reason + next(hints, "")
 
 
-def _quoted_expression(text: str, mark: Any) -> str:
-    """Return the fix for an expression within {...}, which YAML ends at a comma."""
-    line = text.splitlines()[mark.line] if mark and mark.line < text.count("\n") else ""
-    for found in _EXPRESSION.finditer(line[:2048]):
-        if found.start(2) <= mark.column < found.end(2):
-            try:
-                parse_expression(found[2])
-            except ValueError:
-                return ""
-            return f". Write the expression in quotes: {found[1]}: {json.dumps(found[2])}"
-    return ""
-
-
-def _indentation(error: MarkedYAMLError, text: str) -> str:
-    """Return the problem of a line with wrong indentation, or of a text after which its line goes
-    on; empty for another problem."""
-    block, mark = error.context_mark, error.problem_mark
-    names = {"while parsing a block mapping": "keys", "while parsing a block collection": "items"}
-    name = names.get(error.context or "")
-    if block is None or mark is None or name is None:
-        return ""
-    if text.splitlines()[mark.line][: mark.column].strip(" -"):
-        return "the line goes on after the end of a value. Put the whole value in quotes"
-    owner = f"the {name} of the block that begins in line {block.line + 1}"
-    if block.column == mark.column:
-        return f"this is none of {owner}. Correct the indentation of this line or of those before"
-    return (
-        f"the line begins in column {mark.column + 1}, but {owner} begin in column "
-        f"{block.column + 1}. Indent them alike"
-    )
+def _is_syntax(error: MarkedYAMLError, text: str) -> bool:
+    """Return whether the text of a line may be repaired."""
+    problem = error.problem or ""
+    is_syntax = isinstance(error, ScannerError | ParserError | ComposerError)
+    is_syntax = is_syntax or (problem == "found unhashable key" and "{{" in text)
+    return is_syntax and r"'\t'" not in problem and "escape character" not in problem
 
 
 def parse(document: dict[str, Any], values: Values | None = None) -> BatchInference:

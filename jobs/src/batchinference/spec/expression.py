@@ -41,6 +41,15 @@ FUNCTIONS = {
 }
 """The number of arguments of each function."""
 
+CLOCKS = (
+    *("now", "today", "utcnow", "getdate", "sysdate", "curdate"),
+    *("current_date", "current_timestamp"),
+)
+"""Functions and names of the current time in other languages."""
+_OF_ALL_ROWS = ("mean", "avg", "sum", "count", "max", "min", "median", "std", "quantile")
+PARAMETER_FIX = (
+    "Write the value itself, or {{ params.NAME }} for a parameter, and set it with --set NAME=VALUE"
+)
 MAX_DEPTH = 100
 """Maximum depth of a syntax tree, which prevents a RecursionError."""
 MAX_INTEGER = 2**63 - 1
@@ -75,6 +84,12 @@ def parse_expression(text: str) -> ast.expr:
         return _checked_tree(text)
     except ValueError as error:
         problem, translation = _FIX.split(str(error))[0], _translation(text)
+        if translation is None and "\n" in (joined := text.strip()):
+            joined = re.sub(r"\s*\n\s*", " ", joined)
+            translation = _translation(joined) or (joined if columns_in(joined) else None)
+            problem = (
+                "a line break ends an expression, except in brackets" if translation else problem
+            )
         if translation is None and not _PLAIN_TEXT.fullmatch(text):
             raise
         written = translation or f'"{text!r}" for a text'
@@ -86,14 +101,24 @@ def parse_expression(text: str) -> ast.expr:
 def _check_reads_column(text: str) -> None:
     if not columns_read_by(text):
         match parse_expression(text):
+            case ast.Constant(str(inner)) if columns_in(inner):
+                raise ValueError(f"it is a text, in quotes. Write {inner}")
             case (
                 ast.Compare(
-                    left=ast.Constant(value=str(name)), ops=[ast.Eq() | ast.NotEq()]
+                    left=ast.Constant(value=str(name)), comparators=[ast.Constant()]
                 ) as comparison
             ) if name:
                 comparison.left = syntax_tree(written(name))
                 raise ValueError(f"it reads no column. Write {ast.unparse(comparison)}")
         raise ValueError("it reads no column. Use a column name, or col('NAME')")
+
+
+def columns_in(text: str) -> frozenset[str]:
+    """Return the columns that a text reads; none if it is no expression."""
+    try:
+        return columns_read_by(text)
+    except ValueError:
+        return frozenset()
 
 
 def _checked_tree(text: str) -> ast.expr:
@@ -161,6 +186,8 @@ def _is_no_condition(node: ast.expr) -> bool:
 
 def _for_other_types(tree: ast.expr, text: str) -> str:
     """Return what to write if the column has another type than a translation assumes."""
+    if "{{ params.since }}" in ast.unparse(tree):
+        return ", and declare since in parameters"
     match tree:
         case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)):
             return f", or {name} == 0 for a number"
@@ -181,6 +208,8 @@ def _has_adjacent_texts(text: str) -> bool:
 def _hint(text: str, problem: str) -> str:
     """Return the fix for a bracket or quote that is missing, for `=` instead of `==`, or for a
     column whose name is a Python keyword."""
+    if problem.startswith("unmatched"):
+        return f". Remove the {problem.split()[1]}"
     if unclosed := _UNCLOSED.match(problem):
         if "string" in problem and '"' not in text and text.count("'") > 2:
             return ". Write a text that has ' in it with double quotes"
@@ -290,6 +319,12 @@ def _checked_operands(node: ast.expr) -> list[ast.expr]:
             return values
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
             return [operand]
+        case ast.BinOp(
+            ast.BinOp(ast.Constant(int(year)), ast.Sub(), ast.Constant(int(month))),
+            ast.Sub(),
+            ast.Constant(int(day)),
+        ) if 1900 < year < 2200 and 0 < month < 13 and 0 < day < 32:
+            raise ValueError(f"'{ast.unparse(node)}' is a difference of numbers")
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div() | ast.Mod(), right):
             return [left, right]
         case ast.Compare():
@@ -323,6 +358,10 @@ def _checked_parts(node: ast.expr) -> list[ast.expr]:
 
 def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
+    word = name.lower().rpartition(".")[2]
+    if name not in FUNCTIONS and word in (*CLOCKS, *_OF_ALL_ROWS):
+        what = "there is no clock" if word in CLOCKS else "an expression sees one row, and not all"
+        raise ValueError(f"unknown function '{name}': {what}. {PARAMETER_FIX}")
     if name not in FUNCTIONS:
         near = difflib.get_close_matches(name, FUNCTIONS, 1, 0.8)
         fix = f". Use one of {', '.join(FUNCTIONS)}, or a python step"
@@ -336,7 +375,20 @@ def _check_call(node: ast.Call) -> None:
         raise ValueError(f"{name}() takes {FUNCTIONS[name]} argument(s)")
     for argument in node.args if name == "col" else node.args[1:]:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
-            raise ValueError(f"the last argument of {name}() must be a string in quotes")
+            what = f"the last argument of {name}() must be a string in quotes"
+            raise ValueError(f"{what}{_fix_of_argument(name, node.args)}")
+
+
+def _fix_of_argument(name: str, arguments: Sequence[ast.expr]) -> str:
+    """Return what to write instead of a name as the last argument of a function."""
+    match name, arguments:
+        case "col", [ast.Name(column)]:
+            return f". Write col('{column}')"
+        case _, [ast.Constant(str()) as text, ast.Name(column)]:
+            return f". Write {name}({column}, {ast.unparse(text)})"
+        case _, [_, ast.Name(word)]:
+            return f". Write '{word}' for this text; a column needs a python step"
+    return ""
 
 
 def _check_digits(nodes: list[ast.expr]) -> None:
@@ -373,6 +425,9 @@ def _check_key(node: ast.Subscript) -> None:
     key = node.slice.value if isinstance(node.slice, ast.Constant) else None
     if isinstance(key, str) or (type(key) is int and 0 <= key < MAX_ITEMS):
         return
+    if isinstance(node.slice, ast.Slice):
+        what = f"'{ast.unparse(node)[:60]}' is a part of a text or list, which expressions lack"
+        raise ValueError(f"{what}. Use a python step, or chunk to cut texts into pieces")
     raise ValueError(
         f"'{ast.unparse(node)[:60]}' reads neither a field nor an item. Write a field as "
         "a['name'], and an item as a[0], counted from 0"

@@ -12,6 +12,7 @@ import keyword
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 
 ROWS = ("df", "row", "batch", "record", "r")
 """Names of tables and rows in other languages, in which a column has a field."""
@@ -45,10 +46,21 @@ _SPACED = re.compile(
 _SYNTAX = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
-        (r"^(?:filter|where) (?=[^\W\d]\w* *[.=!<>])", ""),
+        (r"^(?:select \*? ?)?(?:filter|where) (?=[^\W\d]\w* *[.=!<>])", ""),
+        (
+            r"(?:\b\w+\.)*\b(?:(?:now|today|utcnow|getdate)\(\)|(?:current_date|current_timestamp|"
+            r"sysdate|curdate)\b(?:\(\))?)(?:\s*[-+]\s*(?:interval )?[\w.]+(?:\([^()]*\))?)?",
+            "'{{ params.since }}'",
+        ),
         (r"^\(?([^\W\d]\w*)\)? ?=> ?(?=.*\b\1[.\[])", r"lambda \1: "),
         (r"^(len|lower|upper|length) ([^\W\d]\w*)(?= |$)", r"\1(\2)"),
+        (r"^(?:and|or) | (?:and|or)$|(?<=\d)[$\u20ac](?!\w)", ""),
+        (r"(?<!is )\bnot null\b", "is not None"),
+        (r"\bis (not )?empty\b", lambda found: f"{'!=' if found[1] else '=='} ''"),
+        (r" mod ", " % "),
+        (r"(?<=\b0),(?=\d)(?![^(\[]*[)\]])", "."),  # 0,5
         (r"(?<=\d),(?=\d{3}\b)(?![^(\[]*[)\]])", ""),  # 1,000
+        (r"(?<=\d),(?=\d+\b)(?![^(\[]*[)\]])", "."),
         (r"(?<![\w.-])(\d{4}-\d\d-\d\d)(?![\w-])", r"'\1'"),
         (r"(?<=[<>] )0+(?=[1-9]\d*(?![\w.]))", ""),
         (rf"\bcast\({_OPERAND} as (\w+)\)", r"cast(\1, '\2')"),
@@ -61,7 +73,15 @@ _SYNTAX = tuple(
             rf"({_HIDDEN}\d+)",
             r"\2\3(\1, \4)",
         ),
-        (r"\bcase when (.+) then (.+) else (.+) end\b", r"iff(\1, \2, \3)"),
+        (r"\bcase (when .+ then .+?) end\b", lambda found: _choice(found[1])),
+        (r"^if (.+) then (.+) else (.+?)(?: end)?$", r"iff(\1, \2, \3)"),
+        (r"^(.+) if (?!.* else )(.+)$", r"\1 if \2 else None"),
+        (rf"{_OPERAND} ?([<>]=?) ?([\w.]+) (and|or) (?=[<>=!])", r"\1 \2 \3 \4 \1 "),
+        (rf"\b(?:date|timestamp) (?={_HIDDEN})", ""),
+        (
+            r"(?:\byear\(([^\W\d]\w*)\)|\b([^\W\d]\w*)(?:\.dt)?\.year) ?([<>=]=?) ?(\d{4})\b",
+            lambda found: _of_year(found[1] or found[2], found[3], int(found[4])),
+        ),
         (r"\bif ?\(", "iff("),
         (r"(.+?) \? (.+) : (.+)", r"iff(\1, \2, \3)"),
         (r"(?<!=)=!(?!=)|!\s+=(?!=)|!==|<>", " != "),
@@ -121,6 +141,27 @@ def _quoted(literal: str) -> str:
     return repr(literal[1:-1].replace("''", "'")) if "''" in literal[1:-1] else literal
 
 
+def _choice(cases: str) -> str:
+    """Return the choice of `when A then B when C then D else E`, as nested calls."""
+    parts = re.split(r"\b(?:when|then|else)\b", cases, flags=re.IGNORECASE)[1:]
+    result = parts.pop() if len(parts) % 2 else "None"
+    while parts:
+        value, condition = parts.pop(), parts.pop()
+        result = f"iff({condition.strip()}, {value.strip()}, {result.strip()})"
+    return result
+
+
+def _of_year(column: str, operator: str, year: int) -> str:
+    """Return a comparison of the year of a date, without the year."""
+    begins, ends = f"{column} >= '{year}-01-01'", f"{column} < '{year + 1}-01-01'"
+    return {
+        ">=": begins,
+        "<": begins.replace(">=", "<"),
+        "<=": ends,
+        ">": ends.replace("<", ">="),
+    }.get(operator, f"({begins} and {ends})")
+
+
 def _named(match: re.Match[str]) -> str:
     """Return col('NAME') for a name with spaces, or a text for words after == and !=."""
     is_text = match.string[: match.start()].rstrip().endswith(("==", "!="))
@@ -170,12 +211,23 @@ class _Forms(ast.NodeTransformer):
         match node:
             case ast.Subscript(value=ast.Name(id=row), slice=ast.Constant(value=str())):
                 return _column(node.slice) if row in self._rows else node
+            case ast.Subscript(ast.Name(row), ast.Compare() | ast.BoolOp() as condition):
+                return condition if row in self._rows else node
         return node
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
         return ast.List(node.elts)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
+        match node:
+            case ast.Call(
+                ast.Name("any" | "all" as quantor),
+                [ast.GeneratorExp(part, [ast.comprehension(ast.Name(item), source, [])])],
+            ) if isinstance(source, ast.List | ast.Tuple):
+                parts = [_Filled({item: each}).visit(deepcopy(part)) for each in source.elts]
+                operator = ast.Or() if quantor == "any" else ast.And()
+                whole: ast.expr = self.visit(ast.BoolOp(operator, parts))
+                return whole
         self.generic_visit(node)
         options = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
         is_literal = options.get("regex") is False or options.get("literal") is True
@@ -213,7 +265,7 @@ class _Forms(ast.NodeTransformer):
                 return ast.BoolOp(ast.And(), [left, right])
             case ast.BinOp(left, ast.BitOr(), right):
                 return ast.BoolOp(ast.Or(), [left, right])
-            case ast.BinOp(ast.Name() as base, ast.Pow(), ast.Constant(2)):
+            case ast.BinOp(ast.Name() as base, ast.Pow() | ast.BitXor(), ast.Constant(2)):
                 return ast.BinOp(base, ast.Mult(), base)
         return node
 
@@ -221,15 +273,21 @@ class _Forms(ast.NodeTransformer):
         """Replace `||` of SQL by a sum if one side is a text, and `a == 1 or 2` by `a in [1, 2]`.
         If it is unknown whether the sides are texts or conditions, there is no translation."""
         self.generic_visit(node)
-        is_or, constants = isinstance(node.op, ast.Or), [ast.Constant] * len(node.values)
-        if self._joins and is_or:
+        match node.values:
+            case [*texts, ast.Call(ast.Name("contains"), [column, _]) as last] if all(
+                isinstance(text, ast.Constant) and isinstance(text.value, str) for text in texts
+            ):
+                return ast.BoolOp(node.op, [*(_call("contains", column, t) for t in texts), last])
+        if isinstance(node.op, ast.And):
+            return node
+        if self._joins:
             if any(isinstance(each, ast.Constant) for each in node.values):
                 return _sum(*node.values)
             return _UNKNOWN if all(isinstance(each, _VALUES) for each in node.values) else node
         match node.values:
-            case [ast.Compare(ops=[ast.Eq()]) as first, *others] if is_or:
+            case [ast.Compare(ops=[ast.Eq()]) as first, *others]:
                 values = [*first.comparators, *others]
-                if all(map(isinstance, values, constants)):
+                if all(isinstance(each, ast.Constant) for each in values):
                     return _compare(first.left, ast.In(), ast.List(values))
         return node
 
@@ -248,7 +306,7 @@ class _Forms(ast.NodeTransformer):
                 return found if isinstance(operator, ast.In) else ast.UnaryOp(ast.Not(), found)
             case ast.Eq(), ast.Subscript(), ast.Constant(str(text)):
                 return _compared_part(left, text) or node
-        return _compared(left, operator, right) or node
+        return _searched(left, operator, right) or _compared(left, operator, right) or node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
         parts: list[ast.expr] = []
@@ -262,6 +320,28 @@ class _Forms(ast.NodeTransformer):
         return _sum(*parts) if parts else ast.Constant("")
 
 
+def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
+    """Return a search in a range, in one value or in several, or the place of a text in another, as
+    this language writes it; None for other comparisons."""
+    match operator, left, right:
+        case ast.In(), _, ast.Call(ast.Name("range"), [first, end]):
+            return ast.Compare(first, [ast.LtE(), ast.Lt()], [left, end])
+        case ast.In(), ast.Name(), ast.Constant(str() | int()):
+            return _compare(left, operator, ast.List([right]))
+        case ast.Eq(), _, ast.BoolOp(ast.Or(), values):
+            are_constant = all(isinstance(each, ast.Constant) for each in values)
+            return _compare(left, ast.In(), ast.List(values)) if are_constant else None
+        case _, ast.Call(
+            ast.Attribute(value, "find" | "indexOf"), [ast.Constant(str()) as text]
+        ), _:
+            found, sign = _call("contains", value, text), ast.unparse(right)
+            if (type(operator), sign) in ((ast.GtE, "0"), (ast.NotEq, "-1"), (ast.Gt, "-1")):
+                return found
+            absent = (type(operator), sign) in ((ast.Lt, "0"), (ast.Eq, "-1"))
+            return ast.UnaryOp(ast.Not(), found) if absent else None
+    return None
+
+
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
     """Return a comparison with null, NaN or a constant with the operator that this language has for
     it; None for other comparisons."""
@@ -269,8 +349,10 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
     match operator, right:
         case ast.Eq() | ast.NotEq(), ast.Constant(None):
             return _compare(left, ast.Is() if is_equal else ast.IsNot(), right)
-        case ast.Eq() | ast.NotEq(), _ if ast.unparse(right) in _NAN:
-            return _compare(left, ast.NotEq() if is_equal else ast.Eq(), left)
+        case ast.Eq() | ast.NotEq() | ast.Is() | ast.IsNot(), _ if ast.unparse(right) in _NAN:
+            is_null = _compare(left, ast.Is() if is_equal else ast.IsNot(), ast.Constant(None))
+            is_nan = _compare(left, ast.NotEq() if is_equal else ast.Eq(), left)
+            return ast.BoolOp(ast.Or() if is_equal else ast.And(), [is_null, is_nan])
         case ast.Is() | ast.IsNot(), ast.Constant(str() | int() | float() as value):
             if is_equal or not isinstance(value, bool):  # `is not True` is true for null
                 return _compare(left, ast.Eq() if is_equal else ast.NotEq(), right)
@@ -301,7 +383,7 @@ class _Filled(ast.NodeTransformer):
 def _compared_part(part: ast.Subscript, text: str) -> ast.expr | None:
     """Return the function for `text[:2] == 'ab'`; None for another part of a text."""
     size, items = len(text), ast.unparse(part.slice)
-    if items in (f":{size}", f"0:{size}"):
+    if items in (f":{size}", f"0:{size}") or (items, size) == ("0", 1):
         return _call("startswith", part.value, ast.Constant(text))
     if items == f"-{size}:" or (items, size) == ("-1", 1):
         return _call("endswith", part.value, ast.Constant(text))
@@ -358,7 +440,7 @@ def _any_of(function: str) -> Callable[..., ast.expr]:
     """Return a function that makes a call, or one for each text of a tuple."""
 
     def made(value: ast.expr, texts: ast.expr) -> ast.expr:
-        parts = texts.elts if isinstance(texts, ast.Tuple) else [texts]
+        parts = texts.elts if isinstance(texts, ast.Tuple | ast.List) else [texts]
         calls: list[ast.expr] = [_call(function, value, part) for part in parts]
         return ast.BoolOp(ast.Or(), calls) if len(calls) > 1 else calls[0]
 
@@ -377,12 +459,33 @@ def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
     """Return the function for a pattern of SQL such as 'a%'."""
     text = str(getattr(pattern, "value", ""))
     if not (parts := _LIKE.fullmatch(text)):
-        return _UNKNOWN
+        signs = {"%": ".*", "_": "."}
+        search = "".join(signs.get(sign) or re.escape(sign) for sign in text)
+        begin, end = "" if text[:1] == "%" else "^", "" if text[-1:] == "%" else "$"
+        written = f"{begin}{search.removeprefix('.*').removesuffix('.*')}{end}"
+        return _call("matches", value, ast.Constant(written)) if text.strip("%") else _UNKNOWN
     before, inner, after = parts.groups()
     if not (before or after):
         return _compare(value, ast.Eq(), ast.Constant(inner))
     function = {("%", "%"): "contains", ("", "%"): "startswith"}.get((before, after), "endswith")
     return _call(function, value, ast.Constant(inner))
+
+
+def _substring(value: ast.expr, start: ast.expr, size: ast.expr) -> ast.expr:
+    """Return the beginning of a text, whose first character is number 1 in SQL."""
+    first = getattr(start, "value", None)
+    return ast.Subscript(value, ast.Slice(None, size)) if first in (0, 1) else _UNKNOWN
+
+
+def _time(*parts: ast.expr) -> ast.expr:
+    """Return a date or a time as a text; unknown for the date of a column."""
+    values = [getattr(part, "value", None) for part in parts]
+    match values:
+        case [str(), *_]:
+            return parts[0]
+        case [int(year), int(month), int(day)]:
+            return ast.Constant(f"{year}-{month:02}-{day:02}")
+    return _UNKNOWN
 
 
 def _column(name: ast.expr) -> ast.expr:
@@ -407,13 +510,16 @@ _FORMS = {
     "float(X)": "float tonumeric tonumber parsefloat",
     "round(X)": "round",
     "round(X, Y)": "round around",
-    "contains(X, Y)": "contains includes",
+    "contains(X, Y)": "contains includes has",
     "matches(X, Y)": "matches rlike regexp regexplike regexpmatches regexpcontains regex",
     "matches(Y, X)": "re.search",
     "X is None": "isnull isna isnone",
-    "X is not None": "notnull notna isnotnull isnotna",
+    "X is not None": "notnull notna isnotnull isnotna exists",
+    "X == ''": "empty isempty",
+    "X != ''": "notempty isnotempty",
     "X != X": "isnan",
-    "X if X is not None else Y": "coalesce ifnull nvl fillna fillnull",
+    "X if X is not None else Y": "coalesce ifnull isnull nvl fillna fillnull",
+    "matches(X, '^[0-9]+$')": "isdigit isnumeric isdecimal",
     "X if X > Y else Y": "max greatest maximum",
     "X if X < Y else Y": "min least minimum",
     "Y if X else Z": "iff iif where",
@@ -431,16 +537,21 @@ _TEMPLATES = {
     for template, names in _FORMS.items()
     for name in names.split()
 }
+_TIMES = ("date", "timestamp", "datetime", "todate", "totimestamp", "todatetime")
 _MAKERS: dict[str, Callable[..., ast.expr]] = {
     **{"astype": _converted, "cast": _converted, "like": _like},
     "ilike": lambda value, pattern: _like(_call("lower", value), _in_lower_case(pattern)),
     **{"match": _beginning, "re.match": lambda pattern, value: _beginning(value, pattern)},
     **{name: _any_of(name) for name in ("startswith", "endswith")},
     **{"col": _column, "column": _column, "concat": _sum},
+    **dict.fromkeys(_TIMES, _time),
+    **dict.fromkeys(("substr", "substring"), _substring),
 }
 """Functions and methods whose translation depends on their arguments."""
 _MAKER_COUNTS = {
     **dict.fromkeys(_MAKERS, (2,)),
     **{"col": (1,), "column": (1,), "concat": tuple(range(2, 9))},
+    **dict.fromkeys(_TIMES, (1, 2, 3)),
+    **dict.fromkeys(("substr", "substring"), (3,)),
 }
 """Numbers of their arguments."""

@@ -66,9 +66,12 @@ _EXAMPLES = {
 """Examples of fields that are often missing or have the wrong form."""
 _MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i? ?b?\s*", re.IGNORECASE)
 _DURATION = re.compile(
-    r"\s*([0-9]{1,4}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\s*", re.IGNORECASE
+    r"\s*([0-9]{1,4}(?:\.[0-9]{1,2})?) ?"
+    r"(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\s*",
+    re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([%kM]?)\s*")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FACTORS = {"k": 10**3, "M": 10**6}
 _PLAIN = re.compile(r"[^\W_][\w./-]*|\./[\w./-]*")
 """A text that YAML reads as a text, also in brackets."""
@@ -103,16 +106,36 @@ def _plain(value: object) -> str:
     return "" if isinstance(value, list | dict) else str(value)
 
 
-def mapping_fix(field: str, value: object) -> str:
+def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
     """Return the fix for another value in place of a mapping: the field of the mapping that it is
-    meant for, or an example."""
+    meant for, or an example. `is_item` says whether the mapping is an item of the list `field`."""
     text = "" if isinstance(value, bool) else _plain(value)
+    if is_item:
+        item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
+        return f". Write {_filled(item[1], field, text)}" if item else ""
     if field == "errors" and isinstance(value, str) and (fix := percent_fix("maxRows", value)):
         return fix.replace("Write ", "Write errors: {") + "}"
     pattern, fields = _SHORT_FORMS.get(field, ("", ""))
     if text and re.fullmatch(pattern, text):
         return f". Write {field}: {{{fields.format(text)}}}"
-    return example_fix("Write", field)
+    return _filled(example_fix("Write", field), field, text)
+
+
+_FILLED = {
+    "imagePullSecrets": ("NAME", r"[a-z][a-z0-9-]*"),
+    "python": ("steps:NAME", r"[\w.]+:[\w.]+"),
+    "read": ("./data", r"[\w./-]+\.csv"),
+    "write": ("./out", r"[\w./-]+"),
+    "gate": ("mean(COLUMN) > 0.5", r"(?:mean|count|fraction|min|max)\(.*\) *[<>=]=? *[0-9.]+"),
+    "cache": ("./cache", r"[\w./-]+"),
+}
+"""What a value of a field stands for in the example, and the pattern of such values."""
+
+
+def _filled(example: str, field: str, text: str) -> str:
+    """Return an example with the value in its place, if it is clear what it stands for."""
+    old, pattern = _FILLED.get(field, ("", "(?!)"))
+    return example.replace(old, text) if re.fullmatch(pattern, text) else example
 
 
 _SHORT_FORMS = {
@@ -135,10 +158,10 @@ def percent_fix(field: str, value: object) -> str:
 def list_fix(field: str, value: object) -> str:
     """Return the fix for another value in place of a list."""
     if field in _EXAMPLES and not (field == "paths" and isinstance(value, str)):
-        return example_fix("Write", field)
+        return _filled(example_fix("Write", field), field, _plain(value))
     if not isinstance(value, str) or len(value) > MAX_ITEMS:
         return ". Write the items in brackets: [a, b]"
-    items = [item.strip() for item in value.split(",")]
+    items = [item.strip(" []") for item in value.split(",")]
     return f". Write [{', '.join(map(_in_brackets, items))}]"
 
 
@@ -149,17 +172,25 @@ def _in_brackets(text: str) -> str:
 
 def flag_fix(value: object) -> str:
     """Return how to write another word for true or false."""
-    flag = _FLAGS.get(_plain(value).lower())
+    flag = _FLAGS.get(_plain(value).lower(), "true" if value and isinstance(value, list) else "")
     return f". Write {flag}" if flag else ""
 
 
 def name_fix(value: object, sign: str) -> str:
     """Return the most similar name of lower-case letters, digits and `sign`; empty if the value is
     no name."""
-    if not re.fullmatch(r"[\w .-]{1,40}", _plain(value), re.ASCII):
+    name = label_name(value, sign)
+    is_digit = bool(re.match("[^A-Za-z]*[0-9]", _plain(value)))
+    return f". {'Begin it with a letter: write' if is_digit else 'Write'} {name}" if name else ""
+
+
+def label_name(value: object, sign: str = "-") -> str:
+    """Return a name with `sign` in place of other signs; empty if the value is no name."""
+    text = _plain(value)
+    if not re.fullmatch(r"[\w .@#%&*!/-]{1,40}", text, re.ASCII):
         return ""
-    name = re.sub("[^a-z0-9]+", sign, _plain(value).lower()).strip(sign)
-    return f". Write {name}" if name[:1].isalpha() else ". Begin it with a letter"
+    name = re.sub("[^a-z0-9]+", sign, text.lower()).strip(sign)
+    return name if name[:1].isalpha() else f"run{sign}{name}" if name else ""
 
 
 def memory_fix(value: object) -> str:
@@ -179,8 +210,13 @@ def duration_fix(value: object) -> str:
         found = _DURATION.fullmatch(value)
         if found is None:
             return ""
-        return _quoted(f"{found[1]}{found[2][0].lower()}")
-    return _quoted(in_units(value))
+        unit = found[2][0].lower()
+        part = float(found[1]) * _SECONDS[unit]
+        return _quoted(in_units(part) if "." in found[1] else f"{found[1]}{unit}")
+    fix = _quoted(in_units(value))
+    if isinstance(value, int) and 60 <= value < 24 * 60:  # YAML reads 1:30 as 90
+        fix += f', or "{in_units(value * 60)}" for {value // 60}:{value % 60:02}'
+    return fix
 
 
 def in_units(value: object) -> str:
@@ -206,6 +242,8 @@ def quantity_fix(value: object) -> str:
 def number_fix(value: object, *, whole: bool) -> str:
     """Return the fix for a number that is written as a text, a boolean or a fraction."""
     number = _number_in(value)
+    if whole and re.fullmatch(r"[0-9.]+ *[kKMGT]i?B", _plain(value)):
+        return ". Write a number such as 100000, and not a size"
     if number is None or (whole and not number.is_integer()):
         return ". Write a whole number such as 2" if whole else ". Write a number such as 0.5"
     return f". Write {int(number) if number.is_integer() else number}"
@@ -228,7 +266,10 @@ def _number_in(value: object) -> float | None:
     """Return the number of a text such as 5 or 5 %, or a boolean as 0 or 1; None if it is no
     number or a large one."""
     if isinstance(value, str):
-        found = _NUMBER.fullmatch(value.replace(",", "").replace("_", ""))
+        value = value.replace(",", "").replace("_", "")
+        if re.fullmatch(r"[1-9](\.[0-9]+)?[eE]\+?[0-9]{1,2}", value):
+            return float(value)
+        found = _NUMBER.fullmatch(value)
         return float(found[1]) * _FACTORS.get(found[2], 1) if found else None
     if isinstance(value, int | float) and abs(value) < _MAX_NUMBER:  # false for NaN
         return float(value)
@@ -239,15 +280,27 @@ def _quoted(text: str) -> str:
     return f'. Write "{text}"' if text else ""
 
 
-def text_fix(value: object) -> str:
+def text_fix(value: object, field: str = "", *, is_item: bool = False) -> str:
     """Return how to write a value that is no text."""
+    if field == "schedule":
+        return '. Write five fields, such as "30 2 * * *"'
+    if isinstance(value, bool):
+        words = ("yes", "on", "true") if value else ("no", "off", "false")
+        read = f"YAML reads {words[0]}, {words[1]} and {words[2]} as {words[2]}"
+        return f": {read}. Write such words in small letters and in quotes, such as '{words[0]}'"
     if isinstance(value, int | float | dt.date):
-        return ". Put it in quotes"
+        name = label_name(str(value).partition(" ")[0]) if field == "name" else ""
+        return f". Write {name}" if name else ". Put it in quotes"
+    if value is None and is_item:
+        return ". Give it a value, or write 'null' in quotes for this text"
     if value is None:
-        return ". Give it a value, or remove the field"
+        name, _, rest = field.partition(" ")
+        return f". Write '{name}: {rest}'" if rest else ". Give it a value, or remove the field"
     if isinstance(value, list):
-        is_word = len(value) == 1 and isinstance(value[0], str)
-        return f". Write {value[0]}" if is_word else ". Write one text"
+        texts = [item for item in value if isinstance(item, str)]
+        if len(texts) == len(value) > 0 and (len(value) == 1 or field in ("filter", "when")):
+            return f". Write {' and '.join(texts)}"
+        return ". Write one text"
     return _callable_fix(value) if callable(value) else ""
 
 
@@ -264,6 +317,8 @@ def _callable_fix(value: object) -> str:
 def cron_fix(value: object) -> str:
     """Return the schedule for a word such as @daily, for one with seconds, or for a time."""
     text = _plain(value).strip().lower().removeprefix("@")
+    if every := re.fullmatch("every ([1-9][0-9]?)([hm])[a-z]*", text):
+        return _quoted(f"{'0 ' * (every[2] == 'h')}*/{every[1]}{' *' * (4 - (every[2] == 'h'))}")
     if text in _CRON_WORDS:
         return _quoted(_CRON_WORDS[text])
     if time := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", text):
@@ -287,7 +342,8 @@ def module_fix(value: object) -> str:
     text = value.strip() if isinstance(value, str) else ""
     if text.startswith("lambda"):
         return ". Put a function into a file such as steps.py, and write steps:NAME"
-    path, colon, name = text.removeprefix("./").removesuffix("()").rpartition(":")
+    bare = re.sub(" *: *", ":", text)
+    path, colon, name = bare.removeprefix("./").removesuffix("()").rpartition(":")
     if not colon and re.fullmatch(r"\w+(/\w+)*\.py", name):
         return f". Write {name.removesuffix('.py').replace('/', '.')}:NAME"
     if not colon and re.fullmatch(r"\w+(\.\w+)*", name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Self
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 
 from batchinference.spec.base import SpecModel, accepted_by, refusal
 from batchinference.spec.expression import (
+    FUNCTIONS,
     columns_of,
     columns_read_by,
     parse_expression,
@@ -57,8 +59,9 @@ class _Measures(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in _OTHERS:
-            raise ValueError(f"unknown function '{name}'. Use {_OTHERS[name]}")
+        if name not in (*AGGREGATES, *FUNCTIONS):
+            fix = f"Use one of {', '.join(AGGREGATES)}, which measure all rows"
+            raise ValueError(f"unknown function '{name}'. {fix}")
         if name not in AGGREGATES:
             return self.generic_visit(node)
         if len(node.args) != 1 or node.keywords:
@@ -76,7 +79,13 @@ class _Measures(ast.NodeTransformer):
 def parse_expectation(text: str) -> Expectation:
     """Return the parts of an expectation. Raises ValueError if it is invalid."""
     measures = _Measures()
-    tree = measures.visit(syntax_tree(text))
+    try:
+        tree = measures.visit(syntax_tree(text))
+    except ValueError as error:
+        fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
+        fixed = re.sub(r"\b(\w+)\(", lambda found: f"{_OTHERS.get(found[1], found[1])}(", fixed)
+        problem = str(error).partition(". ")[0]
+        raise ValueError(f"{problem}. Write {fixed}" if fixed != text else str(error)) from None
     condition = ast.unparse(tree)
     others = columns_of(parse_expression(condition)) - measures.found.keys()
     if others or not measures.found:

@@ -222,9 +222,10 @@ class _Substitution(_Search):
         """Return the value of a parameter; an empty string if it has none."""
         parameter = self._declared.get(name)
         if parameter is None:
-            near = did_you_mean(name, self._declared) or "."
-            fix = f"Add '- name: {name}' to declare it"
-            self.report(location, f"'{name}' is not in spec.parameters{near} {fix}")
+            add = "parameters: " if not self._declared else "to parameters: "
+            fix = f". Add {add}[{{name: {name}, value: TEXT}}]"
+            near = did_you_mean(name, self._declared) or fix
+            self.report(location, f"'{name}' is not in spec.parameters{near}")
             return ""
         if USER_CODE_ARGUMENTS.intersection(location):
             self.secret.add(name)

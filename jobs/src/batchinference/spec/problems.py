@@ -12,7 +12,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -46,7 +46,14 @@ from batchinference.spec.fixes import (
 from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN, PREFIX, URL_PREFIX
-from batchinference.spec.words import REMOVED, RENAMED, UNSUPPORTED, meant_by
+from batchinference.spec.words import (
+    METHODS,
+    OF_OTHER_KINDS,
+    REMOVED,
+    RENAMED,
+    UNSUPPORTED,
+    meant_by,
+)
 from batchinference.spec.write.stores import COLLECTION, INDEX
 
 MAX_SHOWN = 60
@@ -109,6 +116,7 @@ _PATTERN_FIXES: dict[str, Callable[[object], str]] = {
     base.MEMORY: memory_fix,
     DURATION: duration_fix,
     base.MODULE_PATH: module_fix,
+    base.DELIMITER: lambda text: "" if str(text).strip() else ". Write delimiter: '|', in quotes",
     base.DNS_LABEL: partial(name_fix, sign="-"),
     base.PARAMETER_NAME: partial(name_fix, sign="_"),
 }
@@ -205,17 +213,37 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
     errors = error.errors(include_url=False)
     unknown = (at for at, details in enumerate(errors) if details["type"] == "extra_forbidden")
     described = {at: _problem(errors[at], model) for at in islice(unknown, MAX_PROBLEMS)}
+    for problem in described.values():
+        if problem.path in OF_OTHER_KINDS and problem.message.startswith("unknown field"):
+            yield Problem(*OF_OTHER_KINDS[problem.path])
+            return
+    repeated = _repetitions(errors)
     meant = set(map(_meant_path, described.values()))
     for at, details in enumerate(errors):
         problem = described.get(at) or _problem(details, model)
-        if details["type"] != "missing" or problem.path not in meant:
+        if at not in repeated and (details["type"] != "missing" or problem.path not in meant):
             yield problem
+
+
+def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
+    """Return which errors are about an item of a list with the same problem as an earlier one."""
+    known: set[tuple[object, ...]] = set()
+    repeated = set()
+    for at, details in enumerate(errors):
+        loc, kind = details["loc"], details["type"]
+        after_comma = details["input"] is None and str(loc[-1:]).endswith(")',)")
+        if loc and isinstance(loc[-1], int) and kind.endswith("_type"):
+            key = (*loc[:-1], kind, type(details["input"]))
+            after_comma = after_comma or key in known
+            known.add(key)
+        repeated |= {at} if after_comma else set()
+    return repeated
 
 
 def _meant_path(problem: Problem) -> str | None:
     """Return the path of the field that is meant by an unknown one; None if there is none."""
-    meant = re.fullmatch(r"unknown field; did you mean '(\w+)'\?", problem.message)
-    return f"{problem.path.rpartition('.')[0]}.{meant[1]}" if meant else None
+    meant = re.match(r"unknown field(?:; did you mean '(\w+)'|\. Write (\w+):)", problem.message)
+    return f"{problem.path.rpartition('.')[0]}.{meant[1] or meant[2]}" if meant else None
 
 
 def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
@@ -268,11 +296,26 @@ def _unknown_field(
         if loc[-1] in _fields(owners[count]) and loc[-1] != location[count]:
             return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
     if near.startswith(";"):
-        return f"unknown field{near}"
+        written = _with_value(near.split("'")[1], parent, value)
+        return f"unknown field. {written}" if written else f"unknown field{near}"
     if inner := _field_below(parent, str(loc[-1])):
         inner = inner.replace("gpu: ...", "gpu: 1") if value in ("cuda", "gpu", True) else inner
         return f"unknown field; did you mean '{inner}'?"
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
+
+
+def _with_value(name: str, model: type[BaseModel] | None, value: object) -> str:
+    """Return how to write a value of an unknown field in the field that is meant; empty if only the
+    name changes."""
+    kind = _fields(model).get(name)
+    if name == "callable" and ":" not in str(value):
+        return module_fix(value).removeprefix(". ").replace("Write ", "Write callable: ")
+    if isinstance(value, str) and typing.get_origin(kind) is list and len(value) <= MAX_SHOWN:
+        return f"Write {name}: {list_fix('', value).removeprefix('. Write ')}"
+    match value:
+        case [str(text)] if kind is str:
+            return f"Write {name}: {text}"
+    return ""
 
 
 def _of_another_version(
@@ -284,6 +327,11 @@ def _of_another_version(
         return f"was renamed. Use {new}"
     if new := REMOVED.get(name):
         return f"was removed. Use {new}"
+    if name in METHODS:
+        path = value.get("callable", value.get("function")) if isinstance(value, dict) else value
+        known = isinstance(path, str) and re.fullmatch(base.MODULE_PATH, path)
+        fields = f"callable: '{path if known else 'steps:NAME'}', method: {METHODS[name]}"
+        return f"unknown field. Write python: {{{fields}}}"
     return f"unknown field. {UNSUPPORTED[name]}" if name in UNSUPPORTED else ""
 
 
@@ -398,15 +446,16 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
     """Return how to write the value correctly; empty if the expected value says it."""
     kind, context = details["type"], details.get("ctx", {})
     known = None if value.secret else value.value
+    is_item = isinstance((None, *details["loc"])[-1], int)
     match _EXPECTED.get(kind):
-        case "a text" if field == "schedule":
-            return '. Write five fields, such as "30 2 * * *"'
+        case "a text" if value.secret and value.value is not None:
+            return "" if value.nested else ". Put it in quotes"
         case "a text":
-            return "" if value.secret and value.nested else text_fix(value.value)
+            return text_fix(value.value, field, is_item=is_item)
         case "a list":
             return list_fix(field, known)
         case "a mapping":
-            return mapping_fix(field, known)
+            return mapping_fix(field, known, is_item=is_item)
         case "a whole number" if field == "gpu" and isinstance(known, float):
             return _NO_PART_OF_A_GPU
         case "a number" | "a whole number" as expected:

@@ -25,7 +25,16 @@ _OTHER_SCHEMES = {
     "hf": "Use the format huggingface",
 }
 """Schemes of other tools, and what to write instead."""
-_LIST = ", or read a list of addresses with the format manifest"
+_OF_WEB = (
+    (r"https?://([\w.-]+?)\.s3[\w.-]*\.amazonaws\.com/(.*)", r"s3://\1/\2"),
+    (r"https?://s3[\w.-]*\.amazonaws\.com/(.*)", r"s3://\1"),
+    (r"https?://storage\.(?:googleapis|cloud\.google)\.com/(.*)", r"gs://\1"),
+    (r"https?://([\w-]+)\.blob\.core\.windows\.net/(.*)", r"az://\2, and storage: "
+     r"{endpoint: 'https://\1.blob.core.windows.net'}"),
+    (r"dbfs:/+(.*)", r"/dbfs/\1, if it is mounted there, or the address of the store"),
+)  # fmt: skip
+"""Addresses of object stores in the web and of file systems, and what to write instead."""
+_DOWNLOAD = "Download it and write its path, or copy it to an object store (s3://, gs:// or az://)"
 _FORM = Field(
     min_length=1,
     max_length=1024,
@@ -33,31 +42,38 @@ _FORM = Field(
 )
 
 
-def _other_store(scheme: str, rest: str) -> str:
-    """Return what to write instead of a scheme of other tools; empty if that is unknown."""
+def _other_address(uri: str) -> str:
+    """Return what to write instead of an address of other tools; empty if that is unknown."""
+    for pattern, address in _OF_WEB:
+        if found := re.fullmatch(pattern, uri):
+            return f"Write {found.expand(address)}"
+    scheme, rest = scheme_of(uri), local_path(uri)
     other, bucket = _OTHER_SCHEMES.get(scheme, ""), rest.partition("/")[0]
     if " " in other:
         return other
     if other == "az" and re.fullmatch(r"[a-z0-9-]+@[\w.-]+", bucket):  # CONTAINER@ACCOUNT
-        rest = f"{bucket.partition('@')[0]}/{rest.partition('/')[2]}"
+        container, _, host = bucket.partition("@")
+        account = host.partition(".")[0]
+        fix = f"Write az://{container}/{rest.partition('/')[2]}"
+        return f"{fix}, and storage: {{endpoint: 'https://{account}.blob.core.windows.net'}}"
     return f"Write {other}://{rest}" if other and "@" not in rest else ""
 
 
 def _check_uri(uri: str, of_web: str = "") -> str:
-    """Return the address. `of_web` is what else to do about one of HTTP."""
+    """Return the address. `of_web` is what to do about another one of HTTP."""
     if match := _INCOMPLETE_SCHEME.match(uri):
         slashes = "" if match[1].lower() == "file" else "/"
         fixed = f"{match[1]}://{uri[match.end() :].lstrip(slashes)}"
         raise refusal(f"an address begins with '{match[1]}://'. Write {fixed}")
     scheme = scheme_of(uri)
     bucket = (rest := local_path(uri)).split("/")[0]
-    if fix := _other_store(scheme, rest):
-        raise refusal(f"the scheme '{scheme}://' is not supported. {fix}")
+    if fix := _other_address(uri):
+        raise refusal(f"the scheme '{uri.partition(':')[0]}://' is not supported. {fix}")
     if scheme != "file" and "@" in bucket:
         raise refusal("must not contain credentials. Set them in the environment", HIDDEN)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
-        fix = f"Use a path or one of {known}{of_web if scheme[:4] == 'http' else ''}"
+        fix = of_web if of_web and scheme[:4] == "http" else f"Use a path or one of {known}"
         raise refusal(f"the scheme '{scheme}://' is not supported. {fix}")
     if scheme != "file" and not bucket:
         raise refusal(f"an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH")
@@ -69,7 +85,7 @@ def _check_uri(uri: str, of_web: str = "") -> str:
 
 
 Uri = Annotated[str, _FORM, AfterValidator(_check_uri)]
-InputUri = Annotated[str, _FORM, AfterValidator(partial(_check_uri, of_web=_LIST))]
+InputUri = Annotated[str, _FORM, AfterValidator(partial(_check_uri, of_web=_DOWNLOAD))]
 
 
 def _check_port(prefix: str) -> str:

@@ -43,7 +43,10 @@ UNSUPPORTED = {
     **dict.fromkeys(("steps.limit", "steps.sample"), "Set limit in read.options"),
     **dict.fromkeys(("model.temperature", "model.max_tokens", "model.max_new_tokens",
                      "model.top_p"), "Put it into sampling: {...}"),
-    "spec.schedule": "Write kind: BatchInferenceSchedule",
+    "model.apiKey": "A key does not belong in the file. Put it into an environment variable, and "
+    "its name, such as OPENAI_API_KEY, into apiKeyEnv",
+    **dict.fromkeys(("python.batch_format", "python.batchFormat"),
+                    "For tables of pandas, write batch = pd.DataFrame(batch) in the code"),
     "cluster.namespace": "Set metadata.namespace",
     **dict.fromkeys(("cluster.pip", "spec.pip", "spec.requirements", "cluster.requirements"),
                     "Install packages in the image, and set cluster.image"),
@@ -51,6 +54,28 @@ UNSUPPORTED = {
     "steps.cast": "Convert a column in addColumns: {NAME: str(NAME)}",
 }  # fmt: skip
 """Fields and values that other tools have, and what to do instead."""
+_KIND = (
+    "kind",
+    "schedule and template are fields of BatchInferenceSchedule, got BatchInference. Write kind: "
+    "BatchInferenceSchedule",
+)
+OF_OTHER_KINDS = {
+    **dict.fromkeys(("spec.schedule", "spec.template"), _KIND),
+    **{
+        f"{path}.{name}": (
+            path,
+            "read, steps and write are fields of a job. Move them into template: {spec: {...}}",
+        )
+        for path in ("spec", "spec.template")
+        for name in ("read", "steps", "write")
+    },
+}
+"""Unknown fields that belong to a job or to a schedule, and the problem to show instead of all."""
+METHODS = {f"steps.{name}": name for name in ("map", "flatMap", "mapBatches")} | {
+    "steps.map_batches": "mapBatches",
+    "steps.flat_map": "flatMap",
+}
+"""Functions of Ray Data in place of the step `python`, and the method that it needs."""
 _MEANT = {
     "overwrite": "replace truncate w",
     "append": "a add insert",
@@ -95,14 +120,16 @@ _MEANT = {
     "filter": "where",
     "selectColumns": "select columns",
     "addColumns": "withColumns assign",
-    "python": "map udf apply function",
+    "python": "udf apply function",
     "callable": "function code script",
-    "callArgs": "args kwargs",
+    "callArgs": "args kwargs fn_kwargs fnkwargs",
+    "constructorArgs": "fn_constructor_kwargs init_args init_kwargs",
     "when": "if condition",
     "read": "input source",
     "write": "output sink",
     "source": "path name model",
     "name": "model modelname",
+    "fields": "schema",
     "key": "keys keycolumns primarykey",
     "workers": "nodes",
     "head": "driver",

@@ -62,7 +62,7 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "matches": pc.match_substring_regex,
 }
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-_NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types")
+_NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types \(.*\)")
 MAX_TYPE = 200
 """Maximum number of characters of a type in a message."""
 _TEXTS = (pa.types.is_string, pa.types.is_large_string)
@@ -180,13 +180,14 @@ class ColumnExpression:
         try:
             return checked(self._tree)
         except NoSuchValue as error:
-            raise UnsuitableTypes(f"{self._label}: {error}: {self._text}") from None
+            fix = "Write it as '2026-01-31', or '2026-01-31 12:00:00' with a time"
+            raise UnsuitableTypes(f"{self._label}: {error}: {self._text}. {fix}") from None
         except NoSuchPart as error:
             fix, message = advice(self._text, lambda part: checked(part).kind), str(error)
             message = f"{message.partition('. ')[0]}. {fix}" if fix.startswith("Write") else message
             raise UnsuitableTypes(f"{self._label}: {self._text}: {message}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
-            reason = _NO_KERNEL.sub("no such operation for the input types", str(error))
+            reason = _NO_KERNEL.sub("there is no such operation for these types", str(error))
             message = f"{self._label} cannot be computed: {self._text}: {reason}".rstrip(".")
             if "regular expression" in reason:
                 raise UnsuitableTypes(f"{message}. Correct it") from None

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.schema import is_list
 from batchinference.spec.expression import parse_expression, syntax_tree
+from batchinference.spec.expression_fixes import translated
 
 CONVERT = "Convert a column, for example with int(NAME)"
 _OF_TEXTS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")
@@ -46,10 +47,12 @@ def advice(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
     if (part := next(lists, None)) is not None:
         item = f"{ast.unparse(part)}[0]"
         return f"Read one item, such as {item}, or make a row of each with a step explode"
-    if isinstance(bad, ast.Compare) and any(map(_is_number, types.values())):
-        return "Compare a number with a number"
-    is_time = any(pa.types.is_temporal(kind) for kind in types.values())
-    return "Compare it with a text such as '2026-01-31'" if is_time else CONVERT
+    if isinstance(bad, ast.Attribute | ast.Subscript) and (other := translated(text)) != text:
+        return f"Write {other}"
+    if any(pa.types.is_temporal(kind) for kind in types.values()):
+        return "Compare it with a text such as '2026-01-31'"
+    is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
+    return "Compare a number with a number" if is_number else CONVERT
 
 
 def _first_bad(
@@ -81,21 +84,18 @@ def _replaced(tree: ast.expr, old: ast.expr, new: str) -> str:
 
 def _fix(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
     """Return a node, and what to write in its place; None if that is unknown."""
-    match node:
-        case ast.Attribute(value=value, attr="length" | "size"):
-            return node, f"len({ast.unparse(value)})"
-        case ast.Call() | ast.Compare(ops=[ast.In() | ast.NotIn()]) if any(
-            is_list(kind) for _, kind in parts
-        ):
-            return None  # the first item alone is not what was meant
-    if within := _within(parts):
-        return within
+    is_search = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
+    if (is_search or isinstance(node, ast.Call)) and any(is_list(kind) for _, kind in parts):
+        return None  # the first item alone is not what was meant
+    if found := _of_part(node, parts) or _within(parts):
+        return found
     match node:
         case ast.IfExp(test=test):
-            written = next((_test(part, kind) for part, kind in parts if part is test), "")
+            tests = (test_of(ast.unparse(part), kind) for part, kind in parts if part is test)
+            written = next(tests, "")
             return (test, written) if written else None
         case ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
-            fixes = ((part, _test(part, kind)) for part, kind in parts)
+            fixes = ((part, test_of(ast.unparse(part), kind)) for part, kind in parts)
             return next((fix for fix in fixes if fix[1]), None)
         case ast.Call(func=ast.Name(id=name), args=[value, *_]):
             return _converted(name, value)
@@ -104,6 +104,17 @@ def _fix(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
         case ast.Compare(left=left, comparators=[ast.List(values) | ast.Tuple(values)]):
             constants = [each.value for each in values if isinstance(each, ast.Constant)]
             return _in_list(node, left, dict(parts).get(left), constants)
+    return None
+
+
+def _of_part(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
+    """Return the fix for a part that a value does not have."""
+    match node:
+        case ast.Attribute(value=value, attr="length" | "size" | "len"):
+            return node, f"len({ast.unparse(value)})"
+        case ast.Subscript(value=value, slice=ast.Constant(int())):
+            is_struct = any(pa.types.is_struct(kind) for _, kind in parts)
+            return (node, ast.unparse(value)) if is_struct else None
     return None
 
 
@@ -163,11 +174,11 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _test(part: ast.expr, kind: pa.DataType) -> str:
+def test_of(part: str, kind: pa.DataType) -> str:
     """Return a condition for a text or a number; empty for a condition, and for other types."""
     if _is_number(kind):
-        return f"{ast.unparse(part)} != 0"
-    return f"{ast.unparse(part)} != ''" if pa.types.is_string(kind) else ""
+        return f"{part} != 0"
+    return f"{part} != ''" if pa.types.is_string(kind) else ""
 
 
 def _converted(name: str, value: ast.expr) -> tuple[ast.expr, str] | None:
@@ -179,29 +190,41 @@ def _converted(name: str, value: ast.expr) -> tuple[ast.expr, str] | None:
 
 def _pair(node: ast.expr, left: Part, right: Part) -> tuple[ast.expr, str] | None:
     """Return the fix for an operation on two values of different types."""
+    operator = node.ops[0] if isinstance(node, ast.Compare) else getattr(node, "op", None)
     for (part, kind), (other, other_kind) in ((left, right), (right, left)):
         value = other.value if isinstance(other, ast.Constant) else None
-        written = ast.unparse(part)
         if pa.types.is_boolean(kind) and isinstance(value, str | int):
-            is_equal = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)
-            word = str(value).lower()
-            if not is_equal or word not in (*_TRUE, *_FALSE):
-                return None
-            return node, written if word in _TRUE else f"not {written}"
-        if _is_number(kind) and isinstance(value, str):
-            return (other, value) if _is_numeric(value) else None
-        joins = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-        if joins and _is_number(kind) and pa.types.is_string(other_kind) and value is None:
-            return None if isinstance(part, ast.Constant) else (part, f"str({written})")
-    for (part, kind), (other, other_kind) in ((left, right), (right, left)):
-        if pa.types.is_string(kind) and _is_number(other_kind):
-            if isinstance(other, ast.Constant) and not _is_exact(other.value):
-                is_equal = isinstance(node, ast.Compare) and isinstance(
-                    node.ops[0], ast.Eq | ast.NotEq
-                )
-                return (other, repr(str(other.value))) if is_equal else None
-            return part, f"float({ast.unparse(part)})"
+            return _of_boolean(node, ast.unparse(part), operator, str(value).lower())
+        if _is_number(kind) and pa.types.is_string(other_kind):
+            return _of_number(node, part, operator, other)
     return None
+
+
+def _of_boolean(
+    node: ast.expr, part: str, operator: object, word: str
+) -> tuple[ast.expr, str] | None:
+    if not isinstance(operator, ast.Eq) or word not in (*_TRUE, *_FALSE):
+        return None
+    return node, part if word in _TRUE else f"not {part}"
+
+
+def _of_number(
+    node: ast.expr, part: ast.expr, operator: object, other: ast.expr
+) -> tuple[ast.expr, str] | None:
+    """Return the fix for an operation on a number and a text."""
+    value, written = getattr(other, "value", None), ast.unparse(part)
+    if isinstance(other, ast.Constant) and _is_numeric(str(value)):
+        return other, str(value)
+    if value == "" and isinstance(operator, ast.Eq | ast.NotEq):
+        return node, f"{written} is {'not ' * isinstance(operator, ast.NotEq)}None"
+    if isinstance(operator, ast.Add):
+        return None if isinstance(part, ast.Constant) else (part, f"str({written})")
+    if isinstance(other, ast.Constant):
+        return None
+    if isinstance(part, ast.Constant) and not _is_exact(part.value):
+        is_equal = isinstance(operator, ast.Eq | ast.NotEq)
+        return (part, repr(str(part.value))) if is_equal else None
+    return other, f"float({ast.unparse(other)})"
 
 
 def _is_numeric(text: str) -> bool:

@@ -114,40 +114,6 @@ class Load:
         return self.writing / (self.writers * self.seconds)
 
 
-@dataclass(frozen=True)
-class Pool:
-    """The replicas of a step. `busy`, `waiting` and `blocked` are the seconds in which all of them
-    together computed, waited for rows, and waited until their results were taken."""
-
-    step: Step
-    busy: float
-    waiting: float
-    blocked: float
-
-    @property
-    def busy_share(self) -> float:
-        return self.busy / self._seconds
-
-    @property
-    def wait_share(self) -> float:
-        """The share of the time in which they waited for rows."""
-        return self.waiting / self._seconds
-
-    @property
-    def _seconds(self) -> float:
-        return self.busy + self.waiting + self.blocked
-
-    @property
-    def gpus(self) -> float:
-        """The GPUs of one replica."""
-        return self.step.resources.gpu if self.step.resources else 0
-
-    def missing_cpus(self, load: Load) -> int:
-        """Return the number of CPUs to add for each GPU so that it never waits."""
-        needed = load.cpu_seconds / (self.busy * self.gpus)
-        return math.ceil(needed * self.wait_share - 1e-9)
-
-
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
     """Return what limits the job and what to add; None if the report does not show it."""
     if found := _limited_by_server(report, spec):
@@ -156,10 +122,7 @@ def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
     load = load_of(report, spec)
     if load is None or len(pools) > 1:
         return None
-    pool = _pool(pools[0], report) if pools else None
-    if pools and pool is None:
-        return None
-    return " ".join(_of_pool(pool, load) if pool else _of_tasks(load)) or None
+    return " ".join(_of_pool(pools[0], report, load) if pools else _of_tasks(load)) or None
 
 
 def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
@@ -217,36 +180,41 @@ def _has_pool(step: Step, report: Report) -> bool:
     return bool(step.replicas or needs or waited or separate)
 
 
-def _pool(step: Step, report: Report) -> Pool | None:
-    """Return the pool of a step. None if its waiting was not measured, or if it waits for a server
-    or for devices that the report does not count."""
+def _pool_seconds(step: Step, report: Report) -> tuple[float, float, float] | None:
+    """Return the seconds in which all replicas of a step together computed, waited for rows, and
+    waited until their results were taken. None if that was not measured, or if they wait for a
+    server or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
-    found = times and (times.seconds if times.compute_seconds is None else times.compute_seconds)
-    busy = _rounded(found or 0.0)
     remote = step.model is not None and step.model.REMOTE
-    if times is None or times.wait_seconds is None or busy <= 0 or remote:
+    if times is None or times.wait_seconds is None or remote:
         return None
     gpus = report.capacity.gpus if report.capacity else 0
     if asked and (asked.custom or asked.gpu > gpus):
         return None
-    return Pool(step, busy, times.wait_seconds, times.blocked_seconds or 0.0)
+    busy = times.seconds if times.compute_seconds is None else times.compute_seconds
+    return _rounded(busy), times.wait_seconds, times.blocked_seconds or 0.0
 
 
-def _of_pool(pool: Pool, load: Load) -> Iterator[str]:
-    if pool.wait_share >= STARVED and load.cpu_share >= BUSY and pool.gpus:
+def _of_pool(step: Step, report: Report, load: Load) -> Iterator[str]:
+    seconds, gpus = _pool_seconds(step, report), step.resources.gpu if step.resources else 0
+    if seconds is None or (busy := seconds[0]) <= 0:
+        return
+    busy_share, wait_share, _ = (part / sum(seconds) for part in seconds)
+    if wait_share >= STARVED and load.cpu_share >= BUSY and gpus:
+        missing = math.ceil(load.cpu_seconds / (busy * gpus) * wait_share - 1e-9)
         yield (
-            f"The CPUs limit: the GPU waits {_percent(pool.wait_share)} of the time in the step "
-            f"'{pool.step.name}'. Add {counted(pool.missing_cpus(load), 'CPU', ',')} per GPU."
+            f"The CPUs limit: the GPU waits {_percent(wait_share)} of the time in the step "
+            f"'{step.name}'. Add {counted(missing, 'CPU', ',')} per GPU."
         )
         yield _largest_part(load)
-    elif 1 - pool.busy_share >= STARVED and load.writer_share >= BUSY:
+    elif 1 - busy_share >= STARVED and load.writer_share >= BUSY:
         yield from _limited_by_writing(load)
-    elif 1 - pool.busy_share <= FED and pool.busy >= ACTIVE * load.seconds:
-        subject = "GPUs" if pool.gpus else "replicas"
-        change = "Increase replicas.max" if pool.gpus or pool.step.replicas else "Add CPUs"
+    elif 1 - busy_share <= FED and busy >= ACTIVE * load.seconds:
+        subject = "GPUs" if gpus else "replicas"
+        change = "Increase replicas.max" if gpus or step.replicas else "Add CPUs"
         yield (
-            f"The {subject} limit: they compute {_percent(pool.busy_share)} of the time in the "
-            f"step '{pool.step.name}'. {change}."
+            f"The {subject} limit: they compute {_percent(busy_share)} of the time in the "
+            f"step '{step.name}'. {change}."
         )
 
 

@@ -70,7 +70,7 @@ def render(data: PageData) -> str:
             (step.name, step.kind, _subject(step), _resources(step, report)) for step in spec.steps
         ],
         output=_normalized(report.output),
-        read=_text_of({"format": spec.read.format, **_places(spec)}),
+        read=_input(spec),
         errors=data.errors,
         sample=data.sample,
         columns=list(dict.fromkeys(name for row in data.sample for name in row)),
@@ -101,19 +101,17 @@ def _safe(value: Any) -> Any:
     return without_controls(value) if type(value) is str else value
 
 
-def _places(spec: BatchInferenceSpec) -> dict[str, str]:
-    paths = getattr(spec.read, "paths", [])
-    paths = list(map(_normalized, paths))
-    return {"paths": ", ".join(paths[:3]) + (" …" if len(paths) > 3 else "")} if paths else {}
+def _input(spec: BatchInferenceSpec) -> str:
+    """Return the format of the input, and its first paths."""
+    paths = list(map(_normalized, getattr(spec.read, "paths", [])))
+    shown = ", ".join(paths[:3]) + " …" * (len(paths) > 3)
+    text = f"format: {spec.read.format}" + (f"; paths: {shown}" if paths else "")
+    return without_credentials(text)
 
 
 def _normalized(path: str) -> str:
     """Return a path to show, without `..` if it is local."""
     return os.path.normpath(local_path(path)) if is_local(path) else path
-
-
-def _text_of(fields: dict[str, str]) -> str:
-    return without_credentials("; ".join(f"{name}: {value}" for name, value in fields.items()))
 
 
 def _subject(step: Step) -> str:

@@ -111,7 +111,6 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-INVALID = b"\xed\xb3\xbf"
 _HANDLER = "batchinference.invalid"
 _BLOCK_BYTES = 1 << 20
 

@@ -22,7 +22,12 @@ from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, si
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
-from batchinference.spec.addresses import is_windows_path, scheme_of, unexpanded_variable
+from batchinference.spec.addresses import (
+    fix_of_variable,
+    is_windows_path,
+    scheme_of,
+    unexpanded_variable,
+)
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import ReadFiles
@@ -364,8 +369,8 @@ def _other_path(address: Location) -> str:
         return ". Write each path as an item of the list"
     if "{{" in address.path:
         return ". Only {{ params.NAME }} is replaced. Declare NAME in spec.parameters"
-    if unexpanded_variable(address.path):
-        return ". Variables are not expanded. Begin the path with ~, or use a parameter of the job"
+    if variable := unexpanded_variable(address.path):
+        return f". {variable} is not expanded. {fix_of_variable(variable)}"
     return _of_parent(address) or ". Correct the path"
 
 

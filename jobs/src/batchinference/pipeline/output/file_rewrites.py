@@ -157,7 +157,7 @@ class RewriteTask:
             Counts.sum(entry.counts for entry in entries),
             [rows for entry in entries for rows in entry.row_ranges],
             [],
-            [self._put(entries[0].data[0].name, content)],
+            [self._put(entries[0].data[0], content)],
             self.schema.columns(entries[0]),
             _merged_errors(self.attempt, entries),
             warnings_of(entries),
@@ -172,12 +172,17 @@ class RewriteTask:
         except _UNREADABLE:
             return entry
         pairs = zip(entry.data, tables, strict=True)
-        data = [self._put(old.name, self.writer.write([table])) for old, table in pairs]
+        data = [self._put(old, self.writer.write([table])) for old, table in pairs]
         return replace(entry, data=data, columns=self.schema.columns(entry))
 
-    def _put(self, old: str, content: Content) -> DataFile:
-        name = renamed_part(old, uuid.uuid4().hex[:8])
-        return put_rewritten(self.attempt, self.attempt.layout.data, name, content)
+    def _put(self, old: DataFile, content: Content) -> DataFile:
+        return put_renamed(self.attempt, self.attempt.layout.data, old, content)
+
+
+def put_renamed(attempt: Attempt, place: Location, old: DataFile, content: Content) -> DataFile:
+    """Write a file that replaces another one, under a new name. Raises BadOutput if the task is
+    late."""
+    return put_rewritten(attempt, place, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 
 def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content) -> DataFile:
@@ -212,7 +217,7 @@ def _merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFi
         return None
     writer = ParquetWriter("snappy")
     content = writer.write(writer.read(unchanged_content(place, file)) for file in files)
-    return put_rewritten(attempt, place, renamed_part(files[0].name, uuid.uuid4().hex[:8]), content)
+    return put_renamed(attempt, place, files[0], content)
 
 
 def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:

@@ -3,17 +3,15 @@ gone."""
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import renamed_part
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.retry_errors import ids_of
-from batchinference.pipeline.output.file_rewrites import put_rewritten, unchanged_content
+from batchinference.pipeline.output.file_rewrites import put_renamed, unchanged_content
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import ROW_BITS
@@ -69,5 +67,5 @@ def _kept(
     table = writer.read(unchanged_content(place, file))
     if table.num_rows != sum(rows):
         raise damaged_state(attempt.place)
-    name, mask = renamed_part(file.name, uuid.uuid4().hex[:8]), pa.array(np.repeat(counts, rows))
-    return put_rewritten(attempt, place, name, writer.write([table.filter(mask)]))
+    left = table.filter(pa.array(np.repeat(counts, rows)))
+    return put_renamed(attempt, place, file, writer.write([left]))

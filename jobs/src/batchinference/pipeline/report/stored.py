@@ -32,19 +32,7 @@ def load_report(done: Layout) -> Report:
             return report
     except (ValueError, FileNotFoundError):
         pass
-    return _from_snapshot(done, Snapshot.read(done.end, done.key))
-
-
-def finished_report(done: Layout, end: Snapshot) -> Report:
-    """Return the final report of an output with the snapshot `end`, if the driver died before it
-    wrote one: the stored report with the state, counts and warnings of a succeeded job. Raises
-    BadOutput like `load_report`."""
-    ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
-    final = {"counts": _counts(end), "warnings": _warnings(done, end)}
-    return load_report(done).model_copy(update={**ended, **final})
-
-
-def _from_snapshot(done: Layout, end: Snapshot) -> Report:
+    end = Snapshot.read(done.end, done.key)
     return Report(
         name="",
         state=JobState.SUCCEEDED,
@@ -56,6 +44,15 @@ def _from_snapshot(done: Layout, end: Snapshot) -> Report:
         warnings=_warnings(done, end),
         version=__version__,
     )
+
+
+def finished_report(done: Layout, end: Snapshot) -> Report:
+    """Return the final report of an output with the snapshot `end`, if the driver died before it
+    wrote one: the stored report with the state, counts and warnings of a succeeded job. Raises
+    BadOutput like `load_report`."""
+    ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
+    final = {"counts": _counts(end), "warnings": _warnings(done, end)}
+    return load_report(done).model_copy(update={**ended, **final})
 
 
 def _warnings(done: Layout, end: Snapshot) -> list[WarningCount]:

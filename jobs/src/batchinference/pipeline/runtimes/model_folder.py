@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ def _task_problem(folder: Path, task: str) -> str:
     for end, tasks in _HEADS.items():
         needs_head = not task.endswith("feature-extraction")
         if architecture.endswith(end) and needs_head and task not in tasks:
-            known = " or ".join(tasks)
-            return f"is a {architecture}, and not for the task {task}. Set task to {known}"
+            known = _described([each for each in tasks if _is_for(each, folder)] or tasks, task)
+            other = f"Choose a model for this task, or set task to {known}"
+            return f"is a {architecture}, and not for the task {task}. {other}"
     takes_text = task == "text-generation" or INPUTS.get(task, ())[:1] == ("text",)
     if takes_text and not any(next(folder.glob(name), None) for name in _TOKENIZERS):
         is_image = (folder / "preprocessor_config.json").exists()
@@ -87,6 +89,19 @@ def _task_problem(folder: Path, task: str) -> str:
             fix = "Set task to image-feature-extraction"
         return f"has no tokenizer, which the task {task} needs. {fix}"
     return _whisper_problem(folder, config)
+
+
+def _is_for(task: str, folder: Path) -> bool:
+    """Return whether a model with these files may be for a task, by the inputs of both."""
+    of_sounds = INPUTS.get(task, ("",))[0] == "audio"
+    return of_sounds == (folder / "preprocessor_config.json").exists()
+
+
+def _described(tasks: Sequence[str], instead_of: str) -> str:
+    """Return tasks as text, with the input if it is another one."""
+    inputs = [INPUTS.get(task, ("text",))[0] for task in (tasks[0], instead_of)]
+    fields = f" with inputs: {{{inputs[0]}: COLUMN}}" if inputs[0] != inputs[1] else ""
+    return f"{' or '.join(tasks)}{fields}"
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:

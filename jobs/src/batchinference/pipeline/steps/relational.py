@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
+from batchinference.pipeline.expression.advice import test_of
 from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
@@ -151,9 +152,11 @@ class Filter(Transform):
             values = values.cast(pa.bool_())
         if not pa.types.is_boolean(values.type):
             text = self._text if self._text.isidentifier() else f"({self._text})"
+            test = test_of(text, values.type)
+            fix = f"{test}, or {text} is not None" if test else f"{text} is not None"
             raise UnsuitableTypes(
-                f"{self._label} gives {values.type}, not true or false: {self._text}. Write {text} "
-                "is not None, or another condition"
+                f"{self._label} gives {values.type}, not true or false: {self._text}. Write {fix}, "
+                "or another condition"
             )
         return pc.fill_null(values, False)
 

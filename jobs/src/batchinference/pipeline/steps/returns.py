@@ -10,19 +10,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-import numpy as np
+from batchinference.pipeline.steps.batch_use import BatchUse, own_nodes
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-_CONDITIONAL = (
-    *(ast.If, ast.IfExp, ast.While, ast.For, ast.Match, ast.BoolOp, ast.comprehension),
-    *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.AsyncFor),
-    *(ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp),
-)
-"""Nodes whose parts may not run."""
 _CALLS = {
     **dict.fromkeys(("len", "int", "float", "bool"), "a number"),
     **dict.fromkeys(("str", "repr"), "a text"),
+    **{"list": "a list", "sorted": "a list", "tuple": "a tuple", "set": "a set"},
 }
 """What some functions of Python return."""
 _KINDS: dict[type[ast.AST], str] = {
@@ -66,10 +60,9 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))
     if method != "predictBatch" and batch not in _stored(function) and _is_plain(function, batch):
-        keys = _stored_keys(function, batch)
-        wrong = (_wrong_attribute(node, method, batch, keys) for node in _always(function))
-        if problem := next(filter(None, wrong), None):
-            return f"'{path}' reads {problem}"
+        use = _use_of(function, method, batch)
+        if problem := next(filter(None, map(use.problem, _always(function))), None):
+            return f"'{path}' {problem}"
     if lines := [node.lineno for node in own if isinstance(node, ast.Yield | ast.YieldFrom)]:
         fix = "Write return, or set method: flatMap for a function that makes several rows"
         problem = f"'{path}' has 'yield' in line {lines[0]}. {fix}"
@@ -85,24 +78,24 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     return f"'{path}' returns {found}{advice}" if found else None
 
 
-def own_nodes(
-    scope: Function | ast.Module, but: tuple[type[ast.AST], ...] = ()
-) -> Iterator[ast.AST]:
-    """Yield the nodes of the body of a function or a module, without those in its functions and
-    classes, and in nodes of the types in `but`."""
-    left: list[ast.AST] = [*reversed(scope.body)]
-    while left:
-        node = left.pop()
-        yield node
-        if not isinstance(node, (*_SCOPES, *but)):
-            left += reversed([*ast.iter_child_nodes(node)])
+def _use_of(function: Function, method: str, batch: str) -> BatchUse:
+    own, stored = list(own_nodes(function)), _stored(function)
+    read = (ast.unparse(each) for each in own if isinstance(each, ast.Subscript))
+    some = (each for each in read if each.startswith(f"{batch}['") and each.endswith("']"))
+    return BatchUse(
+        batch,
+        method,
+        _stored_keys(function, batch),
+        {name: value for name, value in _assigned(own) if stored.count(name) == 1},
+        next(some, f"next(iter({batch}.values()))"),
+    )
 
 
 def _always(function: Function) -> list[ast.AST]:
     """Return the nodes of a function that run in any case, so none after its first return."""
     returns = [node for node in own_nodes(function) if isinstance(node, ast.Return)]
     end = min((node.end_lineno or 0 for node in returns), default=sys.maxsize)
-    nodes = own_nodes(function, but=_CONDITIONAL)
+    nodes = own_nodes(function, certain=True)
     return [node for node in nodes if getattr(node, "lineno", 0) <= end]
 
 
@@ -113,9 +106,13 @@ def _is_plain(function: Function, name: str) -> bool:
         match node:
             case ast.Name(id, ast.Load()) if id == name:
                 uses += 1
-            case ast.AugAssign(ast.Subscript(ast.Name(id))) if id == name:
-                return False
-            case ast.Subscript(ast.Name(id), ast.Constant(str()), ast.Load() | ast.Store()):
+            case ast.Subscript(
+                ast.Name(id), ast.Constant() | ast.Compare(), ast.Load() | ast.Store()
+            ):
+                uses -= id == name
+            case ast.Call(ast.Name("len"), [ast.Name(id)]) | ast.For(iter=ast.Name(id)):
+                uses -= id == name
+            case ast.comprehension(iter=ast.Name(id)):
                 uses -= id == name
             case ast.Attribute(ast.Name(id), attr):
                 uses -= id == name and (
@@ -127,29 +124,6 @@ def _is_plain(function: Function, name: str) -> bool:
                 pairs = zip(keys, values, strict=True)
                 uses -= sum(not k and isinstance(v, ast.Name) and v.id == name for k, v in pairs)
     return uses == 0
-
-
-def _wrong_attribute(
-    node: ast.AST, method: str, batch: str, stored_keys: Sequence[str]
-) -> str | None:
-    """Return the problem if a node reads an attribute that a batch, a row or a column lacks."""
-    match node:
-        case ast.Attribute(ast.Name(name), attr) if name == batch and not hasattr(dict, attr):
-            what = "batch" if method == "mapBatches" else "row"
-            frame = f"{batch} = pd.DataFrame({batch}) before it, or " if what == "batch" else ""
-            fix = f"Write {frame}{batch}['{attr}'] for a column"
-            return f"{batch}.{attr} in line {node.lineno}, and a {what} is a dict. {fix}"
-        case ast.Attribute(ast.Subscript(ast.Name(name), ast.Constant(str(key))) as column, attr):
-            if name != batch or method != "mapBatches" or hasattr(np.ndarray, attr):
-                return None
-            if key in stored_keys:
-                return None
-            fix = f"Write {batch} = pd.DataFrame({batch}) before it"
-            if hasattr(str, attr):
-                fix = "Set method: map to get single rows"
-            what = f"{ast.unparse(column)}.{attr} in line {node.lineno}"
-            return f"{what}, and a column is an array. {fix}"
-    return None
 
 
 def columns_read(function: Function, batch: str) -> dict[str, int]:
@@ -169,6 +143,11 @@ def columns_read(function: Function, batch: str) -> dict[str, int]:
 def _problem(node: ast.Return, method: str, function: Function, batch: str) -> str | None:
     """Return the problem with a value that a function returns."""
     value = node.value
+    match value:
+        case ast.Call(ast.Attribute(ast.Name(of), "update"), [ast.Dict(keys, values)]):
+            merged = ast.Dict([None, *keys], [ast.Name(of), *values])
+            fix = f"Write return {ast.unparse(merged)}"
+            return f"None in line {node.lineno}, as update does. {fix}" if of == batch else None
     if value is None or kind_of(value) == "None":
         return f"None in line {node.lineno}"
     own, stored = list(own_nodes(function)), _stored(function)
@@ -178,8 +157,8 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
     kind, (wanted, fix) = kind_of(value), _WANTED[method]
     given = batch not in stored
     if kind is not None and kind not in wanted:
-        if isinstance(value, ast.Tuple) and given and batch in map(ast.unparse, value.elts):
-            fix = f"{fix.partition('. ')[0]}. Write return {batch}"
+        written = _as_dict(value, batch) if given and method != "flatMap" else ""
+        fix = f"{fix.partition('. ')[0]}. Write return {written}" if written else fix
         return f"{kind} in line {value.lineno}, and {fix}"
     is_dict = isinstance(value, ast.Dict) or (name == batch and given)
     if method != "mapBatches" or not (is_dict or given):
@@ -194,6 +173,21 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
     return _column_problem(value, name, function, batch)
 
 
+def _as_dict(value: ast.expr, batch: str) -> str:
+    """Return the dict that is meant by another value; empty if that is unknown."""
+    match value:
+        case ast.Tuple(elts) if batch in map(ast.unparse, elts):
+            return batch
+        case ast.Set([ast.Constant(str(name)), column]):
+            return f"{{{name!r}: {ast.unparse(column)}}}"
+        case ast.Tuple([ast.Subscript(ast.Name(of), ast.Constant(str())), *_] as elts):
+            columns = [each for each in elts if isinstance(each, ast.Subscript)]
+            if of == batch and len(columns) == len(elts):
+                pairs = (f"{ast.unparse(each.slice)}: {ast.unparse(each)}" for each in columns)
+                return f"{{{', '.join(pairs)}}}"
+    return ""
+
+
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
     """Return the problem with a column of a dict, which is a literal or has a name."""
     own, stored, keys = list(own_nodes(function)), _stored(function), _stored_keys(function, name)
@@ -203,7 +197,7 @@ def _column_problem(value: ast.expr, name: str, function: Function, batch: str) 
     for key, item in _columns(value, name, own):
         column = once.get(item.id, item) if isinstance(item, ast.Name) else item
         if keys.count(key) == 1 and kind_of(column) not in (None, "a list", "a tuple"):
-            return _one_value(key, column, own, batch)
+            return _one_value(key, column, _use_of(function, "mapBatches", batch))
     return None
 
 
@@ -257,16 +251,29 @@ def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tup
                     yield str(at), item
 
 
-def _one_value(key: str, column: ast.expr, own: Sequence[ast.AST], batch: str) -> str:
+def _one_value(key: str, column: ast.expr, use: BatchUse) -> str:
     """Return the problem with a column that is one value."""
-    read = (node for node in own if isinstance(getattr(node, "ctx", None), ast.Load))
-    some = next(
-        (ast.unparse(each) for each in read if ast.unparse(each).startswith(f"{batch}['")),
-        f"next(iter({batch}.values()))",
-    )
-    written = ast.unparse(column)
-    fix = f"[{written}] * len({some})" if len(written) < 40 else f"a list of len({some}) values"
+    written, some = ast.unparse(column), f"len({use.some_column})"
+    fix = f"[{written}] * {some}" if len(written) < 40 else f"a list of {some} values"
+    match column:
+        case ast.GeneratorExp(value, loops):
+            fix = ast.unparse(ast.ListComp(value, loops))
+        case ast.Call() | ast.JoinedStr():
+            fix = use.for_each(column) or fix
     return (
         f"{kind_of(column)} in column '{key}' (line {column.lineno}), and a column has one value "
         f"for each row. Write {fix}"
     )
+
+
+def columns_returned(function: Function, batch: str) -> tuple[list[str], str] | None:
+    """Return the columns that a function returns in a literal, and how to return the others too;
+    None if they are unknown."""
+    own = list(own_nodes(function))
+    returns = [node.value for node in own if isinstance(node, ast.Return)]
+    match returns:
+        case [ast.Dict(keys, values)] if all(isinstance(key, ast.Constant) for key in keys):
+            merged = ast.unparse(ast.Dict([None, *keys], [ast.Name(batch), *values]))
+            fix = f"Write return {merged} in line {values[0].lineno}" if values else "Return it"
+            return [str(ast.literal_eval(key)) for key in keys if key], fix
+    return None

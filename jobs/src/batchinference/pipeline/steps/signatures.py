@@ -16,6 +16,7 @@ from batchinference.pipeline.steps.returns import (
     Function,
     bound_names,
     columns_read,
+    columns_returned,
     kind_of,
     return_problem,
 )
@@ -68,14 +69,28 @@ def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
 
 def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
     """Return the columns that the code of a step certainly reads, with the line of each."""
+    function, batch = _function_of(step, module)
+    return columns_read(function, batch) if function else {}
+
+
+def columns_after_code(step: PythonStep, module: ast.Module) -> tuple[list[str], str] | None:
+    """Return the columns after the code of a step, and how to keep the others too; None if they are
+    unknown."""
+    function, batch = _function_of(step, module)
+    return columns_returned(function, batch) if function and step.method != "flatMap" else None
+
+
+def _function_of(step: PythonStep, module: ast.Module) -> tuple[ast.FunctionDef | None, str]:
+    """Return the function or method that a step calls, and its parameter with the rows; None if it
+    is unknown."""
     definition: object = _definition(module, step.callable.partition(":")[2])
     given = 0
     if isinstance(definition, ast.ClassDef):
         definition, given = _method(_family(module, definition), "__call__"), 1
     if not isinstance(definition, ast.FunctionDef) or step.predict_batch is not None:
-        return {}
+        return None, ""
     positional = [*definition.args.posonlyargs, *definition.args.args]
-    return columns_read(definition, positional[given].arg) if len(positional) > given else {}
+    return (definition, positional[given].arg) if len(positional) > given else (None, "")
 
 
 def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Module) -> str | None:
@@ -231,9 +246,13 @@ def _undefined_problem(
     reads = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
     if any(node.id == "NameError" for node in reads):
         return None
+    keys = {id(key) for node in ast.walk(code) if isinstance(node, ast.Dict) for key in node.keys}
     for node in reads:
         if node.id not in known and id(node) not in unread:
             usual = _USUAL_IMPORTS.get(node.id)
+            if id(node) in keys:
+                reads_name = f"reads {node.id} in line {node.lineno}, which is not defined"
+                return f"'{step.callable}' {reads_name}. Write '{node.id}' in quotes for a name"
             fix = f". Add '{usual}'" if usual else did_you_mean(node.id, sorted(known))
             name = f"'{node.id}' in line {node.lineno}"
             return f"'{step.callable}' reads {name}, which is not defined{fix or '. Define it'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -39,19 +40,31 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
 
 
 def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the columns that code of the user reads, and that do not exist. `columns` are those of
-    the input; None if they are unknown."""
+    """Yield the first column that code of the user reads and that does not exist, or that a step
+    after it reads and that the code does not return. `columns` are those of the input; None if they
+    are unknown."""
+    before, returned = columns, ("", "")
     for index, step in enumerate(steps):
-        if step.python is not None and columns is not None:
-            for name, line in UserCode.reads(step.name, step.python).items():
-                if name not in columns:
-                    message = (
-                        f"step '{step.name}': '{step.python.callable}' reads column '{name}' in "
-                        f"line {line}, but the columns here are {', '.join(columns)}"
-                    )
-                    fix = did_you_mean(name, columns) or ". Use one of them"
-                    yield Problem(f"spec.steps[{index}].python", f"{message}{fix}")
-        columns = step.facts.columns_after(columns)
+        code = step.python
+        reads = UserCode.reads(step.name, code) if code else dict.fromkeys(step.facts.reads, 0)
+        if columns is not None and (code or returned[0]):
+            for column in (name for name in reads if name not in columns):
+                is_dropped = column in (before or ()) and returned[0]
+                fix = f". {returned[1]}" if is_dropped else did_you_mean(column, columns)
+                what = f"step '{step.name}' reads column '{column}', and {returned[0]} returns only"
+                if code:
+                    where = f"column '{column}' in line {reads[column]}"
+                    what = f"step '{step.name}': '{code.callable}' reads {where}, but the columns"
+                    what += " here are"
+                message = f"{what} {', '.join(columns)}{fix or '. Use one of them'}"
+                yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
+                return
+        if code is None:
+            columns = step.facts.columns_after(columns)
+            continue
+        before, after = columns, UserCode.columns_after(step.name, code)
+        columns = after[0] if after and not step.condition else None
+        returned = (f"step '{step.name}'", after[1]) if after else ("", "")
 
 
 def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
@@ -59,7 +72,9 @@ def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]
     is_cast = of_input and (fix == CONVERT or "float(" in fix)
-    return ", or declare its type in read.options.types" if is_cast else ""
+    size = re.fullmatch(r"Write float\((\w+)\)( [<>]=? \d+)", fix)
+    other = f" if each is a number, or len({size[1]}){size[2]} for the length" if size else ""
+    return other or (", or declare its type in read.options.types" if is_cast else "")
 
 
 def _check_kept(step: Step, before: pa.Table, after: pa.Table) -> None:

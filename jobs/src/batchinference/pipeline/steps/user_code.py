@@ -34,6 +34,8 @@ from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article
 
 if TYPE_CHECKING:
+    import ast
+
     import pandas as pd
 
     from batchinference.pipeline.runtimes.device import Device
@@ -70,17 +72,31 @@ class UserCode(Transform):
     def reads(cls, step: str, settings: PythonStep) -> dict[str, int]:
         """Return the columns that the code certainly reads, with the line of each."""
         from batchinference.pipeline.steps.signatures import columns_of_code
-        from batchinference.pipeline.steps.user_modules import check_callable
 
-        try:
-            module = check_callable(step, settings.callable)
-        except ModelLoad:
-            return {}  # `check` says why
+        module = _module_of(step, settings)
         return columns_of_code(settings, module) if module is not None else {}
+
+    @classmethod
+    def columns_after(cls, step: str, settings: PythonStep) -> tuple[list[str], str] | None:
+        """Return the columns after the code, and how to keep the others; None if unknown."""
+        from batchinference.pipeline.steps.signatures import columns_after_code
+
+        module = _module_of(step, settings)
+        return columns_after_code(settings, module) if module is not None else None
 
     @classmethod
     def load(cls, step: str, settings: PythonStep, device: Device) -> Transform:
         return python_transform(step, settings, device.assigned_name)
+
+
+def _module_of(step: str, settings: PythonStep) -> ast.Module | None:
+    """Return the source of the code of a step; None if it is unknown or not valid."""
+    from batchinference.pipeline.steps.user_modules import check_callable
+
+    try:
+        return check_callable(step, settings.callable)
+    except ModelLoad:
+        return None  # `check` says why
 
 
 class _UserFunction(UserCode):

@@ -143,9 +143,10 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
         public_names = [known for known in names if not known.startswith("_")]
         only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
-        is_nested = any(isinstance(node, _NAMED) and node.name == top for node in ast.walk(tree))
-        where = " at its top level" if is_nested else ""
-        raise ModelLoad(f"step '{step}': '{path}': {file.name} has no '{top}'{where}{only}{fix}")
+        missing = f"has no '{top}'{only}{fix}"
+        if outer := _outer_of(top, tree):
+            missing = f"defines '{top}' within {outer}. Move it to the top level"
+        raise ModelLoad(f"step '{step}': '{path}': {file.name} {missing}")
 
 
 def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
@@ -220,6 +221,16 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [] if "." in node.module else [alias.name for alias in node.names]
             yield node.lineno, node.module.partition(".")[0], [n for n in names if n != "*"]
+
+
+def _outer_of(name: str, tree: ast.Module) -> str:
+    """Return the function or class within which a name is defined, with the line; empty if it is in
+    none."""
+    for outer in (node for node in ast.walk(tree) if isinstance(node, _NAMED)):
+        for inner in outer.body:
+            if isinstance(inner, _NAMED) and inner.name == name:
+                return f"'{outer.name}' (line {inner.lineno})"
+    return ""
 
 
 def _names(file: Path, tree: ast.Module) -> list[str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import Attempt
@@ -69,7 +68,10 @@ def stored_layouts(output: Location) -> list[Layout]:
     try:
         if not output.exists():
             raise BadInput(f"'{output.uri}' does not exist")
-        found = list(_places(output))
+        state = output / STATE_DIRECTORY
+        whole = Layout("", output, state, state / "errors")
+        additions = sorted(whole.appended(), key=lambda layout: layout.state.path)
+        found = [layout for layout in (whole, *additions) if layout.job.exists()]
     except OSError as error:
         raise BadInput(f"'{output.uri}' cannot be read: {error}") from error
     if not found:
@@ -78,14 +80,6 @@ def stored_layouts(output: Location) -> list[Layout]:
             f"'{STATE_DIRECTORY}/job.json'"
         )
     return found
-
-
-def _places(output: Location) -> Iterator[Layout]:
-    state = output / STATE_DIRECTORY
-    whole = Layout("", output, state, state / "errors")
-    for layout in (whole, *sorted(whole.appended(), key=lambda layout: layout.state.path)):
-        if layout.job.exists():
-            yield layout
 
 
 def stored_job(layout: Layout, *, trusted: bool = False) -> StoredJob | None:

@@ -81,6 +81,10 @@ class AnswerField(SpecModel):
 Fields = Annotated[list[AnswerField], Field(min_length=1), *keyed("name", 64)]
 
 
+_NAMES = ("string", "number", "integer", "boolean", "enum")
+"""Types of fields, as users write them."""
+
+
 class AnswerSchema(SpecModel):
     """The JSON that a model answers with: exactly one of `fields` and `jsonSchema`."""
 
@@ -96,6 +100,11 @@ class AnswerSchema(SpecModel):
         if isinstance(value, dict) and isinstance(value.get("fields"), dict):
             name = next(iter(value["fields"]), "NAME")
             raise refusal(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
+        if isinstance(value, dict) and "properties" in value:
+            raise refusal("it is a JSON Schema. Write jsonSchema: {...} with this in it")
+        if isinstance(value, dict) and value and {*map(str, value.values())} <= {*_NAMES}:
+            fields = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in value.items())
+            raise refusal(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
         return value
 
     @model_validator(mode="after")

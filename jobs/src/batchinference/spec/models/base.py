@@ -8,7 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from batchinference.spec.addresses import SCHEMES, is_local, scheme_of, unexpanded_variable
+from batchinference.spec.addresses import (
+    SCHEMES,
+    fix_of_variable,
+    is_local,
+    scheme_of,
+    unexpanded_variable,
+)
 from batchinference.spec.base import ColumnName, SpecModel, refusal
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
@@ -32,7 +38,7 @@ def _check_source(source: str) -> str:
     elif re.match(r"[A-Za-z]:\\", source):
         problem = "a path of Windows does not exist on the workers. Write a path with '/'"
     elif is_local(source) and (variable := unexpanded_variable(source)):
-        problem = f"{variable} is not expanded. Begin the path with ~, or use a parameter"
+        problem = f"{variable} is not expanded. {fix_of_variable(variable)}"
     if problem:
         raise refusal(problem)
     return source

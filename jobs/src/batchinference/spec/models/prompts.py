@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -64,6 +64,10 @@ Template = Annotated[str, Field(min_length=1, max_length=32768), AfterValidator(
 Images = Annotated[list[ColumnName], Field(max_length=16)]
 
 
+FieldText: TypeAlias = tuple[str, str]
+"""A text, after the field that holds it."""
+
+
 class Message(SpecModel):
     role: Literal["system", "user", "assistant"]
     """The role of the author of the message."""
@@ -109,16 +113,17 @@ def check_prompt(
     `other_inputs` are used by other fields. Without a prompt, exactly one unused input must remain,
     which is sent unchanged. With `images_suffice`, none has to remain if there are images.
     """
-    others = [*(message.content for message in model.messages), model.system or ""]
-    prompt = [model.prompt or ""]
+    messages = [(f"messages[{at}]", each.content) for at, each in enumerate(model.messages)]
+    others = [*messages, ("system", model.system or "")]
+    prompt = [("prompt", model.prompt or "")]
     for name in [*model.images, *other_inputs]:
         _check_input(name, model.inputs)
     _check_image_placeholders(model, others, prompt)
     used = {*_names_in([*others, *prompt], model.inputs), *model.images, *other_inputs}
     unused = [name for name in model.inputs if name not in used]
     if model.prompt is not None and unused:
-        raise _unused(unused[0])
-    only_images = images_suffice and model.images and not any(others)
+        raise _unused(unused[0], [*others, *prompt])
+    only_images = images_suffice and model.images and not any(text for _, text in others)
     if model.prompt is None and len(unused) != 1 and (unused or not only_images):
         listed = ", ".join(unused) or "none is left"
         raise refusal(f"without a 'prompt' one input is sent as it is; here {listed}")
@@ -129,12 +134,15 @@ def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable
     input is not used."""
     for name in images:
         _check_input(name, inputs)
-    used = _names_in(texts, inputs)
+    bodies = [("body", text) for text in texts]
+    used = _names_in(bodies, inputs)
     if unused := [name for name in inputs if name not in used]:
-        raise _unused(unused[0])
+        raise _unused(unused[0], bodies)
 
 
-def _check_image_placeholders(model: PromptSpec, others: list[str], prompt: list[str]) -> None:
+def _check_image_placeholders(
+    model: PromptSpec, others: Sequence[FieldText], prompt: Sequence[FieldText]
+) -> None:
     """Raise a refusal if a text would contain the pixels of an image as numbers."""
     pixels = {model.inputs[name] for name in model.images}
     for name in _names_in(others, model.inputs):
@@ -148,22 +156,31 @@ def _check_image_placeholders(model: PromptSpec, others: list[str], prompt: list
             raise refusal(f"'{{{name}}}' is an image. Add '{name}' to 'images'")
 
 
-def _names_in(texts: Iterable[str], inputs: Mapping[str, str]) -> list[str]:
-    names = [name for text in texts for name in placeholders(text)]
-    for name in names:
-        _check_input(name, inputs)
-    return names
+def _names_in(texts: Sequence[FieldText], inputs: Mapping[str, str]) -> list[str]:
+    names = [(field, name) for field, text in texts for name in placeholders(text)]
+    for field, name in names:
+        _check_input(name, inputs, field)
+    return [name for _, name in names]
 
 
-def _unused(name: str) -> PydanticCustomError:
+def _unused(name: str, texts: Sequence[FieldText]) -> PydanticCustomError:
+    for field, text in texts:
+        if re.search(rf"\{{\{{ *{name} *\}}\}}", text):
+            return refusal(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
+        if re.fullmatch(r"[\w./~-]+\.(?:txt|md|j2|jinja2?|prompt)", text):
+            fix = f"Write the text of the file here, with {{{name}}} for the input"
+            return refusal(f"{field}: a path is no prompt, got '{text}'. {fix}")
     return refusal(
         f"input '{name}' is not used. Write {{{name}}} in the prompt, or remove the input"
     )
 
 
-def _check_input(name: str, inputs: Mapping[str, str]) -> None:
+def _check_input(name: str, inputs: Mapping[str, str], field: str = "") -> None:
     if name not in inputs:
         from batchinference.spec.problems import did_you_mean  # workers do not need it
 
-        known = did_you_mean(name, inputs) or f". Add it to inputs, or use {', '.join(inputs)}"
-        raise refusal(f"'{name}' is not an input{known}")
+        fields = ", ".join(f"{key}: {column}" for key, column in {**inputs, name: name}.items())
+        others = f". Write inputs: {{{fields}}}, or use {', '.join(inputs)}"
+        known = did_you_mean(name, inputs) or others
+        what = f"{field}: {{{name}}}" if field else f"'{name}'"
+        raise refusal(f"{what} is not an input{known}")

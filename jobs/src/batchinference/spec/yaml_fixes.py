@@ -1,0 +1,178 @@
+"""Repairs a line of a text that is not valid YAML, for messages.
+
+Each repair is tried, and the first one with which the error is gone is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import yaml
+from yaml.error import MarkedYAMLError
+
+from batchinference.spec.expression import columns_in, parse_expression
+from batchinference.spec.fixes import label_name
+
+MAX_TEXT = 8192
+"""Maximum number of characters of a text that is repaired: it is parsed for each repair."""
+MAX_SHOWN = 100
+_LINE = re.compile(r"(\s*(?:- +)*)(?:([A-Za-z]\w*)(:? *|:(?=\S)))?(.*)")
+_SAFE = (
+    *("apiVersion", "kind", "metadata", "spec", "name", "read", "write", "steps", "format", "path"),
+    *("paths", "filter", "when", "expect", "gate", "model", "python", "callable", "method", "task"),
+    *(
+        "runtime",
+        "source",
+        "inputs",
+        "output",
+        "prompt",
+        "schedule",
+        "timeZone",
+        "template",
+        "mode",
+    ),
+    *("addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy", "types"),
+)
+"""Names of fields whose values are shown, as they hold no passwords."""
+_SECRET = re.compile(
+    r"(?:key|token|secret|password|pwd|value|auth|Args|url)\w*['\"]?:", re.IGNORECASE
+)
+"""Names of fields within others whose values are not shown."""
+_CLOSING = {"[": "]", "{": "}"}
+_SIGNS = "*@%>!&|`"
+"""Signs with which a plain value cannot begin."""
+_VALUE = re.compile(
+    r"(?:(\w+): +)?"
+    r"((?:\{\{.*?\}\}|\bin \[[^\[\]]*\]|\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\[\]{},'\"(])+)"
+)
+"""A value within brackets, and its name."""
+Load = Callable[[str], object]
+
+
+def repair(text: str, error: MarkedYAMLError, load: Load) -> str | None:
+    """Return the line with the mistake, what is wrong and what to write instead; None if that is
+    unknown. `load` raises an error for a text that is not valid."""
+    mark = error.problem_mark or error.context_mark
+    lines = text.splitlines()
+    if mark is None or len(text) > MAX_TEXT or not lines:
+        return None
+    last = min(mark.line, len(lines) - 1)
+    start = min(error.context_mark.line, last) if error.context_mark else last
+    before = [number for number in range(last) if lines[number].strip(" -")]
+    numbers = [*dict.fromkeys([last, start, *before[-1:]])]
+    for repairs in (_in_values, _in_brackets, _in_indentation):
+        for number in numbers[:1] if repairs is _in_indentation else numbers:
+            for problem, line in repairs(lines, number):
+                repaired = "\n".join([*lines[:number], line, *lines[number + 1 :]])
+                if line != lines[number] and _error_line(repaired, load) > mark.line:
+                    fix = "" if repairs is _in_indentation else _written(line)
+                    return f"line {number + 1}: {problem}{fix}"
+    return None
+
+
+def _error_line(text: str, load: Load) -> float:
+    """Return the line of the first error in a text, from 0; infinite if it is valid."""
+    try:
+        load(text)
+    except MarkedYAMLError as error:
+        return float(error.problem_mark.line) if error.problem_mark else 0
+    except (yaml.YAMLError, RecursionError):
+        return 0
+    return float("inf")
+
+
+def _written(line: str) -> str:
+    """Return the fix; empty if the line may hold a password, or is long."""
+    field = line.strip().removeprefix("- ")
+    name, _, value = field.partition(": ")
+    expression = value[1:-1] if value[:1] == '"' else ""
+    is_safe = name.rstrip(":") in _SAFE or bool(expression and columns_in(expression))
+    return (
+        f". Write {field}"
+        if len(field) <= MAX_SHOWN and is_safe and not _SECRET.search(field)
+        else ""
+    )
+
+
+def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
+    """Yield what may be wrong in a name or value of a line, and the line without it."""
+    line = lines[number]
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return
+    indent, name, colon, value = match.groups("")
+    if name and value and colon == ":":
+        yield "a space is missing after the ':'", f"{indent}{name}: {value}"
+    if name and not colon.strip():
+        field = f"{name}: {value.removeprefix('=').strip()}".strip()
+        yield f"the ':' after '{name}' is missing", f"{indent}{field}"
+    if value[:1] in ("'", '"') and value.count(value[0]) % 2:
+        yield "the quote is not closed", f"{line}{value[0]}"
+    elif value and value[0] not in _CLOSING and (colon.endswith(" ") or "-" in indent):
+        sign = f"a value cannot begin with {value[0]} without quotes"
+        if fixed := _fixed(name, value):
+            problem = sign if value[0] in _SIGNS else "the value needs quotes"
+            yield problem, f"{indent}{name}{colon}{fixed}"
+
+
+def _in_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
+    """Yield lines with a list or a mapping with the bracket that is missing, or a value of it in
+    quotes."""
+    match = _LINE.fullmatch(lines[number])
+    indent, name, colon, value = match.groups("") if match else ("", "", "", "")
+    if value[:1] in _CLOSING:
+        yield from _with_brackets(f"{indent}{name}{colon}", value)
+
+
+def _fixed(name: str, value: str) -> str:
+    """Return a value in quotes, and corrected if it is clear what it must be; empty for an
+    expression that cannot be corrected."""
+    if name in ("filter", "when") or re.match("f?['\"]", value):
+        expression = _expression(value)
+        if expression or name in ("filter", "when"):
+            return json.dumps(expression, ensure_ascii=False) if expression else ""
+    if name == "name" and (label := label_name(value)):
+        return label
+    if name == "callable":
+        value = re.sub(" *: *", ":", value)
+    return json.dumps(value, ensure_ascii=False) if "'" in value else f"'{value}'"
+
+
+def _expression(text: str) -> str:
+    if re.match(r"[<>=!]=? ", text):
+        return f"COLUMN {text}"
+    text = text.rstrip(" ;:,")
+    try:
+        parse_expression(text)
+    except ValueError as error:
+        return str(error).partition(". Write ")[2]
+    return text
+
+
+def _with_brackets(start: str, value: str) -> Iterator[tuple[str, str]]:
+    """Yield lists and mappings with the bracket that is missing, and with a value in quotes."""
+    code = re.sub(r"'[^']*'|\"[^\"]*\"|[^\[\]{}]", "", value)
+    while (left := re.sub(r"\[\]|\{\}", "", code)) != code:
+        code = left
+    if code and set(code) <= {*_CLOSING}:
+        closed = "".join(_CLOSING[sign] for sign in reversed(code))
+        yield f"the '{code[-1]}' is not closed", f"{start}{value}{closed}"
+    for match in _VALUE.finditer(value):
+        if text := match[2].strip():
+            at = value.index(text, match.start(2))
+            other = value[:at] + _fixed(match[1] or "", text) + value[at + len(text) :]
+            yield "a value needs quotes", f"{start}{other}"
+
+
+def _in_indentation(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
+    """Yield a line with the indentation of a line near it."""
+    line = lines[number].lstrip(" ")
+    begins, before = len(lines[number]) - len(line), "" if line.startswith("-") else "-"
+    for other in (*range(number - 1, max(-1, number - 4), -1), number + 1):
+        text = lines[other] if other < len(lines) else ""
+        indent = len(text) - len(text.lstrip(f" {before}"))
+        if text.strip() and indent != begins:
+            like = f"Let it begin in column {indent + 1}, like line {other + 1}"
+            yield f"it begins in column {begins + 1}. {like}", " " * indent + line

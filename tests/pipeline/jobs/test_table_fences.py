@@ -28,12 +28,12 @@ def delay_driver_until_another_is_killed(monkeypatch: pytest.MonkeyPatch, table:
     def other(check: Check) -> None:
         raise OSError("killed before its commit")
 
-    def held(check: Check) -> None:
+    def meanwhile(check: Check) -> None:
         check()
         delay_driver(monkeypatch, other)
         assert table.run().state == JobState.FAILED
 
-    delay_driver(monkeypatch, held)
+    delay_driver(monkeypatch, meanwhile)
 
 
 @pytest.mark.parametrize("table", FORMATS, indirect=True)
@@ -77,14 +77,14 @@ class TestDelayedDriver:
         """Its last check finds the other run. After the check, only the table can refuse it."""
         rows = self.begin(table, filled)
 
-        def held(check: Check) -> None:
+        def meanwhile(check: Check) -> None:
             if checked:
                 check()
             assert table.run().state == JobState.SUCCEEDED
             if not checked:
                 check()
 
-        delay_driver(monkeypatch, held)
+        delay_driver(monkeypatch, meanwhile)
         late = table.run()
         assert (late.state, late.reason) == (JobState.FAILED, "BadOutput")
         assert checked or "another run has taken over" in (late.message or "")
@@ -127,12 +127,12 @@ def test_only_one_of_two_overwrites_succeeds(
     assert table.run().state == JobState.SUCCEEDED
     table.lines("a", ["b1", "b2"])
 
-    def held(check: Check) -> None:
+    def meanwhile(check: Check) -> None:
         check()
         table.lines("a", ["c1", "c2"])
         assert table.run("overwrite", resume=False).state == JobState.SUCCEEDED
 
-    delay_driver(monkeypatch, held)
+    delay_driver(monkeypatch, meanwhile)
     assert table.run("overwrite").state == JobState.FAILED
     assert (table.texts(), table.proven()) == (["c1", "c2"], True)
     table.lines("a", ["d1"])
@@ -147,14 +147,14 @@ def test_concurrent_appends_of_others_are_allowed(
     assert table.run().state == JobState.SUCCEEDED
     table.lines("b", ["b1"])
 
-    def held(check: Check) -> None:
+    def meanwhile(check: Check) -> None:
         check()
         other = table.job()
         other["spec"]["read"]["paths"] = [str(write_lines(table.place / "more", {"c.txt": ["c1"]}))]
         report = run_without_ray(other)
         assert report.state == JobState.SUCCEEDED, report.message
 
-    delay_driver(monkeypatch, held)
+    delay_driver(monkeypatch, meanwhile)
     report = table.run()
     assert report.state == JobState.SUCCEEDED, report.message
     assert (table.texts(), table.proven()) == (["a1", "a3", "b1", "c1"], True)

@@ -16,10 +16,10 @@ Check = Callable[[], None]
 
 
 def delay_driver(
-    monkeypatch: pytest.MonkeyPatch, held: Callable[[Check], object], after: int = 0
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Check], object], after: int = 0
 ) -> None:
-    """Call `held` in place of one check of the next driver, after so many checks. It receives the
-    real check as its argument."""
+    """Call `meanwhile` in place of one check of the next driver, after so many checks. It receives
+    the real check as its argument."""
 
     def fence(mark: str, series: str, check: Check, follows: bool) -> Fence:
         monkeypatch.setattr(attempt, "Fence", Fence)
@@ -27,7 +27,7 @@ def delay_driver(
 
         def next_check() -> None:
             if next(checks) == after:
-                held(check)
+                meanwhile(check)
             else:
                 check()
 

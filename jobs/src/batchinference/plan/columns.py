@@ -30,11 +30,11 @@ _CONSTANTS = ("true", "false", "null", "none", "nan")
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use; only that of the input if
     its columns look like a line of a CSV file that is read wrongly."""
-    problems = list(_column_problems(spec, columns))
     of_file = _problem_of_file(spec.read.format, columns or [])
-    if of_file and any(_UNKNOWN in problem.message for problem in problems):
-        problems = [of_file]
-    yield from problems
+    if of_file and any(_UNKNOWN in problem.message for problem in _column_problems(spec, columns)):
+        yield of_file
+        return
+    yield from _column_problems(spec, columns)  # the caller may need only the first ones
 
 
 def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:

@@ -72,7 +72,8 @@ class FileLayout:
         """Yield the directory and the rows of each file.
 
         The directory is relative to the output. It is empty for the output itself."""
-        for directory, rows in self._partitions(self.chosen(table)):
+        for directory, part in partitions(self.chosen(table), self.partition_by):
+            rows = part.drop_columns(list(self.partition_by))
             size = self.rows_per_file or rows.num_rows
             for start in range(0, rows.num_rows, size):
                 yield directory, rows.slice(start, size)
@@ -100,10 +101,6 @@ class FileLayout:
                     "Name one of these"
                 )
         return table.select(list(dict.fromkeys(wanted)))
-
-    def _partitions(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        for directory, rows in partitions(table, self.partition_by):
-            yield directory, rows.drop_columns(list(self.partition_by))
 
 
 def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:

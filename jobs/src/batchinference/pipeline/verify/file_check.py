@@ -26,7 +26,13 @@ from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.spec.write import Write
+from batchinference.spec.write import (
+    Write,
+    WriteCsv,
+    WriteJson,
+    WriteOpenaiBatch,
+    WriteWebdataset,
+)
 
 CHUNK_BYTES = 4 << 20
 LINE_END, QUOTE = b'\n"'
@@ -142,9 +148,16 @@ def _checksum_and_rows(file: Location, count: StreamCounter | None) -> tuple[int
 def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None]:
     """Return two functions that count the rows of a file: from the stored number of rows, and from
     all bytes. One of them is None."""
-    if (count := STREAM_COUNTERS.get(write.format)) is None:
-        return footer_rows, None
-    return None, partial(_unpacked, count, getattr(write, "compression", "none"))
+    match write:
+        case WriteJson():
+            return None, partial(_unpacked, _lines, write.compression)
+        case WriteOpenaiBatch():
+            return None, _lines
+        case WriteCsv():
+            return None, partial(_unpacked, _records, write.compression)
+        case WriteWebdataset():
+            return None, _samples
+    return footer_rows, None
 
 
 def footer_rows(file: Location) -> int:
@@ -186,12 +199,3 @@ def _samples(source: BinaryIO) -> int:
             key = member.name.partition(".")[0]
             samples, last = samples + (key != last), key
     return samples
-
-
-STREAM_COUNTERS: dict[str, StreamCounter] = {
-    "json": _lines,
-    "openaiBatch": _lines,
-    "csv": _records,
-    "webdataset": _samples,
-}
-"""What counts the rows of files of each format that does not store their number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,17 @@ def test_vision_model_is_checked_with_images(tiny: Tiny) -> None:
     fields = {"prompt": "{text} {image}", "images": ["image"], "system": "Hm."}
     given = {"task": "image-text-to-text", "source": tiny("vision_chat"), **fields}
     check_runtime(model_of("transformers", ("image", "text"), **given))
+
+
+@pytest.mark.parametrize(("template", "fields", "problem"), CASES[:4])
+def test_template_for_vllm_is_checked(
+    tiny: Tiny, template: str, fields: dict[str, Any], problem: str | None
+) -> None:
+    given = vllm(inputs={"text": "text"}, chatTemplate=template, **fields)
+    spec = VllmModel.model_validate(given)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny("text_model"))
+    with pytest.raises(ModelLoad, match=problem) if problem else nullcontext():
+        check_template(spec, tokenizer)
 
 
 def test_chat_for_vllm_needs_a_template(tiny: Tiny, messages: Messages) -> None:

@@ -221,6 +221,11 @@ def test_cache_that_cannot_be_used_costs_no_rows(tmp_path: Path) -> None:
     assert "(1 time)" in note
 
 
+def test_without_dedupe_each_row_is_computed() -> None:
+    job = Job(dedupe=False)
+    assert answers_of(job.of("a", "a")) == ["a 1", "a 2"]
+
+
 def test_rows_equal_to_a_failed_row_are_computed() -> None:
     job = Job()
     found = job.of("bad", "a", "bad", "a")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 
-from batchinference.service import line_check, upload_form
+from batchinference.service import line_check, server, upload_form
 from batchinference.service.line_check import LineChecker
-from support.service.running import KEYS, Running, request_line, requests
+from support.service.cluster import FakeCluster
+from support.service.running import KEYS, Running, request_line, requests, running
 
 HEAD = "POST /v1/files HTTP/1.1\r\nHost: a\r\n"
 AUTHORIZED = f"Authorization: Bearer {KEYS['team-a']}\r\n"
@@ -210,6 +212,14 @@ async def test_a_slow_upload_is_ended(service: Running, monkeypatch: pytest.Monk
     status, _ = await answer_to(service, whole[:-30])
     assert status == 408
     assert await files_of(service) == []
+
+
+async def test_uploads_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "UPLOADS", 1)
+    async with running(tmp_path, FakeCluster()) as service:
+        files = service.client().files
+        sent = [files.create(file=(f"{n}", requests(10)), purpose="batch") for n in range(4)]
+        assert len({each.id for each in await asyncio.gather(*sent)}) == 4
 
 
 def check_of(*blocks: bytes, max_lines: int = 100) -> line_check.FileCheck:

@@ -209,6 +209,25 @@ def test_rows_of_a_running_append_are_not_deleted(
     assert set(place.rows()) >= {"a1", "a2", "b1", "z1"}
 
 
+def test_same_job_is_refused_while_its_first_run_computes_rows(
+    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    """This happens if a cron job takes longer than its interval."""
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 2.0)
+    job, refused = place.job(), list[Report]()
+
+    def run_again() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(heartbeat, "this_process", lambda: "another process")
+            refused.append(run_without_ray(job))
+
+    before(monkeypatch, pipeline_job, "run_monitored", run_again)
+    assert run_without_ray(job).state == JobState.SUCCEEDED
+    messages.check(refused[0].message)
+    assert place.rows() == ["a1", "a2", "b1"]
+
+
 def test_nothing_is_appended_while_the_output_is_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:

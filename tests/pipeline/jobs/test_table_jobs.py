@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import deltalake
@@ -18,6 +19,7 @@ from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.jobs.table_writes import run_job
 from support.jobs.text_table import COMPUTED, TextTable
+from support.jobs.without_ray import InProcessExecution
 from support.outputs.other_writers import append, other_writers, rows_of_writers
 from support.outputs.tables import catalog_of, write_fields
 from support.outputs.verify_command import verified
@@ -49,6 +51,24 @@ def test_staged_files_that_cannot_be_deleted_are_deleted_by_the_next_run(
     assert staged.exists()
     assert table.run("error").state == JobState.SUCCEEDED
     assert (staged.exists(), table.texts(), table.proven()) == (False, ["a1", "a3"], True)
+
+
+@pytest.mark.parametrize("table", ["delta", "sql"], indirect=True)
+def test_second_pass_computes_rows_that_the_first_lost(
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.lines("b", ["b1"])
+    real, passes = InProcessExecution.run, count(1)
+
+    def run(self: InProcessExecution) -> None:
+        self._only = 0 if next(passes) == 1 else None
+        real(self)
+
+    monkeypatch.setattr(InProcessExecution, "run", run)
+    report = table.run()
+    assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2)
+    assert sorted(COMPUTED) == ["a1", "a3", "b1", "x a2"]
+    assert (table.texts(), table.proven()) == (["a1", "a3", "b1"], True)
 
 
 @pytest.mark.parametrize("table", ["delta"], indirect=True)

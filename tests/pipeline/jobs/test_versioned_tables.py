@@ -21,7 +21,7 @@ from support.inputs.iceberg import data_files
 from support.inputs.iceberg import rows_of as iceberg_rows
 from support.inputs.nightly_tables import FEED, NightlyDelta, NightlyIceberg, NightlyTable
 from support.jobs.crash_points import Place, Recording, on_disk, one_write_of_each_kind
-from support.jobs.on_ray import Run, run_in_process
+from support.jobs.on_ray import Run, errors_of, run_in_process
 from support.outputs.rows import Row, rows_of
 from support.outputs.verify_command import verified
 from support.servers.s3 import S3Server
@@ -234,6 +234,21 @@ def test_data_file_that_is_gone_is_an_error_that_names_it(
             file.unlink()
     message = refusal(table.job(tmp_path / "out", **first))
     messages.check(message.replace(str(first["snapshot"]), "SNAPSHOT"))
+
+
+@each_format
+def test_damaged_data_file_becomes_a_failed_row(tmp_path: Path, make: Make) -> None:
+    table, output = make(tmp_path), tmp_path / "out"
+    table.append(1)
+    table.append(2)
+    damaged, _ = tmp_path.rglob("*.parquet")
+    damaged.write_bytes(b"PAR1" + b"\0" * (damaged.stat().st_size - 8) + b"PAR1")
+    job = table.job(output, mode="error")
+    job["spec"]["errors"] = {"maxRows": 1}
+    assert ended(run_in_process(job)).counts == (2, 1, 1, 0)
+    (error,) = errors_of(output)
+    assert (Path(error["path"]).name, error["step"]) == (damaged.name, "read")
+    assert verified(output).exit_code == 0
 
 
 def test_job_that_began_with_an_empty_table_reads_all_rows_of_the_next_run(tmp_path: Path) -> None:

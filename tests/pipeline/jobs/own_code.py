@@ -172,6 +172,14 @@ class DieInConstructor:
         return batch
 
 
+class FailInConstructor:
+    def __init__(self) -> None:
+        raise ValueError("no weights")
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+
 class Suffix:
     """Appends a constant to each text, and adds the id of the process."""
 

@@ -80,6 +80,15 @@ def test_code_that_always_kills_its_process_fails_the_job(
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 
+def test_code_that_does_not_load_fails_the_job_at_once(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
+    step = {"name": "own", "python": {"callable": "own_code:FailInConstructor"}, **POOL}
+    run = run_job(job_document("fails", source, tmp_path / "out", steps=[step]))
+    assert (run.report.state, run.report.reason) == (JobState.FAILED, "ModelLoad")
+    assert "no weights" in (run.report.message or "")
+    assert (run.report.attempt, run.report.retries) == (1, 0)
+
+
 def finished(output: Path) -> list[str]:
     """Return the texts of a complete output. Its files must be exactly the files that it names."""
     assert list(OutputFaults(output).wrong_files()) == []

@@ -141,6 +141,18 @@ class TestTexts:
         found = answers(engine.rows(model(models), text=[json.dumps(turns), "hello", "[]"]))
         assert found[0] == found[1] != found[2]
 
+    @pytest.mark.parametrize(
+        ("constraint", "pattern"),
+        [({"choice": ["yes", "no", "maybe"]}, "yes|no|maybe"), ({"regex": "[0-9]{3}"}, "[0-9]{3}")],
+    )
+    def test_structured_output(
+        self, engine: EngineProcess, models: Path, constraint: Document, pattern: str
+    ) -> None:
+        sampling = {"max_tokens": 200, "temperature": 1, "seed": 3}
+        spec = model(models, sampling={**sampling, "structured_outputs": constraint})
+        for answer in answers(engine.rows(spec, text=[*"abcd"])):
+            assert re.fullmatch(pattern, answer)
+
     def test_schema(self, engine: EngineProcess, models: Path, messages: Messages) -> None:
         label = {"name": "label", "type": "string", "enum": ["good", "bad"]}
         schema = {"fields": [{"name": "ok", "type": "bool", "nullable": True}, label]}

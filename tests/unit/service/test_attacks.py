@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from batchinference.service import line_check, server, upload_form
+from batchinference.service.files import Files, StoredFile
 from batchinference.service.line_check import LineChecker
 from support.service.cluster import FakeCluster
 from support.service.running import KEYS, Running, request_line, requests, running
@@ -215,9 +216,19 @@ async def test_a_slow_upload_is_ended(service: Running, monkeypatch: pytest.Monk
 
 
 async def test_uploads_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, active = Files.add, list[int]()
+
+    async def add(*arguments: Any) -> StoredFile:
+        active.append(1)
+        assert len(active) == 1
+        stored = await real(*arguments)
+        active.pop()
+        return stored
+
+    monkeypatch.setattr(Files, "add", add)
     monkeypatch.setattr(server, "UPLOADS", 1)
     async with running(tmp_path, FakeCluster()) as service:
-        files = service.client().files
+        files = service.client(max_retries=0, timeout=30).files
         sent = [files.create(file=(f"{n}", requests(10)), purpose="batch") for n in range(4)]
         assert len({each.id for each in await asyncio.gather(*sent)}) == 4
 

@@ -86,7 +86,6 @@ def variations(case: dict[str, Any]) -> Iterator[Document]:
 
 @pytest.mark.parametrize("about", CASES)
 def test_job_is_refused(about: str, messages: Messages) -> None:
-    """The golden file has one message for each job, in the order of the jobs."""
     case = CASES[about]
     assert case.keys() <= {"job", "at", "values", "fields", "changes"}
     found = [refused(job) for job in variations(case)]

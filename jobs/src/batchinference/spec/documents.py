@@ -144,8 +144,7 @@ def _reason(error: Exception, text: str) -> str:
 
 
 def _indentation(error: MarkedYAMLError, text: str) -> str:
-    """Return the problem of a line with wrong indentation, or of a text after which its line goes
-    on; empty for another problem."""
+    """Return the problem of a line that does not fit its block; empty for another problem."""
     block, mark = error.context_mark, error.problem_mark
     names = {"while parsing a block mapping": "keys", "while parsing a block collection": "items"}
     name = names.get(error.context or "")
@@ -154,12 +153,7 @@ def _indentation(error: MarkedYAMLError, text: str) -> str:
     if text.splitlines()[mark.line][: mark.column].strip(" -"):
         return "the line goes on after the end of a value. Put the whole value in quotes"
     owner = f"the {name} of the block that begins in line {block.line + 1}"
-    if block.column == mark.column:
-        return f"this is none of {owner}. Correct the indentation of this line or of those before"
-    return (
-        f"the line begins in column {mark.column + 1}, but {owner} begin in column "
-        f"{block.column + 1}. Indent them alike"
-    )
+    return f"this is none of {owner}. Correct the indentation of this line or of those before"
 
 
 def _is_syntax(error: MarkedYAMLError, text: str) -> bool:

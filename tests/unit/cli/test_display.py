@@ -188,12 +188,6 @@ def test_terminal_shows_messages_of_ray_only_when_asked(
     assert "a note" in shown
 
 
-def test_summary_shows_a_message_unchanged() -> None:
-    message = "in [/tmp/x]: the columns are [image, text] :warning: " + "and more " * 30
-    lines = summary(report(JobState.FAILED, message=message), width=40)
-    assert lines[2] == "        " + message
-
-
 def test_control_characters_do_not_reach_the_terminal() -> None:
     bad = "\x1b]0;title\x07 \x1b[2J old\r new \u202egpj \x9b31m"
     shown = "]0;title [2J old new gpj 31m"
@@ -211,10 +205,12 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert printed(console).splitlines()[1] == f"  name{shown}: {shown}"
 
 
-def test_summary_shows_an_address_unchanged() -> None:
+def test_summary_shows_messages_and_addresses_unchanged() -> None:
+    message = "in [/tmp/x]: the columns are [image, text] :warning: " + "and more " * 30
     output = "s3://bucket/" + "deep/" * 30
-    done = report(JobState.SUCCEEDED).model_copy(update={"output": output})
-    assert summary(done, width=40)[-1] == f"output  {output}"
+    done = report(JobState.FAILED, message=message).model_copy(update={"output": output})
+    lines = summary(done, width=40)
+    assert (lines[2], lines[-1]) == ("        " + message, f"output  {output}")
 
 
 def test_terminal_shows_a_progress_bar() -> None:

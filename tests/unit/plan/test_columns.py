@@ -168,28 +168,45 @@ def test_result_that_cannot_name_directories_is_refused(
     assert [part for part in parts if part not in message] == []
 
 
+def writing(format_: str, **fields: Any) -> Document:
+    return {"write": {"format": format_, "path": "s3://out/", **fields}}
+
+
+def partitioned(column: str) -> Document:
+    return writing("parquet", partitionBy=[column])
+
+
 @pytest.mark.parametrize(
-    "step",
+    ("steps", "columns", "spec"),
     [
-        {"addColumns": {"o": "o.label"}},
-        {"python": {"callable": "own:f"}},
-        {"explode": {"column": "o"}},
+        *(
+            ([TOP_LABELS, {"name": "replace", **step}], ["text"], partitioned("o"))
+            for step in (
+                {"addColumns": {"o": "o.label"}},
+                {"python": {"callable": "own:f"}},
+                {"explode": {"column": "o"}},
+            )
+        ),
+        ([TOP_LABELS], ["text"], partitioned("o[0].label")),
+        ([TOP_LABELS], ["text", "unknown"], partitioned("unknown.label")),
+        ([model_step(), filter_step("k", "len(embedding) > 0")], ["text"], {}),
+        ([label_step("kind"), filter_step("k", "kind == 'x'")], ["text", "path"],
+         read("text", includePaths=True)),
+        ([], ["image", "path"], writing("parquet", columns=["path"])),
+        ([], ["image", "path"], writing("csv", columns=["image"], partitionBy=["path"])),
+        ([], ["image", "path"], writing("webdataset", keyColumn="path")),
     ],
-    ids=str,
-)
-def test_replaced_result_may_name_directories(step: Document) -> None:
-    write = {"format": "parquet", "path": "s3://out/", "partitionBy": ["o"]}
-    made = [TOP_LABELS, {"name": "replace", **step}]
-    assert problems(*made, columns=["text"], write=write) == []
+)  # fmt: skip
+def test_columns_that_exist_are_accepted(
+    steps: list[Document], columns: list[str], spec: Document
+) -> None:
+    assert problems(*steps, columns=columns, **spec) == []
 
 
 @pytest.mark.parametrize("column", ["o[0].label", "unknown.label"])
-def test_part_of_a_column_may_name_directories(column: str) -> None:
-    write = {"format": "parquet", "path": "s3://out/", "partitionBy": [column]}
-    assert problems(TOP_LABELS, columns=["text", "unknown"], write=write) == []
-    (message,) = problems(
-        TOP_LABELS, columns=["text", "unknown"], write={**write, "format": "delta"}
-    )
+def test_part_of_a_column_names_no_directories_of_a_table(column: str) -> None:
+    spec = writing("delta", partitionBy=[column])
+    (message,) = problems(TOP_LABELS, columns=["text", "unknown"], **spec)
     assert "such as {value: " in message
 
 
@@ -216,17 +233,6 @@ def test_missing_columns_of_all_steps_are_named() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("steps", "columns"),
-    [
-        ([model_step(), filter_step("k", "len(embedding) > 0")], ["text"]),
-        ([label_step("kind"), filter_step("k", "kind == 'x'")], ["text", "path"]),
-    ],
-)
-def test_added_column_can_be_read_afterwards(steps: list[Document], columns: list[str]) -> None:
-    assert problems(*steps, columns=columns, **read("text", includePaths=True)) == []
-
-
 def test_unknown_columns_are_not_checked() -> None:
     """The columns are unknown after Python code and for inputs such as Parquet."""
     reads_x = filter_step(expression="x > 0")
@@ -234,15 +240,6 @@ def test_unknown_columns_are_not_checked() -> None:
     assert problems(reads_x, columns=None) == []
     (problem,) = problems(select_step("label"), filter_step(), columns=None)
     assert problem.startswith("spec.steps[1].filter: ")
-
-
-# --- columns of the output --------------------------------------------------------------
-
-
-def write_problems(format_: str, **fields: Any) -> list[str]:
-    """Return the problems of an output with columns `image` and `path`."""
-    write = {"format": format_, "path": "s3://out/", **fields}
-    return problems(columns=["image", "path"], write=write)
 
 
 @pytest.mark.parametrize(
@@ -259,19 +256,7 @@ def write_problems(format_: str, **fields: Any) -> list[str]:
 def test_write_column_that_is_missing_or_taken_is_refused(
     format_: str, fields: dict[str, Any], messages: Messages
 ) -> None:
-    messages.check(write_problems(format_, **fields))
-
-
-@pytest.mark.parametrize(
-    ("format_", "fields"),
-    [
-        ("parquet", {"columns": ["path"]}),
-        ("csv", {"columns": ["image"], "partitionBy": ["path"]}),
-        ("webdataset", {"keyColumn": "path"}),
-    ],
-)
-def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:
-    assert write_problems(format_, **fields) == []
+    messages.check(problems(columns=["image", "path"], **writing(format_, **fields)))
 
 
 @pytest.mark.parametrize(

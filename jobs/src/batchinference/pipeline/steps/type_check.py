@@ -72,7 +72,7 @@ def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]
     is_cast = of_input and (fix == CONVERT or "float(" in fix)
-    size = re.fullmatch(r"Write float\((\w+)\)( [<>]=? \d+)", fix)
+    size = re.fullmatch(r"Write float\((\w+)\)( [<>]=? \d{1,3})", fix)
     other = f" if each is a number, or len({size[1]}){size[2]} for the length" if size else ""
     return other or (", or declare its type in read.options.types" if is_cast else "")
 

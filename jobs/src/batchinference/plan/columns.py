@@ -29,12 +29,18 @@ _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use; only that of the input if
-    its columns look like a line of a CSV file that is read wrongly."""
-    of_file = _problem_of_file(spec.read.format, columns or [])
-    if of_file and any(_UNKNOWN in problem.message for problem in _column_problems(spec, columns)):
-        yield of_file
+    the steps read none of its columns, and these look like those of a file that is read wrongly."""
+    problems = _column_problems(spec, columns)  # the caller may need only the first ones
+    first = next(problems, None)
+    if first is None:
         return
-    yield from _column_problems(spec, columns)  # the caller may need only the first ones
+    reads_some = any({*step.facts.reads} & {*(columns or ())} for step in spec.steps)
+    if not reads_some and first.path.startswith("spec.steps") and _UNKNOWN in first.message:
+        if of_file := _problem_of_file(spec.read.format, columns or []):
+            yield of_file
+            return
+    yield first
+    yield from problems
 
 
 def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:

@@ -35,10 +35,10 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     if first is None:
         return
     reads_some = any({*step.facts.reads} & {*(columns or ())} for step in spec.steps)
-    if not reads_some and first.path.startswith("spec.steps") and _UNKNOWN in first.message:
-        if of_file := _problem_of_file(spec.read.format, columns or []):
-            yield of_file
-            return
+    is_unknown = first.path.startswith("spec.steps") and _UNKNOWN in first.message
+    if is_unknown and not reads_some and (of_file := _problem_of_file(spec.read.format, columns)):
+        yield of_file
+        return
     yield first
     yield from problems
 

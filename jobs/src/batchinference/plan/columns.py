@@ -35,10 +35,10 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     if first is None:
         return
     reads_some = any({*step.facts.reads} & {*(columns or ())} for step in spec.steps)
-    if not reads_some and first.path.startswith("spec.steps") and _UNKNOWN in first.message:
-        if of_file := _problem_of_file(spec.read.format, columns or []):
-            yield of_file
-            return
+    is_unknown = first.path.startswith("spec.steps") and _UNKNOWN in first.message
+    if is_unknown and not reads_some and (of_file := _problem_of_file(spec.read.format, columns)):
+        yield of_file
+        return
     yield first
     yield from problems
 
@@ -310,9 +310,10 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return False
 
 
-def _problem_of_file(form: str, columns: list[str]) -> Problem | None:
+def _problem_of_file(form: str, columns: list[str] | None) -> Problem | None:
     """Return the problem with columns that look like a line of a CSV file which is read wrongly, or
     that another format than the one of the file has."""
+    columns = columns or []
     if form == "openaiBatch":
         what = f"requests have the columns {', '.join(columns)}, and steps read others"
         return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")

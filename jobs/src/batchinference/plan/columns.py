@@ -319,9 +319,10 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return False
 
 
-def _problem_of_file(form: str, columns: list[str]) -> Problem | None:
+def _problem_of_file(form: str, columns: list[str] | None) -> Problem | None:
     """Return the problem with columns that look like a line of a CSV file which is read wrongly, or
     that another format than the one of the file has."""
+    columns = columns or []
     if form == "openaiBatch":
         what = f"requests have the columns {', '.join(columns)}, and steps read others"
         return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")

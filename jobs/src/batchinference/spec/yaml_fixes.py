@@ -22,17 +22,8 @@ _LINE = re.compile(r"(\s*(?:- +)*)(?:([A-Za-z]\w*)(:? *|:(?=\S)))?(.*)")
 _SAFE = (
     *("apiVersion", "kind", "metadata", "spec", "name", "read", "write", "steps", "format", "path"),
     *("paths", "filter", "when", "expect", "gate", "model", "python", "callable", "method", "task"),
-    *(
-        "runtime",
-        "source",
-        "inputs",
-        "output",
-        "prompt",
-        "schedule",
-        "timeZone",
-        "template",
-        "mode",
-    ),
+    *("runtime", "source", "inputs", "output", "prompt", "schedule", "timeZone", "template"),
+    "mode",
     *("addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy", "types"),
 )
 """Names of fields whose values are shown, as they hold no passwords."""

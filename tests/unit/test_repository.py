@@ -22,7 +22,7 @@ BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_500,
     "jobs/src": 70_900,
     "operator/src": 9_400,
-    "tests": 116_700,
+    "tests": 117_000,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 251

@@ -29,12 +29,18 @@ _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use; only that of the input if
-    its columns look like a line of a CSV file that is read wrongly."""
-    of_file = _problem_of_file(spec.read.format, columns or [])
-    if of_file and any(_UNKNOWN in problem.message for problem in _column_problems(spec, columns)):
+    the steps read none of its columns, and these look like those of a file that is read wrongly."""
+    problems = _column_problems(spec, columns)  # the caller may need only the first ones
+    first = next(problems, None)
+    if first is None:
+        return
+    reads_some = any({*step.facts.reads} & {*(columns or ())} for step in spec.steps)
+    is_unknown = first.path.startswith("spec.steps") and _UNKNOWN in first.message
+    if is_unknown and not reads_some and (of_file := _problem_of_file(spec.read.format, columns)):
         yield of_file
         return
-    yield from _column_problems(spec, columns)  # the caller may need only the first ones
+    yield first
+    yield from problems
 
 
 def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
@@ -304,9 +310,10 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return False
 
 
-def _problem_of_file(form: str, columns: list[str]) -> Problem | None:
+def _problem_of_file(form: str, columns: list[str] | None) -> Problem | None:
     """Return the problem with columns that look like a line of a CSV file which is read wrongly, or
     that another format than the one of the file has."""
+    columns = columns or []
     if form == "openaiBatch":
         what = f"requests have the columns {', '.join(columns)}, and steps read others"
         return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate, islice
 
 import yaml
@@ -27,18 +28,9 @@ _LINE = re.compile(r"(\s*(?:- +)*)(?:([A-Za-z]\w*)(:? *|:(?=\S)))?(.*)")
 _SAFE = (
     *("apiVersion", "kind", "metadata", "spec", "name", "read", "write", "steps", "format", "path"),
     *("paths", "filter", "when", "expect", "gate", "model", "python", "callable", "method", "task"),
-    *(
-        "runtime",
-        "source",
-        "inputs",
-        "output",
-        "prompt",
-        "schedule",
-        "timeZone",
-        "template",
-        "mode",
-    ),
-    *("addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy", "types"),
+    *("runtime", "source", "inputs", "output", "prompt", "schedule", "timeZone", "template"),
+    *("mode", "addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy"),
+    "types",
 )
 """Names of fields whose values are shown, as they hold no passwords."""
 _SECRET = re.compile(
@@ -68,15 +60,12 @@ def repair(text: str, error: MarkedYAMLError, load: Load) -> str | None:
     start = min(error.context_mark.line, last) if error.context_mark else last
     before = [number for number in range(last) if lines[number].strip(" -")]
     numbers = [*dict.fromkeys([last, start, *before[-1:]])]
-    try:
-        for number, problem, line, fix in islice(
-            _repairs(lines, numbers), min(MAX_TRIES, MAX_PARSED // len(text))
-        ):
+    tries = min(MAX_TRIES, MAX_PARSED // len(text))
+    with suppress(RecursionError):  # the rest of the text may be nested too deeply
+        for number, problem, line, fix in islice(_repairs(lines, numbers), tries):
             repaired = "\n".join([*lines[:number], line, *lines[number + 1 :]])
             if _error_line(repaired, load) > mark.line:
                 return f"line {number + 1}: {problem}{fix}"
-    except RecursionError:  # the rest of the text is nested too deeply
-        return None
     return None
 
 
@@ -113,11 +102,8 @@ def _written(line: str) -> str:
     name, _, value = field.partition(": ")
     expression = value[1:-1] if value[:1] == '"' else ""
     is_safe = name.rstrip(":") in _SAFE or bool(expression and columns_in(expression))
-    return (
-        f". Write {field}"
-        if len(field) <= MAX_SHOWN and is_safe and not _SECRET.search(field)
-        else ""
-    )
+    is_shown = len(field) <= MAX_SHOWN and is_safe and not _SECRET.search(field)
+    return f". Write {field}" if is_shown else ""
 
 
 def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
@@ -145,9 +131,21 @@ def _in_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield lines with a list or a mapping with the bracket that is missing, or a value of it in
     quotes."""
     match = _LINE.fullmatch(lines[number])
-    indent, name, colon, value = match.groups("") if match else ("", "", "", "")
-    if value[:1] in _CLOSING:
-        yield from _with_brackets(f"{indent}{name}{colon}", value)
+    value = match[4] if match else ""
+    if value[:1] not in _CLOSING:
+        return
+    start = lines[number].removesuffix(value)
+    code = re.sub(r"'[^']*'|\"[^\"]*\"|[^\[\]{}]", "", value)
+    while (left := re.sub(r"\[\]|\{\}", "", code)) != code:
+        code = left
+    if code and set(code) <= {*_CLOSING}:
+        closed = "".join(_CLOSING[sign] for sign in reversed(code))
+        yield f"the '{code[-1]}' is not closed", f"{start}{value}{closed}"
+    for match in _VALUE.finditer(value):
+        if text := match[2].strip():
+            at = value.index(text, match.start(2))
+            other = value[:at] + _fixed(match[1] or "", text) + value[at + len(text) :]
+            yield "a value needs quotes", f"{start}{other}"
 
 
 def _fixed(name: str, value: str) -> str:
@@ -173,21 +171,6 @@ def _expression(text: str) -> str:
     except ValueError as error:
         return str(error).partition(". Write ")[2]
     return text
-
-
-def _with_brackets(start: str, value: str) -> Iterator[tuple[str, str]]:
-    """Yield lists and mappings with the bracket that is missing, and with a value in quotes."""
-    code = re.sub(r"'[^']*'|\"[^\"]*\"|[^\[\]{}]", "", value)
-    while (left := re.sub(r"\[\]|\{\}", "", code)) != code:
-        code = left  # at most MAX_DEPTH times
-    if code and set(code) <= {*_CLOSING}:
-        closed = "".join(_CLOSING[sign] for sign in reversed(code))
-        yield f"the '{code[-1]}' is not closed", f"{start}{value}{closed}"
-    for match in _VALUE.finditer(value):
-        if text := match[2].strip():
-            at = value.index(text, match.start(2))
-            other = value[:at] + _fixed(match[1] or "", text) + value[at + len(text) :]
-            yield "a value needs quotes", f"{start}{other}"
 
 
 def _in_indentation(lines: list[str], number: int) -> Iterator[tuple[str, str]]:

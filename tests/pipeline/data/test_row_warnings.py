@@ -126,7 +126,7 @@ def test_warning_remains_if_a_part_of_its_row_fails(left: list[int]) -> None:
 
 def test_merged_batches_keep_no_empty_parts_of_warnings() -> None:
     none, one = good(0, 0, [1]), batch([RowWarning(0, CUT, 1)])
-    assert merged([none, none]).warnings is NO_WARNINGS
+    assert merged([none, none]).warnings == NO_WARNINGS
     assert merged([none, one, none]).warnings.column("id").num_chunks == 1
 
 

@@ -241,7 +241,7 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
         tuple(end for batch in batches for end in batch.ends),
         tuple(note for batch in batches for note in batch.notes),
         _joined_shares(batches),
-        _joined_warnings(batches),
+        pa.concat_tables([b.warnings for b in batches if b.warnings.num_rows] or [NO_WARNINGS]),
     )
 
 
@@ -251,11 +251,6 @@ def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
     full = (np.full(len(batch.source), FULL_SHARE, dtype=np.int64) for batch in batches)
     pairs = zip(batches, full, strict=True)
     return np.concatenate([whole if one.shares is None else one.shares for one, whole in pairs])
-
-
-def _joined_warnings(batches: list[RowBatch]) -> pa.Table:
-    tables = [batch.warnings for batch in batches if batch.warnings.num_rows]
-    return pa.concat_tables(tables) if tables else NO_WARNINGS
 
 
 def without_rows(tables: Iterable[pa.Table]) -> pa.Table:

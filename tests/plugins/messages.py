@@ -7,7 +7,7 @@ together. `--write-golden` writes the messages of the tests that run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -43,7 +43,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 class Messages:
-    """The messages of one test. Equal ones count once."""
+    """The messages of one test."""
 
     def __init__(self, expected: list[str] | None, hidden: dict[str, str]) -> None:
         """`expected` is None while golden files are written. `hidden` maps patterns to texts."""
@@ -52,17 +52,27 @@ class Messages:
         self.seen: list[str] = []
 
     def check(self, *messages: object) -> None:
-        """Expect each of these messages, or of lists of messages, in the golden file."""
+        """Expect each of these messages, or of lists of messages, in the golden file. Equal ones
+        count once."""
         for message in messages:
             if isinstance(message, list | tuple):
                 self.check(*message)
                 continue
-            text = str(message).rstrip("\n")
-            for pattern, replacement in self._hidden.items():
-                text = re.sub(pattern, replacement, text)
+            text = self._without_hidden(message)
             assert self._expected is None or text in self._expected, "see CONTRIBUTING.md, Tests"
             if text not in self.seen:
                 self.seen.append(text)
+
+    def check_in_order(self, messages: Sequence[object]) -> None:
+        """Expect exactly these messages in the golden file, equal ones too, in this order."""
+        self.seen = [self._without_hidden(message) for message in messages]
+        assert self._expected in (None, self.seen), "see CONTRIBUTING.md, Tests"
+
+    def _without_hidden(self, message: object) -> str:
+        text = str(message).rstrip("\n")
+        for pattern, replacement in self._hidden.items():
+            text = re.sub(pattern, replacement, text)
+        return text
 
     @contextmanager
     def raises(self, *errors: type[BaseException]) -> Iterator[pytest.ExceptionInfo[Any]]:

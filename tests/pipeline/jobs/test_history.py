@@ -143,11 +143,13 @@ def test_late_run_changes_only_its_own_record(source: Path, output: Path) -> Non
     assert second == before[1]
 
 
+@pytest.mark.parametrize("dies", [False, True])
 def test_only_the_last_runs_are_kept(
-    source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, output: Path, monkeypatch: pytest.MonkeyPatch, *, dies: bool
 ) -> None:
     monkeypatch.setattr(history, "KEPT_RUNS", 2)
-    monkeypatch.setattr(RunHistory, "shown", lambda _: [])  # runs that die do not reach it
+    if dies:
+        monkeypatch.setattr(RunHistory, "shown", lambda _: [])  # it is called at the end of a run
     for number in range(3):
         (source / f"z{number}.jsonl").write_text('{"n": 9, "values": [1]}\n')
         run_without_ray(small_job(source, output, mode="append"))

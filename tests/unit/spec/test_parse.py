@@ -97,6 +97,8 @@ def test_yaml_without_a_job_is_refused(text: str, message: str) -> None:
         "a:\n  b: 1\n c: 2",
         "a:\n  - b\n - c",
         "a:\n  b: 1\n  - c",
+        "a:\n  b: 1\n c: 2\n" + "#" * 9000,  # too long to be repaired
+        "a: 'b' c\n" + "#" * 9000,
         "a:\n\t- b",
         "'open",
         "a: *b",

@@ -86,7 +86,9 @@ def variations(case: dict[str, Any]) -> Iterator[Document]:
 
 @pytest.mark.parametrize("about", CASES)
 def test_job_is_refused(about: str, messages: Messages) -> None:
-    for job in variations(CASES[about]):
-        message = refused(job)
-        messages.check(message)
-        assert not any(secret in message for secret in SECRETS)
+    case = CASES[about]
+    assert case.keys() <= {"job", "at", "values", "fields", "changes"}
+    found = [refused(job) for job in variations(case)]
+    assert found, "a case needs a job"
+    messages.check_in_order(found)
+    assert not any(secret in message for secret in SECRETS for message in found)

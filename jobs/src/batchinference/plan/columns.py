@@ -56,19 +56,9 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
         fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
         for message in _own_problems(step, columns, made):
             yield Problem(path, message)
-        for column in sorted({*step.facts.reads} - {*columns}) if columns is not None else ():
-            known = selection if column not in selection else {}
-            near = closest(column, known) if known else None
-            if near is not None:
-                what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
-                yield Problem(selection[near], f"{what}; did you mean '{column}'?")
-            elif step.when is not None and column in columns_read_by(step.when):
-                yield _missing_in_condition(
-                    f"spec.steps[{index}].when", step, column, columns or []
-                )
-            else:
-                yield Problem(path, _missing_column(step, column, columns or [], fields))
-        if columns is None:
+        if columns is not None:
+            yield from _missing_columns(path, step, columns, fields, selection)
+        else:
             selection = dict.fromkeys(step.facts.selects or (), path)
         columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []
     if columns == []:
@@ -77,6 +67,23 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
         yield from _check_write(spec.write, columns)
         yield from _check_first_rows(spec, columns)
     yield from partition_problems(spec.write, _known_types(spec.steps))
+
+
+def _missing_columns(
+    path: str, step: Step, columns: list[str], fields: Mapping[str, str], chosen: dict[str, str]
+) -> Iterator[Problem]:
+    """Yield the columns that the step at `path` reads and that are missing. `chosen` has those that
+    the last step after user code selects, with the path of that step."""
+    for column in sorted({*step.facts.reads} - {*columns}):
+        near = closest(column, columns)  # asked once, because it takes long
+        if near in chosen and column not in chosen:
+            what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
+            yield Problem(chosen[near], f"{what}; did you mean '{column}'?")
+        elif step.when is not None and column in columns_read_by(step.when):
+            message = _missing_in_condition(step, column, columns, near)
+            yield Problem(f"{path.rpartition('.')[0]}.when", message)
+        else:
+            yield Problem(path, _missing_column(step, column, columns, fields, near))
 
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
@@ -128,7 +135,8 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
             known = {*(columns or ())}
             is_part = is_part and is_part_of_column(column)
             if column not in known and not (is_part and root_of(column) in known):
-                message = _unknown_column(f"it names column '{column}'", column, columns or [])
+                near, what = closest(column, columns or []), f"it names column '{column}'"
+                message = _unknown_column(what, column, columns or [], near)
                 yield Problem(f"spec.write.{field}", message)
     if isinstance(write, WriteNumbered) and write.row_number in (columns or ()):
         message = f"there is a column '{write.row_number}' already. Choose another name"
@@ -148,7 +156,8 @@ def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> It
     in_files = [name for name in written or () if name not in directories]
     for field, needed in spec.first_rows_columns.items() if written is not None else ():
         for column in sorted(needed - set(in_files)):
-            message = _unknown_column(f"it reads column '{column}' of the output", column, in_files)
+            near, what = closest(column, in_files), f"it reads column '{column}' of the output"
+            message = _unknown_column(what, column, in_files, near)
             yield Problem(f"spec.{field}", message)
 
 
@@ -252,53 +261,53 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
             )
 
 
-def _missing_in_condition(path: str, step: Step, column: str, columns: list[str]) -> Problem:
+def _missing_in_condition(step: Step, column: str, columns: list[str], near: str | None) -> str:
     if column not in (step.facts.result, *step.facts.adds):
-        fix = _fix_of_expression(column, columns, [step.when or ""], has_results=False)
-        return Problem(path, _unknown_column(f"it reads column '{column}'", column, columns, fix))
+        fix = _fix_of_expression(column, columns, [step.when or ""], near, has_results=False)
+        return _unknown_column(f"it reads column '{column}'", column, columns, near, fix)
     what = f"it is decided before the step runs, and it reads '{column}', a result of this step"
-    return Problem(path, f"{what}. Use one of {', '.join(columns)}")
+    return f"{what}. Use one of {', '.join(columns)}"
 
 
-def _missing_column(step: Step, column: str, columns: list[str], fields: Mapping[str, str]) -> str:
+def _missing_column(
+    step: Step, column: str, columns: list[str], fields: Mapping[str, str], near: str | None
+) -> str:
     expressions, fix = list(step.facts.expressions), ""
     if expressions:
         has_results = bool(step.facts.adds)
-        fix = _fix_of_expression(column, columns, expressions, has_results=has_results)
+        fix = _fix_of_expression(column, columns, expressions, near, has_results=has_results)
     if not fix and column in step.facts.adds and expressions:
         fix = f". '{column}' is a result of this step. Compute from it in a later step"
     if not fix and column in fields:
         fix = f". Write {fields[column]}"
     texts = [each for each in expressions if column in re.split("[-./: ]", each)]
-    if not fix and texts and step.facts.adds and not did_you_mean(column, columns):
+    if not fix and texts and step.facts.adds and not near:
         fix = f". Use one of them, or write a text in quotes: \"'{texts[0]}'\""
-    return _unknown_column(f"step '{step.name}' reads column '{column}'", column, columns, fix)
+    what = f"step '{step.name}' reads column '{column}'"
+    return _unknown_column(what, column, columns, near, fix)
 
 
 def _fix_of_expression(
-    column: str, columns: list[str], expressions: list[str], *, has_results: bool
+    column: str, columns: list[str], expressions: list[str], near: str | None, *, has_results: bool
 ) -> str:
-    """Return the fix of a name in expressions that is no column, or an empty text. `has_results`
-    says whether they are results, which may be constants."""
+    """Return the fix of a name in expressions that is no column, or an empty text. `near` is the
+    most similar column. `has_results` says whether they are results, which may be constants."""
     reader = next(each for each in expressions if column in columns_read_by(each))
     if column.lower() in CLOCKS:
         return f". There is no clock. Write {translated(reader)}, and declare since in parameters"
     if column == "params":
-        written_out = re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
-        return f". Write {written_out}"
+        return ". Write " + re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
     for name in columns:
         if not name.isidentifier() and column in re.findall(r"\w+", name):
             return f". Write {written(name)} for that column"
-    is_row = column in ROWS or not did_you_mean(column, columns)
-    if column.lower() in _CONSTANTS or is_row:
+    if column in ROWS or not near or column.lower() in _CONSTANTS:
         rows = (*ROWS, column)
         readers = [each for each in expressions if column in columns_read_by(each)]
         for each in (translated(reader, rows) for reader in readers):
             is_constant = each in ("True", "False", "None")
             if has_results if is_constant else _reads_only(each, columns):
                 return f". Write {each}"
-    compared = any(column in names_compared_in(each) for each in expressions)
-    if compared and not did_you_mean(column, columns):
+    if not near and any(column in names_compared_in(each) for each in expressions):
         return f". Use one of them, or write a text in quotes: '{column}'"
     return ""
 
@@ -334,11 +343,13 @@ def _problem_of_file(form: str, columns: list[str] | None) -> Problem | None:
     return Problem("spec.read.options.delimiter", fix) if signs else None
 
 
-def _unknown_column(what: str, column: str, columns: list[str], fix: str = "") -> str:
+def _unknown_column(
+    what: str, column: str, columns: list[str], near: str | None, fix: str = ""
+) -> str:
     known = ", ".join(columns) or "none"
     if not fix and is_part_of_column(column) and root_of(column) in columns:
         fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
     if not fix and re.search(r"[-(%*+/<>=]", column):
         fix = ". Compute it in a step addColumns, and name the new column"
-    fix = fix or did_you_mean(column, columns) or (". Use one of them" if columns else "")
-    return f"{what}, {_UNKNOWN} {known}{fix}"
+    other = f"; did you mean '{near}'?" if near else ". Use one of them" if columns else ""
+    return f"{what}, {_UNKNOWN} {known}{fix or other}"

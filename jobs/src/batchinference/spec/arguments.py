@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
 import math
@@ -43,7 +44,8 @@ def _check_nested(value: Any, depth: int, numbers: Iterator[int]) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         raise refusal("JSON has no such number")
     elif not isinstance(value, str | int | float | None):
-        raise refusal("JSON has no such value. Write a date in quotes")
+        fix = ". Write a date in quotes" if isinstance(value, dt.date) else ""
+        raise refusal(f"JSON has no such value{fix}")
 
 
 def check_json_size(values: _Values) -> _Values:

@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from yaml.composer import ComposerError
 from yaml.error import MarkedYAMLError
 from yaml.parser import ParserError
 from yaml.scanner import ScannerError
@@ -22,6 +21,8 @@ Model = TypeVar("Model", bound=BaseModel)
 _MERGE = "tag:yaml.org,2002:merge"
 _YAML_HINTS = {
     r"'\t'": ". Indent with spaces instead of tabs",
+    "unhashable key": ": a key must be a text. Put one that begins with '{' or '[' in quotes",
+    "undefined alias": ". Define it above with '&', or put a text that begins with '*' in quotes",
     "unknown escape character": ". Write '/' instead of '\\', or put the text in single quotes",
     "mapping values are not allowed": ". Put a text that contains ': ' in quotes",
     "expected ',' or": ". Add the ',' or the bracket that is missing before it",
@@ -137,15 +138,28 @@ def _reason(error: Exception, text: str) -> str:
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     if _is_syntax(error, text) and (fix := repair(text, error, _documents_of)):
         return fix
-    reason = error.problem or error.context or ""
+    reason = _indentation(error, text) or error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
     return place + reason + next(hints, "")
+
+
+def _indentation(error: MarkedYAMLError, text: str) -> str:
+    """Return the problem of a line that does not fit its block; empty for another problem."""
+    block, mark = error.context_mark, error.problem_mark
+    names = {"while parsing a block mapping": "keys", "while parsing a block collection": "items"}
+    name = names.get(error.context or "")
+    if block is None or mark is None or name is None:
+        return ""
+    if text.splitlines()[mark.line][: mark.column].strip(" -"):
+        return "the line goes on after the end of a value. Put the whole value in quotes"
+    owner = f"the {name} of the block that begins in line {block.line + 1}"
+    return f"this is none of {owner}. Correct the indentation of this line or of those before"
 
 
 def _is_syntax(error: MarkedYAMLError, text: str) -> bool:
     """Return whether the text of a line may be repaired."""
     problem = error.problem or ""
-    is_syntax = isinstance(error, ScannerError | ParserError | ComposerError)
+    is_syntax = isinstance(error, ScannerError | ParserError)
     is_syntax = is_syntax or (problem == "found unhashable key" and "{{" in text)
     return is_syntax and r"'\t'" not in problem and "escape character" not in problem
 

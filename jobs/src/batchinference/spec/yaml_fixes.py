@@ -29,8 +29,8 @@ _SAFE = (
     *("apiVersion", "kind", "metadata", "spec", "name", "read", "write", "steps", "format", "path"),
     *("paths", "filter", "when", "expect", "gate", "model", "python", "callable", "method", "task"),
     *("runtime", "source", "inputs", "output", "prompt", "schedule", "timeZone", "template"),
-    *("mode", "addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy"),
-    "types",
+    "mode",
+    *("addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy", "types"),
 )
 """Names of fields whose values are shown, as they hold no passwords."""
 _SECRET = re.compile(

@@ -122,7 +122,7 @@ def check_prompt(
     used = {*_names_in([*others, *prompt], model.inputs), *model.images, *other_inputs}
     unused = [name for name in model.inputs if name not in used]
     if model.prompt is not None and unused:
-        raise _unused(unused[0], [*others, *prompt])
+        raise _unused(unused[0], [*others, *prompt], "prompt")
     only_images = images_suffice and model.images and not any(text for _, text in others)
     if model.prompt is None and len(unused) != 1 and (unused or not only_images):
         listed = ", ".join(unused) or "none is left"
@@ -137,7 +137,7 @@ def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable
     bodies = [("body", text) for text in texts]
     used = _names_in(bodies, inputs)
     if unused := [name for name in inputs if name not in used]:
-        raise _unused(unused[0], bodies)
+        raise _unused(unused[0], bodies, "body")
 
 
 def _check_image_placeholders(
@@ -163,7 +163,7 @@ def _names_in(texts: Sequence[FieldText], inputs: Mapping[str, str]) -> list[str
     return [name for _, name in names]
 
 
-def _unused(name: str, texts: Sequence[FieldText]) -> PydanticCustomError:
+def _unused(name: str, texts: Sequence[FieldText], owner: str) -> PydanticCustomError:
     for field, text in texts:
         if re.search(rf"\{{\{{ *{name} *\}}\}}", text):
             return refusal(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
@@ -171,7 +171,7 @@ def _unused(name: str, texts: Sequence[FieldText]) -> PydanticCustomError:
             fix = f"Write the text of the file here, with {{{name}}} for the input"
             return refusal(f"{field}: a path is no prompt, got '{text}'. {fix}")
     return refusal(
-        f"input '{name}' is not used. Write {{{name}}} in the prompt, or remove the input"
+        f"input '{name}' is not used. Write {{{name}}} in the {owner}, or remove the input"
     )
 
 

@@ -141,10 +141,7 @@ class ScenarioRun:
         return self._python(arguments, fault)
 
     def late(self) -> Command:
-        fault: dict[Point, str] = {
-            "puts": "late before its data",
-            "put": "late before its commit",
-        }
+        fault: dict[Point, str] = {"puts": "late before its data", "put": "late before its commit"}
         assert self.scenario.late is not None
         return self._python(["late_worker.py"], fault[self.scenario.late])
 
@@ -170,11 +167,7 @@ class ScenarioRun:
         ]
         job = document(
             self.output,
-            read={
-                "format": "parquet",
-                "paths": [SOURCE],
-                "options": {"overrideNumBlocks": FILES},
-            },
+            read={"format": "parquet", "paths": [SOURCE], "options": {"overrideNumBlocks": FILES}},
             steps=steps if self.scenario.explodes else [],
             # with rowsPerFile, the job has write tasks, into which the faults are injected
             write={"format": "parquet", "path": f"s3://output/{self.output}", "rowsPerFile": ROWS},

@@ -8,17 +8,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from ray.data.extensions import (
-    get_arrow_extension_tensor_types,
-)
+from ray.data.extensions import get_arrow_extension_tensor_types
 
-from batchinference.pipeline.arrow import (
-    concat,
-    tensors_to_lists,
-    to_batch,
-    to_column,
-    to_table,
-)
+from batchinference.pipeline.arrow import concat, tensors_to_lists, to_batch, to_column, to_table
 
 
 def test_concat_keeps_the_order_and_fills_missing_columns() -> None:

@@ -18,6 +18,7 @@ from batchinference.pipeline.input.readers import numpy as numpy_reader
 from batchinference.pipeline.input.readers import parquet as parquet_reader
 from batchinference.pipeline.input.snapshot import STATS, InputSnapshot, ResumedInput
 from batchinference.pipeline.row_batch import MissingRows
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ParquetOptions, ReadFiles, ReadNumpy, ReadParquet
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.inputs.read_files import Outcome
@@ -75,6 +76,24 @@ def test_each_footer_is_read_once(source: Path, inspected: list[str]) -> None:
     tasks = given.read_tasks(3 * FILES)
     assert len(tasks) == 3 * FILES, "each row group is a task"
     assert sorted(inspected) == [f"{number:02}" for number in range(FILES)]
+
+
+def test_file_that_cannot_be_bound_to_its_constants_has_one_row(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> parquet_reader.ParquetReader:
+        raise ValueError("no such type")
+
+    monkeypatch.setattr(parquet_reader.ParquetReader, "for_file", refuse)
+    assert open_files(parquet(source)).count() == RowCount(FILES, estimated=False)
+
+
+def test_file_below_a_directory_is_found(source: Path) -> None:
+    given = open_files(parquet(source))
+    for place in (source, source.parent):
+        assert given.below(Location(str(place))) == str(source / "00.parquet")
+    assert given.below(Location(f"{source}/0")) is None
+    assert given.below(Location("s3://bucket")) is None
 
 
 def test_footers_are_read_concurrently(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

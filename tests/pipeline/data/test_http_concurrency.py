@@ -20,11 +20,7 @@ from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
-from batchinference.pipeline.runtimes.http_concurrency import (
-    MIN_REJECTED,
-    ConcurrencyLimit,
-    Slots,
-)
+from batchinference.pipeline.runtimes.http_concurrency import MIN_REJECTED, ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     EndpointDown,
     NoResponse,
@@ -47,11 +43,7 @@ SECONDS = 30
 
 
 def limits_over_time(
-    limit: ConcurrencyLimit,
-    rounds: int,
-    *,
-    start: float = 0,
-    capacity: int = 1 << 20,
+    limit: ConcurrencyLimit, rounds: int, *, start: float = 0, capacity: int = 1 << 20
 ) -> list[int]:
     """Return the limit in each of some rounds, in which as many requests are in flight. Those above
     the capacity are rejected, and so are others in their places."""

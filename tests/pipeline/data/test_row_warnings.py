@@ -18,6 +18,7 @@ from batchinference.pipeline.commit.committer import (
 from batchinference.pipeline.input import batch_of
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.pipeline.row_warnings import (
+    NO_WARNINGS,
     RowWarning,
     collect_warnings,
     split_warnings,
@@ -121,6 +122,12 @@ def test_warning_remains_if_a_part_of_its_row_fails(left: list[int]) -> None:
     assert commit(after) == [("TextCut", 1, 5)]
     both = [(row, failed(0, 0).errors) for row in (0, 1)]
     assert commit(rows.derived(rows.table.slice(0, 0), parents[:0], both)) == []
+
+
+def test_merged_batches_keep_no_empty_parts_of_warnings() -> None:
+    none, one = good(0, 0, [1]), batch([RowWarning(0, CUT, 1)])
+    assert merged([none, none]).warnings == NO_WARNINGS
+    assert merged([none, one, none]).warnings.column("id").num_chunks == 1
 
 
 @pytest.mark.parametrize("others", [RowBatch(), merged([good(0, 1, [1]), failed(0, 2)])])

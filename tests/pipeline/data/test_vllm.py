@@ -25,13 +25,7 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.errors import (
-    DeviceFailed,
-    EngineDied,
-    JobFailure,
-    ModelLoad,
-    describe,
-)
+from batchinference.pipeline.errors import DeviceFailed, EngineDied, JobFailure, ModelLoad, describe
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.step_runner import StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
@@ -272,11 +266,7 @@ def test_null_of_another_row_does_not_change_a_prompt(folder: str) -> None:
     assert found[:2] == ["Ann is 42"[::-1], "Bob is 9007199254740993"[::-1]]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["refuse me", "odd one", "x" * 6052],
-    ids=short,
-)
+@pytest.mark.parametrize("text", ["refuse me", "odd one", "x" * 6052], ids=short)
 def test_refused_prompt_fails_its_row_only(folder: str, text: str, messages: Messages) -> None:
     found = asked(model(source=folder, chatTemplate=TEMPLATE), text=["a", text, "b"])
     assert (found[0], found[2]) == ("a", "b")
@@ -835,11 +825,7 @@ def test_tokens_and_cut_texts_of_responses_are_reported(folder: str, server: Fak
     server.answer = (200, json.dumps(response).encode())
     done = Asked(model(source=folder, **REQUESTS), body=["no request", "{}"], url=[None] * 2)
     assert done.warnings == [(1, "AnswerCut", 0)]
-    assert done.tokens == {
-        "inputTokens": {1: 5},
-        "cachedTokens": {1: 2},
-        "outputTokens": {1: 3},
-    }
+    assert done.tokens == {"inputTokens": {1: 5}, "cachedTokens": {1: 2}, "outputTokens": {1: 3}}
 
 
 def test_refused_request_is_a_failed_row_unless_the_engine_is_dead(

@@ -81,6 +81,16 @@ def test_ended_tasks_are_noticed_while_others_run(monkeypatch: pytest.MonkeyPatc
     assert module.ray is ray_compat.ray
 
 
+def test_overlapping_executions_leave_the_real_ray_behind() -> None:
+    first, second = prompt_waits(), prompt_waits()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    module: Any = streaming_executor_state
+    assert module.ray is ray_compat.ray
+
+
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     control = ExecutionControl()
     control.record_later(WorkerCrashedError())

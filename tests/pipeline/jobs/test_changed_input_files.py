@@ -82,12 +82,7 @@ def texts(directory: Path) -> list[str]:
 def counts(report: Report) -> tuple[int, int, int, int]:
     """Return the number of rows read, written, failed and filtered."""
     assert report.counts is not None
-    return (
-        report.counts.read,
-        report.counts.written,
-        report.counts.failed,
-        report.counts.filtered,
-    )
+    return (report.counts.read, report.counts.written, report.counts.failed, report.counts.filtered)
 
 
 @pytest.fixture

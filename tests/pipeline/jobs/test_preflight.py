@@ -132,14 +132,16 @@ def test_missing_requirements_are_reported_before_ray_starts(
     [
         (
             "parquet",
-            b"text,stars\n",
-            "is no Parquet file (b'text,stars\\n'...). Set read.format to csv",
+            b"text,stars\na,1\n",
+            "is no Parquet file (b'text,stars\\na,1\\n'...). Set read.format to csv",
         ),
         ("parquet", b"PK\x03\x04", "is a zip archive or a workbook. "),
         ("json", b"PK\x03\x04", "is a zip archive or a workbook. "),
         ("json", b"PAR1\x15", "is a Parquet file. Read it with the format parquet"),
         ("parquet", b"PAR1\x15 damaged", None),
-        ("json", b"text,stars\n", "is no JSON (b'text,stars\\n'...). Set read.format to csv"),
+        ("json", b"a;b\n1;2\n", "is no JSON (b'a;b\\n1;2\\n'...). Set read.format to csv"),
+        ("json", b"Hi, all.\nA text", "is no JSON (b'Hi, all.\\nA text'...). Correct read.format"),
+        ("json", b"\xff\xd8,J\n,F", "is no JSON (b'\\xff\\xd8,J\\n,F'...). Correct read.format"),
         ("json", b"damaged\n{}\n", None),
     ],
 )

@@ -147,12 +147,7 @@ class ObjectStore:
 
 
 def _secret() -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": SECRET},
-        "stringData": KEYS,
-    }
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SECRET}, "stringData": KEYS}
 
 
 def server() -> dict[str, Any]:

@@ -75,16 +75,7 @@ def write_files(folder: Path) -> None:
     for name, text in TEXTS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    for name in (
-        "photos",
-        "speech",
-        "films",
-        "shards",
-        "labels",
-        "models",
-        "inbox",
-        "visits",
-    ):
+    for name in ("photos", "speech", "films", "shards", "labels", "models", "inbox", "visits"):
         (folder / name).mkdir()
     for name in PHOTOGRAPHS:
         Image.fromarray(photograph(name)).save(folder / f"photos/{name}.jpg")

@@ -13,12 +13,7 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
-from batchinference.pipeline.commit.manifest import (
-    ManifestEntry,
-    Range,
-    Share,
-    digest,
-)
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, Share, digest
 from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.attempt_run import AttemptRun

@@ -71,9 +71,7 @@ excel(
 excel("sep=; without an option", Right(AB), files={"a.csv": SEP})
 excel("a tab behind sep=", Right(AB), files={"a.csv": SEP.replace(";", "\t")})
 excel(
-    "SEP=| in capitals, with CRLF",
-    Right(AB),
-    files={"a.csv": "SEP=|\r\nid|text\r\n1|a\r\n2|b\r\n"},
+    "SEP=| in capitals, with CRLF", Right(AB), files={"a.csv": "SEP=|\r\nid|text\r\n1|a\r\n2|b\r\n"}
 )
 excel(
     "sep=, behind a byte order mark", Right(AB), files={"a.csv": "\ufeff" + SEP.replace(";", ",")}
@@ -404,11 +402,7 @@ quotes(
     Right([ROW1, ROW3, ROW4], failed=1, says="quote"),
     files={"a.csv": OPEN.replace("\n", "\r\n")},
 )
-quotes(
-    "in the header",
-    Refused("quote|header"),
-    files={"a.csv": '"id,text\n1,a\n2,b\n'},
-)
+quotes("in the header", Refused("quote|header"), files={"a.csv": '"id,text\n1,a\n2,b\n'})
 quotes(
     "behind text, where it is no quote",
     Right([ROW1, {"id": 2, "text": '5" disk'}, ROW3]),

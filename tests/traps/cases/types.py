@@ -340,10 +340,7 @@ int96(
 int96(
     "a file with INT96 beside one with timestamps of microseconds",
     Right([{"t": FAR[0]}, {"t": FAR[1]}]),
-    files={
-        "a.parquet": parquet(days(FAR[0]), **INT96),
-        "b.parquet": parquet(days(FAR[1])),
-    },
+    files={"a.parquet": parquet(days(FAR[0]), **INT96), "b.parquet": parquet(days(FAR[1]))},
 )
 int96(
     "several row groups, with null first",
@@ -731,19 +728,13 @@ zones = CASES.kind("R31", "times with and without a time zone", read={"format": 
 zones(
     "one file with a zone, one without",
     Refused("zone|UTC|assumeTimezone"),
-    files={
-        "a.parquet": parquet(zoned(None)),
-        "b.parquet": parquet(zoned("UTC", 1)),
-    },
+    files={"a.parquet": parquet(zoned(None)), "b.parquet": parquet(zoned("UTC", 1))},
 )
 zones(
     "two zones",
     Right([{"t": MIDNIGHT}, {"t": ONE}]),
     Refused("zone|Berlin"),
-    files={
-        "a.parquet": parquet(zoned("Europe/Berlin")),
-        "b.parquet": parquet(zoned("UTC", 1)),
-    },
+    files={"a.parquet": parquet(zoned("Europe/Berlin")), "b.parquet": parquet(zoned("UTC", 1))},
 )
 zones(
     "CSV with times of which one ends in Z",

@@ -8,12 +8,7 @@ from batchinference.api import progress
 from batchinference.api.display import summary_of
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
-from batchinference.api.progress import (
-    Observation,
-    SpeedMeter,
-    observed_job,
-    observed_output,
-)
+from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.spec.progress import Counts, History, Progress
 from support.outputs.builders import succeeded_report
 

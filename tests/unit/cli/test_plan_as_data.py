@@ -101,11 +101,7 @@ def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
     ids=["unknown field", "invalid value", "list", "invalid YAML", "binary", "missing"],
 )
 def test_invalid_platform_defaults_are_refused(
-    invoke: Invoke,
-    write_job: WriteJob,
-    directory: Path,
-    content: bytes | None,
-    messages: Messages,
+    invoke: Invoke, write_job: WriteJob, directory: Path, content: bytes | None, messages: Messages
 ) -> None:
     if content is not None:
         (directory / "defaults.yaml").write_bytes(content)

@@ -10,13 +10,7 @@ from batchinference.plan.columns import check_columns, replaced_columns
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step
-from support.documents.parsed import (
-    drop_step,
-    filter_step,
-    label_step,
-    select_step,
-    spec_of,
-)
+from support.documents.parsed import drop_step, filter_step, label_step, select_step, spec_of
 
 
 def read(format_: str, **options: Any) -> Document:

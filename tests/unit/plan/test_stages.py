@@ -11,13 +11,7 @@ from batchinference.spec.models.base import MODEL_BATCH_SIZE
 from batchinference.spec.steps import Replicas
 from support.documents.http_models import chat
 from support.documents.minimal import Document, model_step, python_step
-from support.documents.parsed import (
-    drop_step,
-    filter_step,
-    label_step,
-    select_step,
-    steps_of,
-)
+from support.documents.parsed import drop_step, filter_step, label_step, select_step, steps_of
 
 FUNCTION = "module:function"
 

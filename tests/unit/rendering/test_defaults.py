@@ -31,10 +31,7 @@ WHOLE: dict[str, Pair] = {
     "queueName": ("own", "default"),
     "queuePriorityClassName": ("own", "default"),
     "gangScheduling": (False, True),
-    "topology": (
-        {"level": "rack", "mode": "Required"},
-        {"level": "zone", "mode": "Preferred"},
-    ),
+    "topology": ({"level": "rack", "mode": "Required"}, {"level": "zone", "mode": "Preferred"}),
     "idleTimeout": ("5m", "1h"),
     "terminationGracePeriod": ("30s", "10s"),
     "envFrom": ([{"secretRef": {"name": "own"}}], [{"configMapRef": {"name": "default"}}]),
@@ -156,8 +153,7 @@ def test_defaults_are_overridden_by_the_job(own: Document, defaults: Document) -
 def test_settings_of_the_platform_for_other_groups_are_ignored() -> None:
     params = {"log-color": "true"}
     made = merged(
-        {"rayStartParams": {"own": params}},
-        {"rayStartParams": {"embed": params, "cpu": params}},
+        {"rayStartParams": {"own": params}}, {"rayStartParams": {"embed": params, "cpu": params}}
     )
     assert made.ray_start_params.keys() == {"own", "cpu"}
 

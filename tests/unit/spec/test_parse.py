@@ -138,6 +138,27 @@ def test_invalid_yaml_is_refused(text: str, messages: Messages) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("a: b\nlabels: [" + "label 0, " * 50 + "}}", 21),
+        ("a: [" + "a," * 4000 + "}", 5),
+        ("a: [" + "a," * 30_000 + "}", 1),
+        ("a: [}\n- " + "[" * 29 + "]" * 29, 21),
+        ("a: [}\n- " + "[" * 300, 1),
+        ("a: [}\n" + "- " * 3000, 3),
+    ],
+    ids=short,
+)
+def test_invalid_yaml_is_parsed_a_few_times_only(
+    text: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, load = list[str](), yaml.load_all
+    monkeypatch.setattr(yaml, "load_all", lambda text, kind: load(texts.append(text) or text, kind))
+    refused_text(text)
+    assert 1 <= len(texts) <= most
+
+
+@pytest.mark.parametrize(
     "text",
     [
         JOB + "kind: BatchInference\n",

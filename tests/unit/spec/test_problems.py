@@ -34,6 +34,23 @@ def test_problems_are_reported_one_a_line(messages: Messages) -> None:
     assert paths == ["spec.read.paths", "spec.write.path", "spec.error"]
 
 
+@pytest.mark.parametrize(
+    ("step", "path"),
+    [
+        ({"renameColumns": {"x": "f(b", "c)": None}}, "renameColumns.c)"),
+        ({"model": {"source": "x", "inputs": {"text": "f(a", "b)": None}}}, "model.runtime"),
+        ({"python": {"method": "map", "callable)": None}}, "python.callable"),
+        ({"python": {"callable": "f(a", "b)": None}}, "python.callable"),
+    ],
+)
+def test_rest_of_a_call_is_reported_if_no_other_error_tells_of_it(
+    step: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(document(steps=[{"name": "a", **step}]))
+    assert [problem.path for problem in caught.value.problems] == [f"spec.steps[0].{path}"]
+
+
 def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
     found = refused_at("spec.cluster.nodeSelector", {"a.b/c": None})
     assert found.split(": ")[0] == "spec.cluster.nodeSelector.a.b/c"

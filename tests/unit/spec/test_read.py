@@ -11,13 +11,7 @@ from batchinference.spec import SpecError, parse
 from batchinference.spec.read import FileOptions
 from plugins.messages import Messages
 from support.documents.minimal import document
-from support.documents.refusals import (
-    READ_OPTIONS,
-    accepted_at,
-    reading,
-    refused,
-    short,
-)
+from support.documents.refusals import READ_OPTIONS, accepted_at, reading, refused, short
 
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
 FRAME_DEFAULTS = {"truncated": "fail", "size": None, "maxPixels": 64_000_000,
@@ -26,9 +20,7 @@ IMAGE_DEFAULTS = {**FRAME_DEFAULTS, "mode": "RGB", "range": None}
 
 
 @pytest.mark.parametrize(
-    "items",
-    [[], [{}], ["a"], [{"a": dt.date(2024, 1, 1)}], [{"a": "x" * 70_000}]],
-    ids=short,
+    "items", [[], [{}], ["a"], [{"a": dt.date(2024, 1, 1)}], [{"a": "x" * 70_000}]], ids=short
 )
 def test_invalid_items_are_refused(items: Any, messages: Messages) -> None:
     with messages.raises(SpecError):

@@ -139,6 +139,11 @@ def test_secret_in_invalid_yaml_is_not_shown(text: str) -> None:
     _assert_hidden(refused_text(text))
 
 
+@pytest.mark.parametrize("name", ["uri", "dsn", "dbConnection", "connectionString", "cookies"])
+def test_secret_is_not_shown_in_a_repaired_line(name: str) -> None:
+    _assert_hidden(refused_text(f"read: {{{name}: {SECRET}\n"))
+
+
 @given(
     st.sampled_from(PARTS),
     st.recursive(

@@ -279,9 +279,15 @@ class PromptWaits:
         return ray.wait(tasks, timeout=min(timeout, GATHER_SECONDS), **arguments)
 
 
-def prompt_waits() -> AbstractContextManager[None]:
+@contextmanager
+def prompt_waits() -> Iterator[None]:
     """While the block runs, Ray Data starts tasks soon after others have ended."""
-    return _replaced(streaming_executor_state, ray=PromptWaits())
+    module: Any = streaming_executor_state
+    module.ray = PromptWaits()
+    try:
+        yield
+    finally:
+        module.ray = ray  # not what it was before: executions may overlap
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:

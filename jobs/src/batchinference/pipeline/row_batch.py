@@ -241,7 +241,7 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
         tuple(end for batch in batches for end in batch.ends),
         tuple(note for batch in batches for note in batch.notes),
         _joined_shares(batches),
-        pa.concat_tables([NO_WARNINGS, *(batch.warnings for batch in batches)]),
+        pa.concat_tables([b.warnings for b in batches if b.warnings.num_rows] or [NO_WARNINGS]),
     )
 
 

@@ -21,10 +21,7 @@ JOB_DIRECTORY = "/etc/batchinference"
 JOB_PATH = f"{JOB_DIRECTORY}/{JOB_FILE}"
 """Path of the job file in the head, where the driver runs."""
 PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
-DIGEST_VARIABLES = {
-    JOB_FILE: "BATCHINFERENCE_JOB_SHA256",
-    PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256",
-}
+DIGEST_VARIABLES = {JOB_FILE: "BATCHINFERENCE_JOB_SHA256", PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256"}
 """Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
 that a user who can write only ConfigMaps cannot make the driver run another job."""
 _OPERATOR_FIELDS: dict[str, Any] = {
@@ -104,11 +101,7 @@ def job_file(job: BatchInference, uid: str) -> str:
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {
-            "name": job.metadata.name,
-            "namespace": job.metadata.namespace,
-            "uid": uid,
-        },
+        "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": uid},
         "spec": {**spec, "cluster": cluster},
     }
     # PyYAML escapes non-ASCII characters by default, or it would lose some Unicode line breaks

@@ -124,8 +124,11 @@ class Rule:
 
     @cached_property
     def steps(self) -> list[list[str]]:
-        """The parts of each path."""
-        return [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
+        """The parts of each path. A path with which another one begins is left out: each value is
+        checked once."""
+        steps = [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
+        begins = [longer[:size] for longer in steps for size in range(len(longer))]
+        return [each for each in steps if each not in begins]
 
     def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
         """Yield a problem for each value that the policy does not allow."""

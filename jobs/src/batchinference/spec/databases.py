@@ -143,9 +143,7 @@ PropertyName = Annotated[
     str, Field(min_length=1, max_length=128), AfterValidator(_check_property_name)
 ]
 PropertyValue = Annotated[
-    str,
-    Field(max_length=1024, json_schema_extra=_NO_PASSWORD),
-    AfterValidator(_check_no_password),
+    str, Field(max_length=1024, json_schema_extra=_NO_PASSWORD), AfterValidator(_check_no_password)
 ]
 
 
@@ -155,10 +153,7 @@ class Catalog(SpecModel):
 
     name: Annotated[str, Field(min_length=1, max_length=64)] = "default"
     """The name of the catalog in pyiceberg's configuration."""
-    properties: Annotated[
-        dict[PropertyName, PropertyValue],
-        Field(max_length=32),
-    ] = {}
+    properties: Annotated[dict[PropertyName, PropertyValue], Field(max_length=32)] = {}
     """The properties of the catalog, such as type, uri and warehouse. Secrets must be in the
     environment. Properties that name a class to import, such as py-io-impl, are rejected."""
 

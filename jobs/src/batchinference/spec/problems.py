@@ -199,6 +199,7 @@ class SpecError(Exception):
         self.problems = list(islice(problems, MAX_PROBLEMS + 1))
         if len(self.problems) > MAX_PROBLEMS:
             self.problems[-1] = Problem("", "there are more problems. Correct these first")
+        assert self.problems, "an error without problems"  # noqa: S101 - a user would see nothing
         super().__init__("\n".join(map(str, self.problems)))
 
 
@@ -218,7 +219,7 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
             yield Problem(*OF_OTHER_KINDS[problem.path])
             return
     repeated = _repetitions(errors)
-    meant = set(map(_meant_path, described.values()))
+    meant = {_meant_path(each) for at, each in described.items() if at not in repeated}
     for at, details in enumerate(errors):
         problem = described.get(at) or _problem(details, model)
         if at not in repeated and (details["type"] != "missing" or problem.path not in meant):
@@ -226,18 +227,21 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
 
 
 def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
-    """Return which errors are about an item of a list with the same problem as an earlier one."""
+    """Return which errors are about an item of a list with the same problem as an earlier one, or
+    about the rest of a call without quotes, such as `callable: f(a, b)`, of which another error
+    tells."""
     known: set[tuple[object, ...]] = set()
-    repeated = set()
+    repeated, rests = set(), set()
     for at, details in enumerate(errors):
         loc, kind = details["loc"], details["type"]
-        after_comma = details["input"] is None and str(loc[-1:]).endswith(")',)")
+        if details["input"] is None and str(loc[-1:]).endswith(")',)"):
+            rests.add(at)
         if loc and isinstance(loc[-1], int) and kind.endswith("_type"):
             key = (*loc[:-1], kind, type(details["input"]))
-            after_comma = after_comma or key in known
+            repeated |= {at} if key in known else set()
             known.add(key)
-        repeated |= {at} if after_comma else set()
-    return repeated
+    told = {each["loc"][:-1] for at, each in enumerate(errors) if at not in repeated | rests}
+    return repeated | {at for at in rests if errors[at]["loc"][:-1] in told}
 
 
 def _meant_path(problem: Problem) -> str | None:

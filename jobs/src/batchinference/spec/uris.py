@@ -99,13 +99,5 @@ def _check_port(prefix: str) -> str:
 
 PREFIX = r"^([a-z][a-z0-9]*://[^/]|/)"
 URL_PREFIX = r"^https?://[^/]"
-Prefix = Annotated[
-    str,
-    Field(pattern=PREFIX, max_length=2048),
-    AfterValidator(_check_port),
-]
-UrlPrefix = Annotated[
-    str,
-    Field(pattern=URL_PREFIX, max_length=2048),
-    AfterValidator(_check_port),
-]
+Prefix = Annotated[str, Field(pattern=PREFIX, max_length=2048), AfterValidator(_check_port)]
+UrlPrefix = Annotated[str, Field(pattern=URL_PREFIX, max_length=2048), AfterValidator(_check_port)]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import accumulate, islice
 
 import yaml
 from yaml.error import MarkedYAMLError
@@ -17,6 +19,10 @@ from batchinference.spec.fixes import label_name
 
 MAX_TEXT = 8192
 """Maximum number of characters of a text that is repaired: it is parsed for each repair."""
+MAX_TRIES, MAX_PARSED = 20, 40_000
+"""Maximum number of repairs that are tried, and of the characters that are parsed for them."""
+MAX_DEPTH = 30
+"""Maximum number of brackets within each other: PyYAML needs long for more."""
 MAX_SHOWN = 100
 _LINE = re.compile(r"(\s*(?:- +)*)(?:([A-Za-z]\w*)(:? *|:(?=\S)))?(.*)")
 _SAFE = (
@@ -28,7 +34,8 @@ _SAFE = (
 )
 """Names of fields whose values are shown, as they hold no passwords."""
 _SECRET = re.compile(
-    r"(?:key|token|secret|password|pwd|value|auth|Args|url)\w*['\"]?:", re.IGNORECASE
+    r"(?:key|token|secret|password|pwd|value|auth|Args|ur[il]|dsn|connection|cookie)\w*['\"]?:",
+    re.IGNORECASE,
 )
 """Names of fields within others whose values are not shown."""
 _CLOSING = {"[": "]", "{": "}"}
@@ -47,29 +54,44 @@ def repair(text: str, error: MarkedYAMLError, load: Load) -> str | None:
     unknown. `load` raises an error for a text that is not valid."""
     mark = error.problem_mark or error.context_mark
     lines = text.splitlines()
-    if mark is None or len(text) > MAX_TEXT or not lines:
+    if mark is None or len(text) > MAX_TEXT or not lines or _is_deep(text):
         return None
     last = min(mark.line, len(lines) - 1)
     start = min(error.context_mark.line, last) if error.context_mark else last
     before = [number for number in range(last) if lines[number].strip(" -")]
     numbers = [*dict.fromkeys([last, start, *before[-1:]])]
-    for repairs in (_in_values, _in_brackets, _in_indentation):
-        for number in numbers[:1] if repairs is _in_indentation else numbers:
-            for problem, line in repairs(lines, number):
-                repaired = "\n".join([*lines[:number], line, *lines[number + 1 :]])
-                if line != lines[number] and _error_line(repaired, load) > mark.line:
-                    fix = "" if repairs is _in_indentation else _written(line)
-                    return f"line {number + 1}: {problem}{fix}"
+    tries = min(MAX_TRIES, MAX_PARSED // len(text))
+    with suppress(RecursionError):  # the rest of the text may be nested too deeply
+        for number, problem, line, fix in islice(_repairs(lines, numbers), tries):
+            repaired = "\n".join([*lines[:number], line, *lines[number + 1 :]])
+            if _error_line(repaired, load) > mark.line:
+                return f"line {number + 1}: {problem}{fix}"
     return None
 
 
+def _is_deep(text: str) -> bool:
+    steps = (1 if sign in _CLOSING else -1 for sign in text if sign in "[]{}")
+    return max(accumulate(steps), default=0) > MAX_DEPTH
+
+
+def _repairs(lines: list[str], numbers: list[int]) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the number of a line, what may be wrong in it, the line without it, and the fix."""
+    for repairs in (_in_values, _in_brackets, _in_indentation):
+        for number in numbers[:1] if repairs is _in_indentation else numbers:
+            for problem, line in repairs(lines, number):
+                if line != lines[number]:
+                    fix = "" if repairs is _in_indentation else _written(line)
+                    yield number, problem, line, fix
+
+
 def _error_line(text: str, load: Load) -> float:
-    """Return the line of the first error in a text, from 0; infinite if it is valid."""
+    """Return the line of the first error in a text, from 0; infinite if it is valid. Raises
+    RecursionError."""
     try:
         load(text)
     except MarkedYAMLError as error:
         return float(error.problem_mark.line) if error.problem_mark else 0
-    except (yaml.YAMLError, RecursionError):
+    except yaml.YAMLError:
         return 0
     return float("inf")
 
@@ -80,11 +102,8 @@ def _written(line: str) -> str:
     name, _, value = field.partition(": ")
     expression = value[1:-1] if value[:1] == '"' else ""
     is_safe = name.rstrip(":") in _SAFE or bool(expression and columns_in(expression))
-    return (
-        f". Write {field}"
-        if len(field) <= MAX_SHOWN and is_safe and not _SECRET.search(field)
-        else ""
-    )
+    is_shown = len(field) <= MAX_SHOWN and is_safe and not _SECRET.search(field)
+    return f". Write {field}" if is_shown else ""
 
 
 def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
@@ -112,9 +131,21 @@ def _in_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield lines with a list or a mapping with the bracket that is missing, or a value of it in
     quotes."""
     match = _LINE.fullmatch(lines[number])
-    indent, name, colon, value = match.groups("") if match else ("", "", "", "")
-    if value[:1] in _CLOSING:
-        yield from _with_brackets(f"{indent}{name}{colon}", value)
+    value = match[4] if match else ""
+    if value[:1] not in _CLOSING:
+        return
+    start = lines[number].removesuffix(value)
+    code = re.sub(r"'[^']*'|\"[^\"]*\"|[^\[\]{}]", "", value)
+    while (left := re.sub(r"\[\]|\{\}", "", code)) != code:
+        code = left
+    if code and set(code) <= {*_CLOSING}:
+        closed = "".join(_CLOSING[sign] for sign in reversed(code))
+        yield f"the '{code[-1]}' is not closed", f"{start}{value}{closed}"
+    for match in _VALUE.finditer(value):
+        if text := match[2].strip():
+            at = value.index(text, match.start(2))
+            other = value[:at] + _fixed(match[1] or "", text) + value[at + len(text) :]
+            yield "a value needs quotes", f"{start}{other}"
 
 
 def _fixed(name: str, value: str) -> str:
@@ -140,21 +171,6 @@ def _expression(text: str) -> str:
     except ValueError as error:
         return str(error).partition(". Write ")[2]
     return text
-
-
-def _with_brackets(start: str, value: str) -> Iterator[tuple[str, str]]:
-    """Yield lists and mappings with the bracket that is missing, and with a value in quotes."""
-    code = re.sub(r"'[^']*'|\"[^\"]*\"|[^\[\]{}]", "", value)
-    while (left := re.sub(r"\[\]|\{\}", "", code)) != code:
-        code = left
-    if code and set(code) <= {*_CLOSING}:
-        closed = "".join(_CLOSING[sign] for sign in reversed(code))
-        yield f"the '{code[-1]}' is not closed", f"{start}{value}{closed}"
-    for match in _VALUE.finditer(value):
-        if text := match[2].strip():
-            at = value.index(text, match.start(2))
-            other = value[:at] + _fixed(match[1] or "", text) + value[at + len(text) :]
-            yield "a value needs quotes", f"{start}{other}"
 
 
 def _in_indentation(lines: list[str], number: int) -> Iterator[tuple[str, str]]:

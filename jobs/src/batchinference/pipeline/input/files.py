@@ -330,9 +330,11 @@ class FileInput:
     def below(self, place: Location) -> str | None:
         if not place.in_store_of(self.frozen.root):
             return None
-        directory = place.path.rstrip("/") + "/"
-        paths = self.frozen.table.column("path").to_pylist()
-        return next((path for path in paths if path.startswith(directory)), None)
+        import pyarrow.compute as pc  # commands that only read need it rarely
+
+        paths = self.frozen.table.column("path")
+        inside = paths.filter(pc.starts_with(paths, place.path.rstrip("/") + "/"))
+        return str(inside[0]) if len(inside) else None
 
     def read_tasks(
         self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext

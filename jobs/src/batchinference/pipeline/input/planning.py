@@ -43,7 +43,7 @@ FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 FILE_COST = 1 << 16
 """The cost of opening a file, as the number of bytes that could be read in the same time."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
-THREADS = 32
+COUNT_THREADS, STATS_THREADS = 16, 32
 """Files that are inspected concurrently. Pyarrow opens 25 connections to an object store."""
 
 
@@ -112,7 +112,7 @@ def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -
         known = frozen.stats
         counts: dict[int, int | None] = {number: stats.rows for number, stats in known.items()}
     else:
-        counts = _inspect(frozen, reader, sample(files), _count, damaged=1)
+        counts = _inspect(frozen, reader, sample(files), _count, COUNT_THREADS, damaged=1)
     if None in counts.values():
         return None
     exact = {number: rows for number, rows in counts.items() if rows is not None}
@@ -131,6 +131,7 @@ def _inspect(
     reader: Reader,
     files: Iterable[InputFile],
     inspect: Callable[[Reader, Location, int], Found],
+    threads: int,
     damaged: Found,
 ) -> dict[int, Found]:
     """Return the result of `inspect` for these files and their sizes, by file number. A damaged
@@ -138,14 +139,14 @@ def _inspect(
     sizes = frozen.file_sizes
 
     def result(file: InputFile) -> tuple[int, Found]:
-        bound, address = reader.for_file(file.constants, file.deleted), frozen.address(file)
         try:
+            bound, address = reader.for_file(file.constants, file.deleted), frozen.address(file)
             return file.number, with_retries(lambda: inspect(bound, address, sizes[file.number]))
         except Exception as error:  # noqa: BLE001 - see blamed
             blamed(error)
             return file.number, damaged
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         return dict(pool.map(result, files))
 
 
@@ -164,7 +165,7 @@ def read_stats(
 ) -> dict[int, FileStats]:
     """Return the statistics of these files, by file number, for a reader that counts exactly. A
     damaged file has one row."""
-    return _inspect(frozen, reader, files, _stats, damaged=FileStats(1))
+    return _inspect(frozen, reader, files, _stats, STATS_THREADS, damaged=FileStats(1))
 
 
 def _stats(reader: Reader, file: Location, size: int) -> FileStats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import zlib
 
@@ -54,9 +55,21 @@ def _other_than(format_: str, head: bytes) -> str:
     fix = "Correct read.format"
     if re.match(rb"\s*[\[{]", head):
         fix = "Set read.format to json"
-    elif re.match(rb"[^\0\r\n]*[,;\t|][^\0]*$", head):
+    elif _has_columns(head):
         fix = "Set read.format to csv"
     return f"no {format_} ({head[:16]!r}...). {fix}"
+
+
+def _has_columns(head: bytes) -> bool:
+    """Return whether the bytes are text in which the first line and another one have the same
+    number of a separator."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    first, *others = text.splitlines() or [""]
+    counts = ((first.count(sign), [line.count(sign) for line in others]) for sign in ",;\t|")
+    return "\0" not in text and any(count and count in found for count, found in counts)
 
 
 def is_parquet(head: bytes) -> bool:

@@ -137,8 +137,10 @@ class InputSnapshot:
         """The numbers of the files whose rows were removed."""
         if "modified" not in self.table.column_names:  # sources that are not files
             return frozenset()
-        times = self.table.column("modified").to_pylist()
-        return frozenset(number for number, time in enumerate(times) if time == REMOVED[1])
+        import pyarrow.compute as pc  # commands that only read need it rarely
+
+        removed = pc.equal(self.table.column("modified"), REMOVED[1])
+        return frozenset(pc.indices_nonzero(removed).to_pylist())
 
     def with_versions(self, versions: Mapping[int, Version]) -> InputSnapshot:
         """Return the snapshot with other versions of files, by number, and without their

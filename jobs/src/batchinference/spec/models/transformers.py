@@ -11,21 +11,9 @@ from pydantic.alias_generators import to_camel
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, refusal
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.base import (
-    Inputs,
-    Label,
-    Revision,
-    Source,
-    TopK,
-    check_revision,
-)
+from batchinference.spec.models.base import Inputs, Label, Revision, Source, TopK, check_revision
 from batchinference.spec.models.labels import LABELED, LabelModel
-from batchinference.spec.models.prompts import (
-    Images,
-    Messages,
-    Template,
-    check_prompt,
-)
+from batchinference.spec.models.prompts import Images, Messages, Template, check_prompt
 from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_transformers
 from batchinference.spec.models.texts import WindowedModel
@@ -236,8 +224,6 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         check_transformers(self.sampling)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
-            raise refusal(
-                f"task '{self.task}' needs 'images': which of the inputs are images",
-            )
+            raise refusal(f"task '{self.task}' needs 'images': which of the inputs are images")
         if "seed" in self.sampling and self.sampling.get("num_beams", 1) != 1:
             raise refusal("sampling: 'seed' cannot be used with 'num_beams'. Remove one")

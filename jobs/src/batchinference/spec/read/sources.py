@@ -25,14 +25,7 @@ _SHARDS = "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"
 
 
 class SqlOptions(ReadOptions):
-    shard_keys: (
-        Annotated[
-            list[SqlName],
-            Field(min_length=1, max_length=8),
-            Unique,
-        ]
-        | None
-    ) = None
+    shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), Unique] | None = None
     """Columns whose hash divides the rows into `overrideNumBlocks` concurrent queries. The
     database must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"

@@ -118,11 +118,7 @@ class Reader(Protocol):
         of this format."""
         return None
 
-    def for_file(
-        self,
-        constants: Mapping[str, Any] | None,
-        deleted: bytes | None,
-    ) -> Reader:
+    def for_file(self, constants: Mapping[str, Any] | None, deleted: bytes | None) -> Reader:
         """Return the reader of a file with these properties of `InputFile`."""
         return self
 
@@ -426,10 +422,7 @@ READERS = {
     "webdataset": Entry("webdataset", "WebdatasetReader"),
     "manifest": Entry("url_list", "ManifestReader"),
     "documents": Entry(
-        "documents",
-        "DocumentReader",
-        ("pypdfium2", "docx", "pptx", "lxml"),
-        DOCUMENTS_EXTRA,
+        "documents", "DocumentReader", ("pypdfium2", "docx", "pptx", "lxml"), DOCUMENTS_EXTRA
     ),
 }
 """Maps formats in the specification to readers. A module is imported when it is needed."""

@@ -26,7 +26,6 @@ REFUSED: list[tuple[str, Fields, str]] = [
     ("def f(batch, lang): pass", {}, "needs lang. Set callArgs: {lang: ...}"),
     ("def f(batch, a, b=1, *, c, d=2): pass", {}, "needs a and c. Set callArgs: {a: ..., c: ...}"),
     ("def f(*batch, lang): pass", {}, "needs lang"),
-    ("def f(batch, lang='x'): pass", {"callArgs": {"lagn": 1}}, "; did you mean 'lang'?"),
     ("def f(batch, lang): pass", {"callArgs": {"lagn": 1}}, "; did you mean 'lang'?"),
     ("def f(batch): pass", {"callArgs": {"lang": 1}}, "callArgs.lang: "),
     ("def f(batch, **rest): pass", {"callArgs": {"batch": 1}}, "callArgs.batch: "),
@@ -102,7 +101,6 @@ ACCEPTED: list[tuple[str, Fields]] = [
     ("from dataclasses import dataclass\n@dataclass\nclass C:\n path: str\n size: int = 1\n "
      + CALL, {"constructorArgs": {"path": "x"}}),
     ("class C: pass\nC.__call__ = lambda self, batch: batch", {}),
-    ("class C: pass\nsetattr(C, '__call__', lambda self, batch: batch)", {}),
     ("class C:\n @staticmethod\n def __call__(batch): return batch", {}),
     ("class C:\n if True:\n  def __call__(self, batch): return batch", {}),
     ("def keep(c):\n c.__init__ = lambda self, m: None\n return c\n@keep\nclass C:\n " + CALL,

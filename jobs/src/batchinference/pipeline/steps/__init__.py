@@ -113,7 +113,7 @@ class Transform:
         return None
 
     @classmethod
-    def check(cls, step: str, settings: Any) -> None:
+    def check(cls, step: str, settings: Any, *, batch_size: int | str | None = None) -> None:
         """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
         kind of step."""
 
@@ -154,7 +154,7 @@ def class_of(step: Step) -> type[Transform]:
 
 def check_step(step: Step) -> None:
     """Raise ModelLoad if a step's model or code does not exist. Nothing is loaded."""
-    class_of(step).check(step.name, getattr(step, step.kind))
+    class_of(step).check(step.name, getattr(step, step.kind), batch_size=step.batch_size)
 
 
 def load_step(step: Step, device: Device) -> Transform:

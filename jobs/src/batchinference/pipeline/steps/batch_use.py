@@ -16,9 +16,10 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _CONDITIONAL = (
     *(ast.If, ast.IfExp, ast.While, ast.For, ast.AsyncFor, ast.Match, ast.BoolOp),
     *(ast.comprehension, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp),
-    *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith),
+    *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Assert),
 )
 """Nodes whose parts may not run."""
+_LEAVES = (ast.Break, ast.Continue, ast.Return)
 _OF_FRAMES = ("shape", "columns", "loc", "iloc", "index", "dtypes", "T", "size", "empty")
 """Attributes of a table of pandas that are no columns."""
 _OF_ONE_VALUE = re.compile(
@@ -53,7 +54,7 @@ def own_nodes(scope: Scope, *, certain: bool = False) -> Iterator[ast.AST]:
 def _certain_parts(node: ast.AST) -> list[ast.expr]:
     """Return the parts of a conditional node that run in any case."""
     match node:
-        case ast.If(test) | ast.IfExp(test) | ast.While(test):
+        case ast.If(test) | ast.IfExp(test) | ast.While(test) | ast.Assert(test):
             return [test]
         case ast.For(_, source) | ast.Match(source):
             return [source]
@@ -121,29 +122,34 @@ class BatchUse:
     def _of_columns(self, node: ast.AST) -> str | None:
         """Return the problem with the columns that a statement returns or sets, if their code is
         for one value, or leaves out rows."""
-        columns: list[ast.expr] = []
         match node:
             case ast.Return(ast.Dict(values=values)):
-                columns = values
+                found = (self._of_returned(each) or self._of_values(each) for each in values)
+                return next(filter(None, found), None)
             case ast.Assign([ast.Subscript(ast.Name(self.name), ast.Constant(str()))], value=value):
-                columns = [value]
-            case ast.Return(ast.DictComp(value=value, generators=[ast.comprehension(iter=source)])):
-                of_batch = ast.unparse(source) == f"{self.name}.items()"
-                if of_batch and isinstance(value, ast.Subscript):
-                    return self._of_mask(value, value.slice)
-        return next(filter(None, map(self._of_column, columns)), None)
+                return self._of_values(value)
+            case ast.Return(ast.DictComp(_, ast.Subscript(of, mask) as value, [loop])):
+                if ast.unparse(loop).endswith(f", {ast.unparse(of)} in {self.name}.items()"):
+                    return self._of_mask(value, mask)
+        return None
 
-    def _of_column(self, column: ast.expr) -> str | None:
+    def _of_returned(self, column: ast.expr) -> str | None:
+        """Return the problem with a column whose number of rows differs, or that has methods."""
         match column:
             case ast.Subscript(value, mask) if self.is_column(value):
                 return self._of_mask(column, mask)
-            case ast.ListComp(_, [ast.comprehension(iter=ast.Name(self.name)), *_]):
-                return self._loop(column.lineno)
+            case ast.BinOp(ast.List(), _, ast.Call(ast.Name("len"), [ast.Name(self.name)])):
+                why = f"reads len({self.name}) in line {column.lineno}, and that is the number of"
+                return f"{why} columns. Write len({self.some_column})"
             case ast.ListComp(
                 ast.Attribute(ast.Name(each), attr) as part,
                 [ast.comprehension(ast.Name(item), source)],
             ) if each == item and self.is_column(source) and attr in _OF_TEXTS:
                 return _reads(part, "that is a method", f"Write {ast.unparse(part)}()")
+        return None
+
+    def _of_values(self, column: ast.expr) -> str | None:
+        """Return the problem with code of a column that is for one value."""
         for inner in own_nodes(ast.Module([ast.Expr(column)], []), certain=True):
             if why := self._of_array(inner):
                 of_series = isinstance(inner, ast.Attribute) and not hasattr(str, inner.attr)
@@ -154,8 +160,7 @@ class BatchUse:
 
     def _of_mask(self, node: ast.AST, mask: ast.expr) -> str | None:
         mask = self.assigned.get(mask.id, mask) if isinstance(mask, ast.Name) else mask
-        bits = isinstance(mask, ast.BinOp) and isinstance(mask.op, ast.BitAnd | ast.BitOr)
-        if not (bits or isinstance(mask, ast.Compare)):
+        if not isinstance(mask, ast.Compare) or not self._is_array(mask):
             return None
         fix = "Use a filter step, or method: flatMap"
         return _reads(node, "a batch keeps the number of its rows", fix)
@@ -166,17 +171,16 @@ class BatchUse:
             what = f"changes {column} in line {getattr(node, 'lineno', 0)}"
             return f"{what}, and a column cannot be changed in place. Write {column} = {fix}"
         match node:
+            case ast.For() if any(isinstance(each, _LEAVES) for each in ast.walk(node)):
+                return None
             case ast.For(ast.Name(row), ast.Name(self.name), body):
                 return self._of_loop(row, body, node.lineno)
-            case ast.For(iter=source, body=body) if f"{self.name}['" in ast.unparse(source):
+            case ast.For(_, ast.Call(ast.Name("range"), [ast.Call(_, [part])]), body) if (
+                self.is_column(part) and "range(len(" in ast.unparse(node)
+            ):
                 return next(filter(None, map(self._of_statements, body)), None)
-            case ast.ListComp(part, [ast.comprehension(ast.Name(row), ast.Name(self.name))]):
-                return self._of_loop(row, [part], node.lineno)
-            case ast.BinOp(left, ast.Mult(), right) if self._is_number_of_columns(left, right):
-                return self._number_of_rows(node)
-            case ast.Call(func, args) if self._is_number_of_columns(*args):
-                if re.fullmatch(r"range|(np|numpy)\.\w+", ast.unparse(func)):
-                    return self._number_of_rows(node)
+            case ast.ListComp(part, [ast.comprehension(ast.Name(row), ast.Name(self.name), [])]):
+                return self._of_loop(row, [ast.Expr(part)], node.lineno)
         if why := self._of_array(node):
             frame = f"Write {self.name} = pd.DataFrame({self.name}) before it"
             frame += ", with 'import pandas as pd'"
@@ -191,8 +195,7 @@ class BatchUse:
                 changed = ast.unparse(ast.BinOp(column, operator, value))
                 return (ast.unparse(column), changed) if self.is_column(column, stores=1) else None
             case ast.Assign([ast.Subscript(ast.Subscript() as column)]) if self.is_column(column):
-                written = ast.unparse(column)
-                return written, f"{written}.copy() before it"
+                return ast.unparse(column), f"{ast.unparse(column)}.copy() before it"
         return None
 
     def _of_array(self, node: ast.AST) -> str | None:
@@ -216,8 +219,8 @@ class BatchUse:
                 of_objects = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
                 plain = not any(isinstance(operator, of_objects) for operator in operators)
                 return plain and any(map(self._is_array, [left, *right]))
-            case ast.BinOp(left, _, right):
-                return self._is_array(left) or self._is_array(right)
+            case ast.BinOp(left, operator):
+                return not isinstance(operator, ast.MatMult) and self._is_array(left)
         return self.is_column(node)
 
     def is_column(self, node: ast.expr, stores: int = 0) -> bool:
@@ -227,27 +230,18 @@ class BatchUse:
                 return self.stored.count(key) == stores
         return False
 
-    def _is_number_of_columns(self, *nodes: ast.expr) -> bool:
-        return f"len({self.name})" in map(ast.unparse, nodes)
-
-    def _number_of_rows(self, node: ast.expr) -> str:
-        return (
-            f"reads len({self.name}) in line {node.lineno}, and that is the number of columns. "
-            f"Write len({self.some_column})"
-        )
-
-    def _of_loop(self, row: str, body: Sequence[ast.AST], line: int) -> str | None:
-        for node in (each for part in body for each in ast.walk(part)):
+    def _of_loop(self, row: str, body: list[ast.stmt], line: int) -> str | None:
+        names = (node for part in body for node in ast.walk(part) if isinstance(node, ast.Name))
+        if any(name.id == row and not isinstance(name.ctx, ast.Load) for name in names):
+            return None
+        for node in own_nodes(ast.Module(body, []), certain=True):
             match node:
                 case ast.Subscript(ast.Name(of), ast.Constant(str())) if of == row:
-                    return self._loop(line)
+                    return (
+                        f"loops over {self.name} in line {line}, and that gives the names of "
+                        "columns. Set method: map, and write code for one row"
+                    )
         return None
-
-    def _loop(self, line: int) -> str:
-        return (
-            f"loops over {self.name} in line {line}, and that gives the names of columns. "
-            "Set method: map, and write code for one row"
-        )
 
     def for_each(self, value: ast.expr) -> str:
         """Return a list of the values of an expression for each row; empty if it reads no column,

@@ -32,7 +32,7 @@ class ChunkText(Transform):
     If the rows of a batch would take too much memory, the result covers only its first rows."""
 
     @classmethod
-    def check(cls, step: str, settings: Chunk) -> None:  # noqa: ARG003
+    def check(cls, step: str, settings: Chunk, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         if settings.tokenizer is not None:
             files = ("tokenizer.json", "tokenizer_config.json")
             check(settings.tokenizer, files, settings.revision, settings.storage)

@@ -57,7 +57,7 @@ class DecodeColumn(Transform):
     NEEDS_VALUES = True
 
     @classmethod
-    def check(cls, step: str, settings: Decode) -> None:
+    def check(cls, step: str, settings: Decode, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         cls(step, settings)
 
     def __init__(self, step: str, decode: Decode) -> None:

@@ -38,7 +38,7 @@ class ModelTransform(Transform):
     NEEDS_VALUES = True
 
     @classmethod
-    def check(cls, step: str, settings: Model) -> None:
+    def check(cls, step: str, settings: Model, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         check_runtime(settings)
         storage = settings.storage_of_source
         for place in settings.other_locations:

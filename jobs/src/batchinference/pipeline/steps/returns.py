@@ -13,7 +13,7 @@ from typing import TypeAlias
 from batchinference.pipeline.steps.batch_use import BatchUse, own_nodes
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_CALLS = {
+KIND_OF_RESULT = {
     **dict.fromkeys(("len", "int", "float", "bool"), "a number"),
     **dict.fromkeys(("str", "repr"), "a text"),
     **{"list": "a list", "sorted": "a list", "tuple": "a tuple", "set": "a set"},
@@ -48,7 +48,7 @@ def kind_of(value: ast.expr | None) -> str | None:
         case ast.Constant(value=constant):
             return _CONSTANTS.get(type(constant), "a number")
         case ast.Call(func=ast.Name(id=name)):
-            return _CALLS.get(name)
+            return KIND_OF_RESULT.get(name)
     return _KINDS.get(type(value)) if value else None
 
 
@@ -72,21 +72,20 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     if not any(each.value for each in returns):
         may_raise = isinstance(function.body[-1], ast.Raise | ast.While | ast.With | ast.Try)
         return None if may_raise else f"'{path}' returns nothing. Add {written} at its end"
-    problems = (_problem(each, method, function, batch) for each in returns)
-    found = next((each for each in problems if each), None)
+    problems = [_problem(each, method, function, batch) for each in returns]
+    found = problems[0] if all(problems) else None  # one of them may never run
     advice = f". Write {written}" if found and ". " not in found else ""
     return f"'{path}' returns {found}{advice}" if found else None
 
 
 def _use_of(function: Function, method: str, batch: str) -> BatchUse:
-    own, stored = list(own_nodes(function)), _stored(function)
-    read = (ast.unparse(each) for each in own if isinstance(each, ast.Subscript))
+    read = (ast.unparse(each) for each in own_nodes(function) if isinstance(each, ast.Subscript))
     some = (each for each in read if each.startswith(f"{batch}['") and each.endswith("']"))
     return BatchUse(
         batch,
         method,
         _stored_keys(function, batch),
-        {name: value for name, value in _assigned(own) if stored.count(name) == 1},
+        _set_once(function),
         next(some, f"next(iter({batch}.values()))"),
     )
 
@@ -110,16 +109,13 @@ def _is_plain(function: Function, name: str) -> bool:
                 ast.Name(id), ast.Constant() | ast.Compare(), ast.Load() | ast.Store()
             ):
                 uses -= id == name
-            case ast.Call(ast.Name("len"), [ast.Name(id)]) | ast.For(iter=ast.Name(id)):
+            case ast.For(iter=ast.Name(id)) | ast.comprehension(iter=ast.Name(id)):
                 uses -= id == name
-            case ast.comprehension(iter=ast.Name(id)):
+            case ast.Call(ast.Name("len"), [ast.Name(id)]) | ast.Return(ast.Name(id)):
                 uses -= id == name
             case ast.Attribute(ast.Name(id), attr):
-                uses -= id == name and (
-                    attr in ("items", "keys", "values") or attr not in dir(dict)
-                )
-            case ast.Return(ast.Name(id)):
-                uses -= id == name
+                plain = attr in ("items", "keys", "values") or attr not in dir(dict)
+                uses -= id == name and plain
             case ast.Dict(keys, values):
                 pairs = zip(keys, values, strict=True)
                 uses -= sum(not k and isinstance(v, ast.Name) and v.id == name for k, v in pairs)
@@ -150,10 +146,9 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
             return f"None in line {node.lineno}, as update does. {fix}" if of == batch else None
     if value is None or kind_of(value) == "None":
         return f"None in line {node.lineno}"
-    own, stored = list(own_nodes(function)), _stored(function)
+    stored = _stored(function)
     name = value.id if isinstance(value, ast.Name) else ""
-    if stored.count(name) == 1:
-        value = next((each for found, each in _assigned(own) if found == name), value)
+    value = _set_once(function).get(name, value)
     kind, (wanted, fix) = kind_of(value), _WANTED[method]
     given = batch not in stored
     if kind is not None and kind not in wanted:
@@ -190,11 +185,10 @@ def _as_dict(value: ast.expr, batch: str) -> str:
 
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
     """Return the problem with a column of a dict, which is a literal or has a name."""
-    own, stored, keys = list(own_nodes(function)), _stored(function), _stored_keys(function, name)
+    keys, once = _stored_keys(function, name), _set_once(function)
     if isinstance(value, ast.Dict):
         keys += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
-    once = {found: each for found, each in _assigned(own) if stored.count(found) == 1}
-    for key, item in _columns(value, name, own):
+    for key, item in _columns(value, name, _always(function)):
         column = once.get(item.id, item) if isinstance(item, ast.Name) else item
         if keys.count(key) == 1 and kind_of(column) not in (None, "a list", "a tuple"):
             return _one_value(key, column, _use_of(function, "mapBatches", batch))
@@ -230,11 +224,16 @@ def _stored_keys(function: Function, name: str) -> list[str]:
     ]
 
 
-def _assigned(own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    for node in own:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield name, value
+def _set_once(function: Function) -> dict[str, ast.expr]:
+    """Return the values of names that a function sets once, and that are no parameters."""
+    names = _stored(function)
+    names += [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
+    return {
+        node.targets[0].id: node.value
+        for node in own_nodes(function)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if len(node.targets) == 1 and names.count(node.targets[0].id) == 1
+    }
 
 
 def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:

@@ -12,7 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
+from batchinference.pipeline.steps.batch_use import own_nodes
 from batchinference.pipeline.steps.returns import (
+    KIND_OF_RESULT,
     Function,
     bound_names,
     columns_read,
@@ -28,6 +30,7 @@ _REFLECTION = {
     "__package__",
 }
 """Names in a module that may change any definition."""
+_CALLED = ("__init__", "__call__", "predict_batch")
 _CONSTRUCTION = ("__new__", "__init_subclass__", "__getattribute__", "__getattr__")
 """Methods that change what a class needs or has."""
 
@@ -125,7 +128,7 @@ def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str
         case ast.Call(
             func=ast.Name(id="partial") | ast.Attribute(attr="partial"),
             args=[ast.Name(id=inner), *positional],
-        ):
+        ) if not any(isinstance(each, ast.Starred) for each in positional):
             function = _definition(module, inner)
             names = [keyword.arg for keyword in value.keywords]
             if isinstance(function, ast.FunctionDef) and None not in names:
@@ -212,7 +215,8 @@ def _call_problem(
     arguments of a partial function."""
     given, arguments = methods + 1, function.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    if not methods and len(positional) > 1 and positional[0].arg == "self":
+    needed = len(positional) - len(arguments.defaults)
+    if not methods and needed > 1 + len(step.call_args) and positional[0].arg == "self":
         fix = f"Write 'def {function.name}({_argument(step)})'"
         return (
             f"'{step.callable}' is a function, which has no 'self' (line {function.lineno}). {fix}"
@@ -241,11 +245,15 @@ def _undefined_problem(
         known.update([node.arg] if isinstance(node, ast.arg) else bound_names(node))
     if "*" in known or any(map(_may_change_definitions, ast.walk(module))):
         return None
-    types = [node for each in ast.walk(code) for node in _annotations(each)]
-    unread = {id(node) for each in types for node in ast.walk(each)}
-    reads = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
-    if any(node.id == "NameError" for node in reads):
+    if any(isinstance(node, ast.Name) and node.id == "NameError" for node in ast.walk(code)):
         return None
+    types = [node.annotation for node in ast.walk(code) if isinstance(node, ast.AnnAssign)]
+    unread = {id(node) for each in types for node in ast.walk(each)}
+    parts = code.body if isinstance(code, ast.ClassDef) else [code]
+    called = [each for each in parts if isinstance(each, _FUNCTIONS)]
+    called = [each for each in called if each is code or each.name in _CALLED]
+    nodes = (node for each in called for node in own_nodes(each, certain=True))
+    reads = [node for node in nodes if isinstance(node, ast.Name)]
     keys = {id(key) for node in ast.walk(code) if isinstance(node, ast.Dict) for key in node.keys}
     for node in reads:
         if node.id not in known and id(node) not in unread:
@@ -257,12 +265,6 @@ def _undefined_problem(
             name = f"'{node.id}' in line {node.lineno}"
             return f"'{step.callable}' reads {name}, which is not defined{fix or '. Define it'}"
     return None
-
-
-def _annotations(node: ast.AST) -> list[ast.expr]:
-    """Return the types that a node names, which may never be computed."""
-    found = [getattr(node, name, None) for name in ("annotation", "returns")]
-    return [each for each in found if isinstance(each, ast.expr)]
 
 
 def _arguments_problem(
@@ -313,7 +315,8 @@ def _may_change_definitions(node: ast.AST) -> bool:
         return node.attr in _REFLECTION or any(
             _sets(node, name) for name in ("__call__", "__init__")
         )
-    return isinstance(node, ast.Name) and node.id in _REFLECTION
+    hides_known = not KIND_OF_RESULT.keys().isdisjoint(bound_names(node))
+    return hides_known or (isinstance(node, ast.Name) and node.id in _REFLECTION)
 
 
 def _binds(node: ast.AST, name: str) -> bool:

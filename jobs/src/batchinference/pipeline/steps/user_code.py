@@ -58,14 +58,16 @@ class UserCode(Transform):
     NEEDS_VALUES = True
 
     @classmethod
-    def check(cls, step: str, settings: PythonStep) -> None:
+    def check(cls, step: str, settings: PythonStep, *, batch_size: int | str | None = None) -> None:
         from batchinference.pipeline.steps.signatures import signature_problem
         from batchinference.pipeline.steps.user_modules import check_callable
 
         for path in settings.constructor_refs.values():
             check_callable(step, path)
         module = check_callable(step, settings.callable)
-        if module is not None and (problem := signature_problem(settings, module)) is not None:
+        if module is None or batch_size == 1:  # a column of one row may be used as one value
+            return
+        if problem := signature_problem(settings, module):
             raise ModelLoad(f"step '{step}': {problem}")
 
     @classmethod

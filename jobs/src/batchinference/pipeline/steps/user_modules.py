@@ -17,6 +17,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from batchinference.pipeline.errors import ModelLoad, is_user_file
+from batchinference.pipeline.steps.batch_use import own_nodes
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
@@ -62,7 +63,9 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
     package that is not installed. The module is not imported: that may take long."""
     module = path.partition(":")[0]
-    found = spec_of(module)
+    found, top = spec_of(module), spec_of(module.partition(".")[0])
+    if found is None and top is not None and top.origin and not is_user_file(top.origin):
+        return None  # it may make its modules, as os does
     if found is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
@@ -239,6 +242,7 @@ def _names(file: Path, tree: ast.Module) -> list[str] | None:
         return None
     symbols = _symbols(file.read_bytes(), str(file)).get_symbols()
     names = [each.get_name() for each in symbols if each.is_assigned() or each.is_imported()]
+    names += [node.target.id for node in own_nodes(tree) if isinstance(node, ast.NamedExpr)]
     return None if "__getattr__" in names else names
 
 

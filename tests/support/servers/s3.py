@@ -23,6 +23,7 @@ HOW_TO_GET_IT = (
     "take it from https://github.com/versity/versitygw/releases or run "
     "`go install github.com/versity/versitygw/cmd/versitygw@latest`"
 )
+STARTS = 3
 ACCESS_KEY, SECRET_KEY = "access-key-of-the-tests", "secret-key-of-the-tests-3141"
 
 
@@ -80,6 +81,18 @@ def _client(endpoint: str) -> Any:
 def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
     """Run a server that stores its buckets in a directory and logs its requests to a file. Skip if
     the program is missing."""
+    process, port = _start(directory, log)
+    try:
+        yield S3Server(f"http://127.0.0.1:{port}", directory)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _start(
+    directory: Path, log: Path | None, starts: int = STARTS
+) -> tuple[subprocess.Popen[str], int]:
+    """Start a server, again if it does not answer. Return its process and its port."""
     port = free_port()
     command = [program("versitygw", HOW_TO_GET_IT), "--quiet", "--port", f"127.0.0.1:{port}"]
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
@@ -93,12 +106,14 @@ def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
         text=True,
     )
     try:
-        wait_until(lambda: process.poll() is not None or _answers(port), "the S3 server")
+        wait_until(lambda: process.poll() is not None or _answers(port), "the S3 server", 20)
         assert process.poll() is None, process.communicate()[1]
-        yield S3Server(f"http://127.0.0.1:{port}", directory)
-    finally:
-        process.terminate()
-        process.communicate()
+    except AssertionError:
+        process.kill()
+        if starts == 1:
+            raise
+        return _start(directory, log, starts - 1)
+    return process, port
 
 
 def _answers(port: int) -> bool:

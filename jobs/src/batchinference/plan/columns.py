@@ -338,9 +338,10 @@ def _problem_of_file(form: str, columns: list[str] | None) -> Problem | None:
         return None
     if columns[0].startswith("#"):
         return Problem("spec.read.options.comment", f"{line}, a comment. Set it to '#'")
-    signs = [sign for sign in ",;\t|" if sign in columns[0]]
-    fix = f"{line}, and the only column. Set it to {signs[:1]!r}".replace("[", "").replace("]", "")
-    return Problem("spec.read.options.delimiter", fix) if signs else None
+    if sign := next((sign for sign in ",;\t|" if sign in columns[0]), None):
+        fix = f"{line}, and the only column. Set it to {sign!r}"
+        return Problem("spec.read.options.delimiter", fix)
+    return None
 
 
 def _unknown_column(

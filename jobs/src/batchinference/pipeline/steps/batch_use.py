@@ -60,10 +60,8 @@ def _certain_parts(node: ast.AST) -> list[ast.expr]:
             return [source]
         case ast.BoolOp(values=values):
             return values[:1]
-        case ast.ListComp(generators=loops) | ast.SetComp(generators=loops):
-            return [loops[0].iter]
-        case ast.DictComp(generators=loops) | ast.GeneratorExp(generators=loops):
-            return [loops[0].iter]
+        case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            return [node.generators[0].iter]
     return []
 
 

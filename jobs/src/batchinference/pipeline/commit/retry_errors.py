@@ -37,8 +37,8 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
 
 
 def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids (int64) of the rows in an error file, and those of the rows that could not be
-    read. Both are sorted and without duplicates. Raises BadOutput if the file is damaged."""
+    """Return the ids (int64) of the rows in an error file, sorted and without duplicates, and those
+    of its rows that could not be read. Raises BadOutput if the file is damaged."""
     try:
         table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
         ids = ids_of(table)

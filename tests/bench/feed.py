@@ -85,8 +85,8 @@ class Case:
 
 CASES = {
     "images": Case(sized(16_000), write_images, {"loader": 0.95, "ray": 1.3}),
-    "texts": Case(sized(8_000_000), write_texts, {"ray": 1.5, "loop": None}),
-    "tokens": Case(sized(100_000), write_texts, {"tokenizer": 0.9}),
+    "texts": Case(sized(32_000_000), write_texts, {"ray": 1.5, "loop": None}),
+    "tokens": Case(sized(400_000), write_texts, {"tokenizer": 0.9}),
 }
 
 

@@ -126,6 +126,7 @@ class SpecModel(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=to_camel,
+        defer_build=True,  # workers import these classes, and only drivers check documents
         extra="forbid",
         frozen=True,
         strict=True,

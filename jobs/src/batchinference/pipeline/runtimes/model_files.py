@@ -245,9 +245,19 @@ def _copy_once(source: Location, path: str, file: Path) -> None:
         shutil.copyfileobj(stream, out, 8 << 20)
 
 
-def local_tokenizer(source: str, revision: str | None = None, kind: str = "AutoTokenizer") -> Any:
-    """Return the tokenizer of a model, or another part of it by its Auto class; None if its files
-    are not on this machine. Nothing is downloaded."""
+def local_tokenizer(source: str, revision: str | None = None) -> Any:
+    """Return the tokenizer of a model; None if its files are not on this machine, or if it needs
+    code of the model. Nothing is downloaded."""
+    # `AutoTokenizer` would first import torchvision, which takes longer than a second
+    tokenizer = local_part(source, revision, "PreTrainedTokenizerFast")
+    if tokenizer is None or "auto_map" in tokenizer.init_kwargs:
+        return local_part(source, revision, "AutoTokenizer")
+    return tokenizer
+
+
+def local_part(source: str, revision: str | None, kind: str) -> Any:
+    """Return a part of a model by its class in transformers, such as AutoProcessor; None if it
+    cannot be loaded from files on this machine. Nothing is downloaded."""
     if not is_local(source):
         return None
     import transformers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.model_files import local_tokenizer
+from batchinference.pipeline.runtimes.model_files import local_part, local_tokenizer
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import GENERATION
 
@@ -41,8 +41,10 @@ def checks(model: TransformersModel) -> None:
     tokenizer is not on this machine are checked when they are loaded."""
     if model.task not in GENERATION or not (model.system or model.messages or model.prompt):
         return
-    kind = "AutoTokenizer" if model.task == "text-generation" else "AutoProcessor"
-    processor = local_tokenizer(model.source, model.revision, kind)
+    if model.task == "text-generation":
+        processor = local_tokenizer(model.source, model.revision)
+    else:
+        processor = local_part(model.source, model.revision, "AutoProcessor")
     if processor is not None:
         from batchinference.pipeline.runtimes.transformers.prompts import ChatTemplate
 

@@ -206,10 +206,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 lines += table_of(name, times, CASES[name].goals)
                 behind += missed(name, times, CASES[name].goals)
             if chosen.profile or chosen.only_profile:
-                (work / "some").mkdir()
-                rows = max(1, round(CASES[name].rows * FRACTION))
-                CASES[name].write(work / "some", rows)
-                lines += profile(job(name, work / "some", work / "profiled"), rows)
+                rows = CASES[name].rows
+                (work / "rows").mkdir()
+                CASES[name].write(work / "rows", rows)
+                lines += profile(job(name, work / "rows", work / "profiled"), rows)
     print("\n".join(lines))
     if behind:
         raise SystemExit(f"below the goal: {', '.join(behind)}")

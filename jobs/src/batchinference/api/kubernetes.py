@@ -1,4 +1,5 @@
-"""Client for the Kubernetes API, which uses the kubeconfig of the user."""
+"""Client for the Kubernetes API, which uses the kubeconfig of the user, or in a pod without one the
+ServiceAccount of the pod."""
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ APPLY, MERGE_PATCH, JSON = (
     "application/merge-patch+json",
     "application/json",
 )
+IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""The token and the namespace of a pod. It does not exist elsewhere."""
 TIMEOUT_SECONDS = 30
 PAGE = 100
 """Maximum number of objects per page of a list."""
@@ -48,11 +51,18 @@ class ClusterError(Exception):
         self.status = status
 
 
+def _is_in_pod_without_kubeconfig() -> bool:
+    kubeconfig = Path("~/.kube/config").expanduser()
+    return IN_POD.exists() and "KUBECONFIG" not in os.environ and not kubeconfig.exists()
+
+
 class Kubernetes:
-    """Client for the jobs of a namespace, by default the namespace of the kubeconfig's context."""
+    """Client for the jobs of a namespace, by default the namespace of the kubeconfig's context or
+    of the pod."""
 
     def __init__(self, namespace: str | None = None, context: str | None = None) -> None:
-        """Read the kubeconfig. Raises ClusterError without one, or without the client package."""
+        """Read the kubeconfig, or the token of the pod. Raises ClusterError without either, or
+        without the client package."""
         try:
             from kubernetes import config
         except ImportError:
@@ -60,18 +70,36 @@ class Kubernetes:
                 f"commands for a cluster need the package kubernetes: pip install "
                 f"'{CLUSTER_EXTRA}' in a checkout of the repository of BatchInference"
             ) from None
+        uses_pod = context is None and _is_in_pod_without_kubeconfig()
         try:
-            file = os.environ.get("KUBECONFIG")  # the client reads it only once
-            self._client = config.new_client_from_config(file, context=context)
-            contexts, active = config.list_kube_config_contexts(file)
+            default = self._of_pod() if uses_pod else self._of_kubeconfig(context)
         except (config.ConfigException, OSError) as error:
             raise ClusterError(
                 f"no cluster: {error}. Set KUBECONFIG to the kubeconfig file of the cluster"
             ) from None
-        named = (each for each in contexts if each["name"] == context)
-        found: Object = active if context is None else next(named)
-        self.namespace = namespace or found.get("context", {}).get("namespace") or "default"
+        self.namespace = namespace or default or "default"
         self.host = self._client.configuration.host
+
+    def _of_kubeconfig(self, context: str | None) -> str | None:
+        """Connect as the user of the kubeconfig, and return the namespace of the context."""
+        from kubernetes import config
+
+        file = os.environ.get("KUBECONFIG")  # the client reads it only once
+        self._client = config.new_client_from_config(file, context=context)
+        contexts, active = config.list_kube_config_contexts(file)
+        named = (each for each in contexts if each["name"] == context)
+        chosen: Object = active if context is None else next(named)
+        namespace: str | None = chosen.get("context", {}).get("namespace")
+        return namespace
+
+    def _of_pod(self) -> str:
+        """Connect as the ServiceAccount of this pod, and return its namespace."""
+        from kubernetes import client, config
+
+        configuration = client.Configuration()
+        config.load_incluster_config(configuration)
+        self._client = client.ApiClient(configuration)
+        return (IN_POD / "namespace").read_text().strip()
 
     def apply(self, document: Object) -> Object:
         """Create or change an object by server-side apply, and return it."""

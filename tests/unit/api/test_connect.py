@@ -1,0 +1,87 @@
+"""Commands for a cluster use the kubeconfig, and in a pod without one its ServiceAccount."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes.config import incluster_config
+
+from batchinference.api import kubernetes
+from batchinference.api.kubernetes import ClusterError, Kubernetes
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory of a machine that is no pod."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(kubernetes, "IN_POD", tmp_path / "pod")
+    return tmp_path
+
+
+@pytest.fixture
+def pod(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the ServiceAccount of a pod in the namespace `team`."""
+    directory = home / "pod"
+    directory.mkdir()
+    for name, text in {"namespace": "team", "token": "secret", "ca.crt": "certificate"}.items():
+        (directory / name).write_text(text)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(directory / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(directory / "ca.crt"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    return directory
+
+
+def write_kubeconfig(home: Path) -> None:
+    context = {"cluster": "c", "user": "u", "namespace": "own"}
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://kubeconfig:6443"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": context}],
+        "current-context": "x",
+    }
+    (home / ".kube").mkdir()
+    (home / ".kube/config").write_text(yaml.safe_dump(config))
+
+
+@pytest.mark.usefixtures("pod")
+def test_pod_without_kubeconfig_uses_its_service_account() -> None:
+    cluster = Kubernetes()
+    assert (cluster.host, cluster.namespace) == ("https://10.0.0.1:443", "team")
+    _, _, headers, *_ = cluster._client.param_serialize(
+        "GET", "/", header_params={}, auth_settings=["BearerToken"]
+    )
+    assert headers["authorization"] == "bearer secret"
+
+
+@pytest.mark.usefixtures("pod")
+def test_namespace_of_the_caller_comes_first() -> None:
+    assert Kubernetes(namespace="other").namespace == "other"
+
+
+@pytest.mark.usefixtures("pod")
+def test_kubeconfig_comes_before_the_service_account(home: Path) -> None:
+    write_kubeconfig(home)
+    cluster = Kubernetes()
+    assert (cluster.host, cluster.namespace) == ("https://kubeconfig:6443", "own")
+
+
+@pytest.mark.usefixtures("pod")
+def test_context_needs_a_kubeconfig() -> None:
+    with pytest.raises(ClusterError):
+        Kubernetes(context="x")
+
+
+def test_pod_without_token_is_an_error(pod: Path) -> None:
+    (pod / "token").unlink()
+    with pytest.raises(ClusterError):
+        Kubernetes()
+
+
+@pytest.mark.usefixtures("home")
+def test_machine_without_kubeconfig_is_an_error() -> None:
+    with pytest.raises(ClusterError):
+        Kubernetes()

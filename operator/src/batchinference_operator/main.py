@@ -17,12 +17,12 @@ from kubernetes.aio.client import ApiClient, Configuration
 from pydantic import ValidationError
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.controller import Controller, stores
 from batchinference_operator.controller.driver_poller import (
     MAX_POLLS,
     DashboardClient,
     DriverPoller,
 )
+from batchinference_operator.controller.job_controller import JobController, stores
 from batchinference_operator.controller.kopf_operator import kopf_operator, resync, run_kopf
 from batchinference_operator.controller.notifier import WORKERS
 from batchinference_operator.controller.policy_reload import reload_policy
@@ -30,7 +30,7 @@ from batchinference_operator.controller.schedule_controller import ScheduleContr
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused
 from batchinference_operator.kube.http import USER_AGENT, RateLimiter, send_recorded
-from batchinference_operator.kube.kopf_login import KopfLogin
+from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.leader_election import (
     Leadership,
     LeadershipLost,
@@ -121,7 +121,7 @@ async def _lead(
         dashboard = DashboardClient(session, settings.cluster_domain)
         polls = metrics.driver_polls
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
-        controller = Controller(api, poller, reconcile_config, cache, telemetry=telemetry)
+        controller = JobController(api, poller, reconcile_config, cache, telemetry=telemetry)
         metrics.add_operator(controller.queue, cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
         await _prime(controller, settings, unwatched)
@@ -132,7 +132,7 @@ async def _lead(
 
 
 async def _prime(
-    controller: Controller, settings: OperatorSettings, unwatched: Sequence[str]
+    controller: JobController, settings: OperatorSettings, unwatched: Sequence[str]
 ) -> None:
     """List all jobs before the watches start, so that no watch reports an older state.
 
@@ -146,7 +146,7 @@ async def _prime(
 
 
 def _reflectors(
-    api: KubeClient, controller: Controller, watches: WatchHealth, settings: OperatorSettings
+    api: KubeClient, controller: JobController, watches: WatchHealth, settings: OperatorSettings
 ) -> list[Reflector]:
     """Return the reflectors of RayJobs and pods, which fill the cache of the controller."""
     reflectors = [
@@ -163,7 +163,7 @@ def _reflectors(
 
 
 async def _run(
-    controller: Controller,
+    controller: JobController,
     schedules: ScheduleController,
     poller: DriverPoller,
     reflectors: Sequence[Reflector],
@@ -193,7 +193,7 @@ def _cancel(workers: Sequence[asyncio.Task[None]]) -> None:
 
 
 def _work(
-    controller: Controller,
+    controller: JobController,
     schedules: ScheduleController,
     poller: DriverPoller,
     reflectors: Sequence[Reflector],

@@ -16,7 +16,7 @@ from typing import Any
 from batchinference.rendering import NAME_LABEL, RELEASED, KubeRayDeadlines
 from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.controller import Controller, stores
+from batchinference_operator.controller.job_controller import JobController, stores
 from batchinference_operator.kube.errors import Conflict
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
@@ -180,7 +180,7 @@ class FakeWatches:
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
-        self.controller: Controller | None = None
+        self.controller: JobController | None = None
         self.pending: dict[str, deque[tuple[str | None, Object]]] = {
             kind: deque() for kind in WATCHED
         }

@@ -10,8 +10,8 @@ from typing import Any
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
+from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
@@ -27,7 +27,9 @@ LAGS: list[dict[str, float]] = [{}, {"BatchInference": 3}, {"RayJob": 3}, {"RayJ
 """Delays of the watches in seconds, by kind."""
 
 
-def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float]) -> FakeWatches:
+def _watch(
+    cluster: FakeCluster, controller: JobController, lag: Mapping[str, float]
+) -> FakeWatches:
     """Deliver all events of a cluster to a controller, delayed by `lag` seconds for each kind."""
     loop = asyncio.get_running_loop()
 
@@ -52,12 +54,12 @@ async def running_operator(
     lag: Mapping[str, float] | None = None,
     config: Config = CONFIG,
     telemetry: Telemetry | None = None,
-) -> AsyncIterator[Controller]:
+) -> AsyncIterator[JobController]:
     """Run the operator while the block runs. It ends when the first of its workers ends."""
     cache, polls = Cache(config), DriverPoller(driver, clock)
     # in virtual time, no reconcile takes CPU time
     queue = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: 0.0)
-    controller = Controller(
+    controller = JobController(
         api, polls, config, cache, queue, now=wall_clock, telemetry=telemetry or Telemetry()
     )
     await controller.prime([])
@@ -122,7 +124,7 @@ class Harness:
             phase for phase, _ in itertools.groupby(s["phase"] for _, s in self.cluster.history)
         ]
 
-    def operator(self, **config: Any) -> AbstractAsyncContextManager[Controller]:
+    def operator(self, **config: Any) -> AbstractAsyncContextManager[JobController]:
         """Run the operator."""
         return running_operator(self.api, self.driver, **config)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.driver_poller import Answer
+from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.workqueue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.config import Config
@@ -181,7 +181,7 @@ class SteppedOperator:
         queue: Any = self.queue
         cache = Cache(self.config)
         self.drivers = SteppedDrivers(self.kuberay)
-        self.controller = Controller(
+        self.controller = JobController(
             SteppedKubeApi(self.cluster), self.drivers, self.config, cache, queue,
             self.clock.now,
         )  # fmt: skip

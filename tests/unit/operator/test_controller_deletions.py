@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchinference_operator.controller.controller import ORPHAN_SECONDS
+from batchinference_operator.controller.job_controller import ORPHAN_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
 from support.operator.objects import (

@@ -21,7 +21,7 @@ from batchinference_operator.observability.event_recorder import (
 )
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.events import Event
+from batchinference_operator.status.job_events import Event
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.harness import Harness
 from support.operator.objects import OTHER_UID, UID, job_body

@@ -11,11 +11,11 @@ import pytest
 from kopf._core.intents.causes import Activity
 
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import PAGE
-from batchinference_operator.kube.kopf_login import KopfLogin
+from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.status.ray_job import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
@@ -28,9 +28,9 @@ STOPPED = asyncio.Event()
 """Set when kopf has cleaned up."""
 
 
-def registered(*namespaces: str) -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
+def registered(*namespaces: str) -> tuple[Handlers, JobController, kopf.OperatorRegistry]:
     """Return kopf's handlers by id, the controller and kopf's registry."""
-    controller = Controller(FakeKubeApi(FakeCluster()), FakeDriver(), CONFIG)
+    controller = JobController(FakeKubeApi(FakeCluster()), FakeDriver(), CONFIG)
     schedules = ScheduleController(controller.api, CONFIG)
     login = KopfLogin(WatchHealth([], 60), lambda *_: None)
     registry = kopf_operator(controller, schedules, login, namespaces, stop=STOPPED.set)

@@ -28,7 +28,7 @@ from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import ENDED_PHASES, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
+from batchinference_operator.reconcile.unrecoverable import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation

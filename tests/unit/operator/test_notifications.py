@@ -20,7 +20,7 @@ from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.kube.errors import Forbidden, Unreachable
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.status.conditions import NOTIFIED, find_condition
-from batchinference_operator.status.events import events_between
+from batchinference_operator.status.job_events import events_between
 from plugins.messages import Messages
 from support.operator.harness import Harness
 from support.operator.objects import NAMESPACE, job_body

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.kopf_operator import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
 from support.operator.harness import Harness
@@ -19,7 +19,7 @@ KEY = (NAMESPACE, "job")
 
 
 @asynccontextmanager
-async def resynced(harness: Harness) -> AsyncIterator[Controller]:
+async def resynced(harness: Harness) -> AsyncIterator[JobController]:
     async with harness.operator() as controller:
         task = asyncio.create_task(resync(controller, []))
         yield controller

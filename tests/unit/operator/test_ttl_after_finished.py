@@ -9,8 +9,8 @@ import pytest
 
 from batchinference.rendering import KEEP_SECONDS
 from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.retention import END_SECONDS
 from batchinference_operator.reconcile.state import Actions
-from batchinference_operator.reconcile.ttl_after_finished import END_SECONDS
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import (

@@ -9,8 +9,8 @@ import kopf
 import pytest
 import yaml
 
-from batchinference_operator.kube import kopf_login
-from batchinference_operator.kube.kopf_login import KopfLogin
+from batchinference_operator.kube import kopf_watches
+from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 from support.operator.virtual_time import ManualClock
@@ -127,13 +127,13 @@ async def test_kopf_keeps_retrying_a_refused_watch(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its own retries, kopf would stop all watches and the operator."""
-    monkeypatch.setattr(kopf_login, "BACKOFFS", (0.0,))
+    monkeypatch.setattr(kopf_watches, "BACKOFFS", (0.0,))
     server = await serve(answering(403, {"kind": "Status"}))
     watches = WatchHealth(["team"], 60)
     login = KopfLogin(watches, Metrics().record_request)
     session = login._new_session(kopf.ConnectionInfo(server=server.url)).aiohttp_session
     async with session:
-        backoffs = iter(kopf_login.EndlessBackoffs())
+        backoffs = iter(kopf_watches.EndlessBackoffs())
         for _ in range(20):
             assert (await session.get(f"{server.url}{RAY_JOBS}")).status == 403
             await asyncio.sleep(next(backoffs))

@@ -24,8 +24,8 @@ from batchinference_operator.reconcile.job_view import (
 from batchinference_operator.reconcile.notification import unsent_notifications
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import attempt_number
-from batchinference_operator.status.crashes import Crash, crash_of
 from batchinference_operator.status.failure_cause import Disruption
+from batchinference_operator.status.pod_crashes import Crash, crash_of
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
 

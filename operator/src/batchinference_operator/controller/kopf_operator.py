@@ -18,11 +18,11 @@ import kopf
 from batchinference.rendering import MANAGER
 from batchinference.spec.job import GROUP, KIND, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import PAGE
 from batchinference_operator.kube.errors import Conflict, Refused
-from batchinference_operator.kube.kopf_login import EndlessBackoffs, KopfLogin
+from batchinference_operator.kube.kopf_watches import EndlessBackoffs, KopfLogin
 
 KOPF_STOP_SECONDS = 10.0
 """Seconds that kopf may take to stop before it kills the process."""
@@ -31,7 +31,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 def kopf_operator(
-    controller: Controller,
+    controller: JobController,
     schedules: ScheduleController,
     login: KopfLogin,
     namespaces: Sequence[str],
@@ -108,7 +108,7 @@ def _watch_only(settings: kopf.OperatorSettings, watch_seconds: int) -> None:
     settings.queueing.idle_timeout = 0.2  # an object has a task only while it changes
 
 
-async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
+async def resync(controller: JobController, namespaces: Sequence[str]) -> None:
     """Every RESYNC_SECONDS, forget the jobs that are gone. No namespaces means all namespaces.
 
     When a watch of kopf starts over, it does not report jobs that were deleted in the meantime. The
@@ -124,7 +124,7 @@ async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
                 logger.warning("jobs cannot be listed: %s", problem)
 
 
-async def _forget_deleted(controller: Controller, namespace: str) -> None:
+async def _forget_deleted(controller: JobController, namespace: str) -> None:
     """Forget known jobs that are not in the API server. An empty namespace means all."""
     known = controller.cache.uids().items()
     deleted = {key: uid for key, uid in known if namespace in ("", key[0])}

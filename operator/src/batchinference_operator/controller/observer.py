@@ -8,8 +8,8 @@ from datetime import datetime
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.diagnostics import Diagnostics
 from batchinference_operator.controller.driver_poller import DriverPoller
+from batchinference_operator.controller.event_reader import EventReader
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import polls_driver
@@ -33,7 +33,7 @@ class Observer:
         now: Callable[[], datetime],
     ) -> None:
         self._api, self._cache, self._drivers, self._config = api, cache, drivers, config
-        self._diagnostics = Diagnostics(api, now=now)
+        self._event_reader = EventReader(api, now=now)
 
     async def observe(self, key: JobKey) -> Observed | None:
         """Return the observed state of a job; None if the job is gone.
@@ -71,7 +71,7 @@ class Observer:
         if polls_driver(observed) and ray_job is not None:
             observed = self._with_answer(observed, ray_job)
             observed = await self._recheck_eviction(observed, ray_job)
-        return replace(observed, messages=await self._diagnostics.messages(observed))
+        return replace(observed, messages=await self._event_reader.messages(observed))
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batchinference.rendering.policy import PlatformPolicy
-from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.schedule_controller import ScheduleController
 
 RELOAD_SECONDS = 10.0
@@ -17,7 +17,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 async def reload_policy(
-    controller: Controller, schedules: ScheduleController, read: Callable[[], PlatformPolicy]
+    controller: JobController, schedules: ScheduleController, read: Callable[[], PlatformPolicy]
 ) -> None:
     """Reload the policy every RELOAD_SECONDS until cancelled.
 

@@ -36,13 +36,13 @@ from batchinference_operator.kube.http import (
     with_retries,
 )
 from batchinference_operator.kube.json_reader import read_json
-from batchinference_operator.status.event_messages import (
+from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.observed_events import (
     EventSummary,
     is_relevant,
     last_warning,
     quota_message,
 )
-from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView, is_name, owner_uid
 
 POD = "Pod"

@@ -18,7 +18,7 @@ from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.schedule import ScheduleView
-from batchinference_operator.status.events import Event
+from batchinference_operator.status.job_events import Event
 from batchinference_operator.status.ray_job import Object
 
 MAX_WAITING = 5000

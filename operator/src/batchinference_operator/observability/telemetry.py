@@ -12,7 +12,7 @@ from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
-from batchinference_operator.status.events import events_between
+from batchinference_operator.status.job_events import events_between
 
 
 @dataclass

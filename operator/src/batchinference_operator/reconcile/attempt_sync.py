@@ -45,7 +45,6 @@ from batchinference_operator.reconcile.fallback import (
 )
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
-from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause
 from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import (
     KUBERAY_SECONDS,
@@ -54,6 +53,7 @@ from batchinference_operator.reconcile.requeue import (
     without_pods_seconds,
 )
 from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.unrecoverable import record_driver_head, unrecoverable_cause
 from batchinference_operator.status.attempts import (
     faulty_nodes,
     is_running,
@@ -65,10 +65,10 @@ from batchinference_operator.status.attempts import (
     without_decrease,
 )
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.crashes import describe_crashes
 from batchinference_operator.status.failure_cause import failure_cause
 from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.phase import derive_phase
+from batchinference_operator.status.pod_crashes import describe_crashes
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 

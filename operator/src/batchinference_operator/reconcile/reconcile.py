@@ -27,9 +27,9 @@ from batchinference_operator.reconcile.notification import (
     unsent_notifications,
 )
 from batchinference_operator.reconcile.ray_jobs_of_job import ray_jobs_of_earlier_attempts
+from batchinference_operator.reconcile.retention import enforce_ttl
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
-from batchinference_operator.reconcile.ttl_after_finished import enforce_ttl
 from batchinference_operator.status.attempts import is_running
 
 

@@ -28,7 +28,7 @@ from batchinference_operator.status.conditions import (
     find_condition,
     is_condition_true,
 )
-from batchinference_operator.status.events import Event
+from batchinference_operator.status.job_events import Event
 from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import Object, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339

@@ -12,8 +12,8 @@ from batchinference_operator.reconcile.ray_jobs_of_job import (
     live_ray_jobs,
     stuck_in_deletion,
 )
+from batchinference_operator.reconcile.retention import with_ttl_of_cancelled
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.ttl_after_finished import with_ttl_of_cancelled
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate, internal, with_internal

@@ -8,13 +8,13 @@ from typing import Self
 
 from batchinference.rendering import CLUSTER_LABEL, POD_GROUP_LABEL, running_containers
 from batchinference.rendering.quantities import cpus_of
-from batchinference_operator.status.crashes import containers_of, is_gate, is_head, pod_ended_at
 from batchinference_operator.status.failure_cause import (
     Disruption,
     PodProblem,
     disruption_of,
     problem_of,
 )
+from batchinference_operator.status.pod_crashes import containers_of, is_gate, is_head, pod_ended_at
 from batchinference_operator.status.ray_job import Object, gpus_of
 from batchinference_operator.status.timestamps import unix_seconds
 

@@ -59,7 +59,7 @@ def _namespace(key: JobKey) -> str:
 
 
 @dataclass
-class Controller:
+class JobController:
     """Reconciles the jobs whose keys are in the work queue."""
 
     api: KubeClient
@@ -375,7 +375,7 @@ class Controller:
             logger.info("phase %s", patch["phase"])
 
 
-def stores(controller: Controller) -> dict[str, Store]:
+def stores(controller: JobController) -> dict[str, Store]:
     """Return a store for each watched kind. It updates the cache and queues the changed jobs."""
     cache = controller.cache
 

@@ -36,7 +36,7 @@ class _LastRead:
 
 
 @dataclass
-class Diagnostics:
+class EventReader:
     """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs.
 
     The messages only inform users, so no reconcile fails if they cannot be read. The metrics of API

@@ -39,7 +39,7 @@ from starting_pods import PULL_SECONDS, StartingJob
 from stop_signals import exit_on_signals
 
 from batchinference.spec.quantities import memory_bytes
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from support.cluster.chart import chart_without_dependencies, container, kuberay_definition
 from support.cluster.deployment import CHART
 from support.cluster.kubectl import eventually

@@ -23,9 +23,10 @@ from batchinference_operator.controller.driver_poller import (
     DriverPoller,
 )
 from batchinference_operator.controller.job_controller import JobController, stores
-from batchinference_operator.controller.kopf_operator import kopf_operator, resync, run_kopf
+from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
 from batchinference_operator.controller.notifier import WORKERS
 from batchinference_operator.controller.policy_reload import reload_policy
+from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused

@@ -11,9 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision, AdmissionQueue
+from batchinference_operator.reconcile.admission_queue import (
+    AdmissionDecision,
+    AdmissionQueue,
+    QueueEntry,
+)
 from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.job_view import JobKey, QueueEntry
+from batchinference_operator.reconcile.job_view import JobKey
 from plugins.messages import Messages
 from support.tiers import examples
 from support.timeouts import scaled

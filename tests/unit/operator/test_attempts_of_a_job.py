@@ -12,7 +12,7 @@ from batchinference.rendering import Names
 from batchinference.spec import parse_one
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.retention import END_SECONDS
 from batchinference_operator.status.attempts import (
     MAX_ATTEMPTS,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.requeue import IDLE_SECONDS
+from batchinference_operator.reconcile.requeue import IDLE_SECONDS, POLL_SECONDS
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages

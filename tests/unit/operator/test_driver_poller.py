@@ -24,8 +24,8 @@ from batchinference_operator.controller.driver_poller import (
     DriverPoller,
 )
 from batchinference_operator.reconcile import requeue
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.job_view import JobKey
+from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.status.ray_job import RayJobView
 from plugins.messages import Messages
 from support.operator.harness import Harness

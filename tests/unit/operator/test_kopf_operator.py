@@ -14,8 +14,8 @@ from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
 from batchinference_operator.controller.schedule_controller import ScheduleController
-from batchinference_operator.kube.client import PAGE
 from batchinference_operator.kube.kopf_watches import KopfLogin
+from batchinference_operator.kube.object_client import PAGE
 from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.status.ray_job import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi

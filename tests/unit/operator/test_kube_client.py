@@ -10,15 +10,9 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import KubeRayDeadlines
-from batchinference_operator.kube.client import (
-    MAX_EVENTS,
-    MAX_LISTS,
-    MAX_RUNS,
-    PAGE,
-    KubeClient,
-    path_of,
-)
+from batchinference_operator.kube.client import MAX_EVENTS, MAX_RUNS, KubeClient
 from batchinference_operator.kube.errors import Conflict, Refused
+from batchinference_operator.kube.object_client import MAX_LISTS, PAGE, path_of
 from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
 from plugins.messages import Messages

@@ -6,9 +6,9 @@ import pytest
 
 from batchinference.rendering import QUEUE_LABEL, RELEASED
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.job_view import JobView, entry_of
-from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
+from batchinference_operator.reconcile.admission_queue import entry_of
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.requeue import POLL_SECONDS, QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages

@@ -15,17 +15,24 @@ from batchinference.rendering.pods import PROTECTION
 from batchinference.spec import SpecError
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision, entry_of
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.create_errors import status_after_create_error
-from batchinference_operator.reconcile.driver_report import REPORT_GRACE_SECONDS, polls_driver
-from batchinference_operator.reconcile.driver_silence import DRIVER_START_SECONDS
-from batchinference_operator.reconcile.job_view import JobView, entry_of
+from batchinference_operator.reconcile.driver_report import (
+    DRIVER_START_SECONDS,
+    REPORT_GRACE_SECONDS,
+    polls_driver,
+)
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.ray_jobs_of_job import names_of
 from batchinference_operator.reconcile.reconcile import reconcile
-from batchinference_operator.reconcile.requeue import IDLE_SECONDS, NO_PODS_SECONDS, WATCHED_SECONDS
+from batchinference_operator.reconcile.requeue import (
+    IDLE_SECONDS,
+    NO_PODS_SECONDS,
+    POLL_SECONDS,
+    WATCHED_SECONDS,
+)
 from batchinference_operator.reconcile.spec_check import parse_with_defaults
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition

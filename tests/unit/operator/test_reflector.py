@@ -13,8 +13,9 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import RAY_JOB
-from batchinference_operator.kube.client import KubeClient, path_of
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Expired, Forbidden, Unreachable
+from batchinference_operator.kube.object_client import path_of
 from batchinference_operator.kube.reflector import (
     LOST_SECONDS,
     MAX_BACKOFF,

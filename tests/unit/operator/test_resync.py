@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.kopf_operator import RESYNC_SECONDS, resync
+from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
 from support.operator.harness import Harness
 from support.operator.objects import NAMESPACE

@@ -11,8 +11,9 @@ from math import inf
 from typing import Any
 
 from batchinference.rendering import RAY_CLUSTER
-from batchinference_operator.kube.client import POD, KubeClient
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Refused
+from batchinference_operator.kube.object_client import POD
 from batchinference_operator.reconcile.kueue import is_gated
 from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed

@@ -22,8 +22,9 @@ from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import POD, KubeClient
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry

@@ -8,7 +8,6 @@ retries.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -16,17 +15,15 @@ from typing import Any
 import kopf
 
 from batchinference.rendering import MANAGER
-from batchinference.spec.job import GROUP, KIND, PLURAL, VERSION
+from batchinference.spec.job import GROUP, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.schedule_controller import ScheduleController
-from batchinference_operator.kube.client import PAGE
-from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.kube.kopf_watches import EndlessBackoffs, KopfLogin
+from batchinference_operator.kube.object_client import PAGE
 
 KOPF_STOP_SECONDS = 10.0
 """Seconds that kopf may take to stop before it kills the process."""
-RESYNC_SECONDS = 3600.0
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -106,32 +103,3 @@ def _watch_only(settings: kopf.OperatorSettings, watch_seconds: int) -> None:
     settings.process.ultimate_exiting_timeout = KOPF_STOP_SECONDS
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 0.2  # an object has a task only while it changes
-
-
-async def resync(controller: JobController, namespaces: Sequence[str]) -> None:
-    """Every RESYNC_SECONDS, forget the jobs that are gone. No namespaces means all namespaces.
-
-    When a watch of kopf starts over, it does not report jobs that were deleted in the meantime. The
-    next reconcile of such a job finds that it is gone. But finished and suspended jobs are never
-    reconciled, so without a resync they would stay in memory and in the metrics forever.
-    """
-    while True:
-        await asyncio.sleep(RESYNC_SECONDS)
-        for namespace in namespaces or [""]:
-            try:
-                await _forget_deleted(controller, namespace)
-            except (Refused, Conflict) as problem:
-                logger.warning("jobs cannot be listed: %s", problem)
-
-
-async def _forget_deleted(controller: JobController, namespace: str) -> None:
-    """Forget known jobs that are not in the API server. An empty namespace means all."""
-    known = controller.cache.uids().items()
-    deleted = {key: uid for key, uid in known if namespace in ("", key[0])}
-    async for body in controller.api.list_all(KIND, namespace):
-        key = body["metadata"]["namespace"], body["metadata"]["name"]
-        if deleted.get(key) == body["metadata"]["uid"]:
-            del deleted[key]
-    for key, uid in deleted.items():
-        controller.cache.forget_job(key, uid)
-        controller.queue.add(key)

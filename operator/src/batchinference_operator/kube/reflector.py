@@ -17,8 +17,9 @@ from math import inf
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_PLURAL
-from batchinference_operator.kube.client import KubeClient, path_of
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Expired, Refused, Unreachable
+from batchinference_operator.kube.object_client import path_of
 from batchinference_operator.status.ray_job import Object
 
 KINDS = (

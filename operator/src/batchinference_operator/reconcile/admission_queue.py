@@ -17,14 +17,59 @@ from dataclasses import dataclass, field
 from heapq import merge
 from itertools import islice
 
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.job_view import JobKey, QueueEntry
+from batchinference_operator.reconcile.job_view import JobKey, JobView
+from batchinference_operator.status.attempts import is_running
 
 Position = tuple[int, str, str, str]
 """The sort key of a waiting job: descending priority, creation time, namespace, name."""
 
 ROUND_FROM_POSITION = 10
 """The number of jobs ahead is rounded in the status from this number on."""
+
+
+@dataclass(frozen=True)
+class QueueEntry:
+    """Whether a job runs or waits for admission, and its priority.
+
+    A job that neither runs nor waits has ended, is suspended, is being deleted or waits in Kueue.
+    """
+
+    resource_version: str
+    """The resourceVersion of the job when it was observed."""
+    priority: int = 0
+    created_at: str = ""
+    running: bool = False
+    """Whether it has or may have pods."""
+    waiting: bool = False
+    queued: bool = False
+    """Whether Kueue admits its next attempt. The running one goes by the label of its RayJob."""
+
+
+def local_queue_of(job: JobView, platform: Cluster) -> str | None:
+    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
+    queue = (job.spec.get("cluster") or {}).get("queueName")
+    return queue if isinstance(queue, str) else platform.queue_name
+
+
+def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
+    """Return the entry of a job."""
+    if job.finished or not job.managed:
+        return QueueEntry(job.resource_version)
+    stopping = job.deleting or job.spec.get("suspend") is True
+    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    queued = local_queue_of(job, platform) is not None
+    waiting = not (running or stopping or queued)
+    return QueueEntry(
+        job.resource_version,
+        int(job.spec.get("priority", 0)),
+        job.created_at,
+        running,
+        waiting,
+        queued=queued,
+    )
 
 
 @dataclass(frozen=True)

@@ -5,29 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
-from batchinference.spec.lifecycle import Backoff, OutOfMemory
+from batchinference.spec.lifecycle import Backoff
 from batchinference.spec.phases import Phase
-from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import (
     attempt_number,
     end_attempt,
     failed_attempts,
-    update_last,
 )
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.failure_cause import head_ran_out_of_memory
-from batchinference_operator.status.job_status import Status, StatusUpdate
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
-
-POLL_SECONDS = 2.0
-"""Requeue interval while a change is expected, and minimum poll interval of drivers, in seconds."""
 
 
 def end_as_complete(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
@@ -96,36 +88,3 @@ def backoff_left(job: JobView, now: datetime) -> float:
     if resumed or "nextAttemptTime" not in job.status:
         return 0.0
     return -seconds_since(job.status["nextAttemptTime"], now)
-
-
-def record_out_of_memory(
-    job: JobView, observed: Observed, ray_job: RayJobView | None, cause: Cause
-) -> JobView:
-    """Return the job with the groups that ran out of memory, if this is the cause of the failure.
-
-    If no pod was killed, for instance because Ray killed a worker process first, the group is
-    unknown. Then all worker groups are recorded. If the driver was killed, it is the head.
-    """
-    if cause != Cause.OUT_OF_MEMORY or ray_job is None or not ray_job.memory:
-        return job
-    memory = dict(ray_job.memory)
-    killed = {one.group for one in observed.disruptions if one.cause == Cause.OUT_OF_MEMORY}
-    if head_ran_out_of_memory(ray_job, observed.crashes):
-        killed.add(HEAD_GROUP)
-    groups = killed & memory.keys() or memory.keys() - {HEAD_GROUP}
-    found = {group: memory[group] for group in sorted(groups)}
-    return job.with_status(update_last(job.status, {"outOfMemory": found}))
-
-
-def memory_of_next_attempt(status: Status, policy: OutOfMemory | None) -> dict[str, str]:
-    """Return the new memory of each group that ran out of memory in an earlier attempt."""
-    if policy is None:
-        return {}
-    largest, found = memory_bytes(policy.max_memory), dict[str, float]()
-    for attempt in status.get("attempts", []):
-        # `memory` counts too: the attempts that ran out of memory may no longer be in the status
-        for field, factor in (("memory", 1.0), ("outOfMemory", policy.memory_factor)):
-            for group, memory in attempt.get(field, {}).items():
-                wanted = min(memory_bytes(memory) * factor, largest)
-                found[group] = max(wanted, found.get(group, 0))
-    return {group: memory_quantity(size) for group, size in found.items()}

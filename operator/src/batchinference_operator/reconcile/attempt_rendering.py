@@ -15,11 +15,11 @@ from batchinference.rendering import (
 )
 from batchinference.spec import SpecError
 from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.ray_jobs_of_job import names_of_last_attempt
+from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.spec_check import invalid_spec, parse_with_defaults
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import add_attempt

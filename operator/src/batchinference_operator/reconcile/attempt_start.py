@@ -6,14 +6,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.rendering import Names
-from batchinference.spec.causes import Cause
 from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
-from batchinference_operator.reconcile.attempt_end import (
-    POLL_SECONDS,
-    backoff_left,
-    fail_if_expired,
-)
+from batchinference_operator.reconcile.attempt_end import backoff_left, fail_if_expired
 from batchinference_operator.reconcile.attempt_rendering import create_actions, planning_status
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.create_errors import has_create_error
@@ -25,6 +20,7 @@ from batchinference_operator.reconcile.ray_jobs_of_job import (
     ray_job_names,
     stuck_in_deletion,
 )
+from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
 from batchinference_operator.status.attempts import (
@@ -114,23 +110,6 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
         or _wait_for_name(job, observed.ray_jobs.get(next_names(job).ray_job), now)
         or _create_if_admitted(replace(observed, job=job), spec, config, now)
     )
-
-
-def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
-    """Return the actions that move a job from InvalidSpec back to Pending.
-
-    None unless the spec has changed since the failure. None also if an attempt failed with this
-    cause.
-    """
-    failed = find_condition(job.status, "Failed") or {}
-    invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
-    changed = job.status.get("observedGeneration") != job.generation
-    of_attempt = (last_attempt(job.status) or {}).get("cause") == Cause.INVALID_SPEC.value
-    if not (invalid and changed) or of_attempt:
-        return None
-    summary = Summary("Pending", "the spec has changed; checking it again")
-    status = job.build_status(StatusUpdate(Phase.PENDING, summary), now)
-    return Actions(status=status, requeue_after=0)
 
 
 def _create_if_admitted(

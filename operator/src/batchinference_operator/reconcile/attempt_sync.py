@@ -9,12 +9,9 @@ from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.attempt_end import (
-    POLL_SECONDS,
     end_as_complete,
     fail_attempt,
     fail_if_expired,
-    memory_of_next_attempt,
-    record_out_of_memory,
 )
 from batchinference_operator.reconcile.attempt_rendering import create_actions, objects_of_ray_job
 from batchinference_operator.reconcile.attempt_start import (
@@ -31,12 +28,13 @@ from batchinference_operator.reconcile.deadlines import (
     job_deadlines,
 )
 from batchinference_operator.reconcile.device_usage import current_gpus
-from batchinference_operator.reconcile.driver_report import awaits_report, without_old_report
-from batchinference_operator.reconcile.driver_silence import (
+from batchinference_operator.reconcile.driver_report import (
+    awaits_report,
     driver_problem,
     driver_starting,
     driver_unreachable,
     with_cause_of_silence,
+    without_old_report,
 )
 from batchinference_operator.reconcile.fallback import (
     capacity_deadline,
@@ -45,9 +43,14 @@ from batchinference_operator.reconcile.fallback import (
 )
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
+from batchinference_operator.reconcile.out_of_memory import (
+    memory_of_next_attempt,
+    record_out_of_memory,
+)
 from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import (
     KUBERAY_SECONDS,
+    POLL_SECONDS,
     kuberay_silent_seconds,
     requeue_after,
     without_pods_seconds,

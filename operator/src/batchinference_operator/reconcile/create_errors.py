@@ -7,6 +7,7 @@ from datetime import datetime
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.kueue import rejection_hint
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate
@@ -31,7 +32,7 @@ def status_after_create_error(
     `local_queues` is a sentence with the LocalQueues of the namespace.
     """
     if unreachable_seconds is None:
-        summary = Summary(Cause.REFUSED.value, f"{error}{_kueue_hint(job, error, local_queues)}")
+        summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
         summary = Summary(API_SERVER_UNAVAILABLE, message)
@@ -45,20 +46,3 @@ def has_create_error(job: JobView) -> bool:
     """Return whether the status reports that the objects of the attempt cannot be created."""
     ready = find_condition(job.status, "Ready") or {}
     return ready.get("reason") in _CREATE_ERRORS
-
-
-def _kueue_hint(job: JobView, message: str, local_queues: str) -> str:
-    """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
-
-    Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
-    is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
-    """
-    if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
-        return ""
-    if not (job.spec.get("cluster") or {}).get("queueName"):
-        fix = "Set spec.cluster.queueName to a LocalQueue"
-        return f". Kueue manages jobs without a queue. {fix}{local_queues}"
-    return (
-        ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
-        "spec.cluster.workers.min and max to the same number"
-    )

@@ -10,13 +10,10 @@ from pydantic import ValidationError
 
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.base import SpecModel
-from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import CANCELLED_AT, CONTROLLER_NAME, KIND, OPERATOR_FIELDS
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.limits import Limits, lower_limits
-from batchinference.spec.phases import Phase
 from batchinference.spec.platform_defaults import Lifecycle, PlatformDefaults
-from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
@@ -146,48 +143,6 @@ def _parse_section(model: type[Model], given: Any) -> Model:
 
 JobKey = tuple[str, str]
 """Namespace and name of a BatchInference."""
-
-
-@dataclass(frozen=True)
-class QueueEntry:
-    """Whether a job runs or waits for admission, and its priority.
-
-    A job that neither runs nor waits has ended, is suspended, is being deleted or waits in Kueue.
-    """
-
-    resource_version: str
-    """The resourceVersion of the job when it was observed."""
-    priority: int = 0
-    created_at: str = ""
-    running: bool = False
-    """Whether it has or may have pods."""
-    waiting: bool = False
-    queued: bool = False
-    """Whether Kueue admits its next attempt. The running one goes by the label of its RayJob."""
-
-
-def local_queue_of(job: JobView, platform: Cluster) -> str | None:
-    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
-    queue = (job.spec.get("cluster") or {}).get("queueName")
-    return queue if isinstance(queue, str) else platform.queue_name
-
-
-def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
-    """Return the entry of a job."""
-    if job.finished or not job.managed:
-        return QueueEntry(job.resource_version)
-    stopping = job.deleting or job.spec.get("suspend") is True
-    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
-    queued = local_queue_of(job, platform) is not None
-    waiting = not (running or stopping or queued)
-    return QueueEntry(
-        job.resource_version,
-        int(job.spec.get("priority", 0)),
-        job.created_at,
-        running,
-        waiting,
-        queued=queued,
-    )
 
 
 def key_of(body: Object) -> JobKey:

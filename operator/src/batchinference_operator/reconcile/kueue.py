@@ -10,10 +10,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import last_attempt, mark_admitted, mark_queued
 from batchinference_operator.status.job_status import internal
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 GATED_SECONDS = 10.0
@@ -64,3 +65,28 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
         report = None
     waits = replace(job, status=mark_queued(job.status, to_rfc3339(now)))
     return replace(observed, job=waits, report=report)
+
+
+def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
+    """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
+
+    Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
+    is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
+    """
+    if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
+        return ""
+    if not (job.spec.get("cluster") or {}).get("queueName"):
+        fix = "Set spec.cluster.queueName to a LocalQueue"
+        return f". Kueue manages jobs without a queue. {fix}{local_queues}"
+    return (
+        ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
+        "spec.cluster.workers.min and max to the same number"
+    )
+
+
+def quota_message(workload: Object) -> str:
+    """Return why a Workload has no quota or was evicted; empty if its status has no reason."""
+    conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
+    quota, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
+    waiting = quota.get("message", "") if quota.get("status") == "False" else ""
+    return str(waiting or (evicted.get("message", "") if evicted.get("status") == "True" else ""))

@@ -10,12 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference_operator.reconcile.attempt_start import (
-    adopt,
-    find_unadopted,
-    retry_corrected_spec,
-    start_attempt,
-)
+from batchinference_operator.reconcile.attempt_start import adopt, find_unadopted, start_attempt
 from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_cost
@@ -28,6 +23,7 @@ from batchinference_operator.reconcile.notification import (
 )
 from batchinference_operator.reconcile.ray_jobs_of_job import ray_jobs_of_earlier_attempts
 from batchinference_operator.reconcile.retention import enforce_ttl
+from batchinference_operator.reconcile.spec_check import retry_corrected_spec
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.status.attempts import is_running

@@ -8,11 +8,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from batchinference.spec.phases import PROCESSING_PHASES
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
+
+POLL_SECONDS = 2.0
+"""Requeue interval while a change is expected, and minimum poll interval of drivers, in seconds."""
 
 POLLS_PER_SECOND = 100.0
 """The rate limit of driver polls. With more drivers, each driver is polled less often."""

@@ -17,16 +17,18 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.problems import Problem, raise_for_problems
 from batchinference.spec.status import Choice
-from batchinference_operator.reconcile.attempt_end import memory_of_next_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
+from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import (
     faulty_nodes,
     is_running,
+    last_attempt,
     next_choice,
     remove_attempt,
 )
-from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate
 
 
@@ -62,3 +64,20 @@ def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
         job = job.with_status(remove_attempt(job.status))
     summary = Summary(Cause.INVALID_SPEC.value, message, failed=True)
     return job.build_status(StatusUpdate(Phase.FAILED, summary), now)
+
+
+def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
+    """Return the actions that move a job from InvalidSpec back to Pending.
+
+    None unless the spec has changed since the failure. None also if an attempt failed with this
+    cause.
+    """
+    failed = find_condition(job.status, "Failed") or {}
+    invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
+    changed = job.status.get("observedGeneration") != job.generation
+    of_attempt = (last_attempt(job.status) or {}).get("cause") == Cause.INVALID_SPEC.value
+    if not (invalid and changed) or of_attempt:
+        return None
+    summary = Summary("Pending", "the spec has changed; checking it again")
+    status = job.build_status(StatusUpdate(Phase.PENDING, summary), now)
+    return Actions(status=status, requeue_after=0)

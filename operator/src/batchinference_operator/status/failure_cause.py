@@ -11,13 +11,8 @@ from batchinference.rendering import POD_GROUP_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference_operator.status.job_status import ended_at
-from batchinference_operator.status.pod_crashes import (
-    Crash,
-    containers_of,
-    is_gate,
-    is_head,
-    pod_ended_at,
-)
+from batchinference_operator.status.pod_crashes import Crash
+from batchinference_operator.status.pod_fields import containers_of, is_gate, is_head, pod_ended_at
 from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 

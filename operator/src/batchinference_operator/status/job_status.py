@@ -7,9 +7,9 @@ from typing import Any
 
 from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import Report
-from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import Summary, build_conditions
 from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import plausible_end
 
 Status = dict[str, Any]
 
@@ -46,9 +46,8 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
     if not (summary.complete or summary.failed):
         status.pop("completionTime", None)  # the spec was invalid and has been corrected
     else:
-        status.setdefault(
-            "completionTime", _completion_time(status, ended_at(ray_job, report), now)
-        )
+        end = plausible_end(ended_at(ray_job, report), status.get("startTime"), now)
+        status.setdefault("completionTime", end)
         if "progress" in status and report is None:
             # without the driver's final report, the completed percentage is unknown
             status["progress"].pop("percent", None)
@@ -63,18 +62,6 @@ def _with_report(status: Status, report: Report) -> Status:
     found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
     reported = ("progress", "stage", "counts", "replacedFiles", "warnings", "output")
     return {**left, **{key: found[key] for key in reported if found.get(key)}}
-
-
-def _completion_time(status: Status, reported: str | None, now: str) -> str:
-    """Return the reported end; `now` if it is missing, before the start or after `now`.
-
-    The clock of the driver or of KubeRay may be wrong.
-    """
-    times = reported, status.get("startTime") or reported, now
-    end, start, latest = (time_of(text or "") for text in times)
-    if end is None or start is None or latest is None or not start <= end <= latest:
-        return now
-    return str(reported)
 
 
 def with_observed_generation(status: Status, generation: int) -> Status | None:

@@ -84,11 +84,3 @@ def _last_seen(event: Object) -> str:
         event["metadata"]["creationTimestamp"],
     )
     return next(str(time)[: len("2026-03-01T12:00:00")] for time in times if time)
-
-
-def quota_message(workload: Object) -> str:
-    """Return why a Workload has no quota or was evicted; empty if its status has no reason."""
-    conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
-    quota, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
-    waiting = quota.get("message", "") if quota.get("status") == "False" else ""
-    return str(waiting or (evicted.get("message", "") if evicted.get("status") == "True" else ""))

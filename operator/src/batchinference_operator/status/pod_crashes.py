@@ -11,41 +11,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from batchinference.credentials import without_credentials
-from batchinference.rendering import NODE_TYPE_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
+from batchinference_operator.status.pod_fields import is_head
 from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object
-from batchinference_operator.status.timestamps import unix_seconds
-
-
-def is_head(pod: Object) -> bool:
-    """Return whether a pod is the head of a RayCluster."""
-    return bool(pod["metadata"]["labels"].get(NODE_TYPE_LABEL) == "head")
-
-
-def containers_of(status: Object) -> list[Object]:
-    """Return the statuses of all containers of a pod."""
-    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-
-
-def is_gate(condition: Object) -> bool:
-    """Return whether a condition says that a scheduling gate holds the pod."""
-    gated = condition.get("reason") == "SchedulingGated" and condition["status"] == "False"
-    return gated and condition["type"] == "PodScheduled"
-
-
-def pod_ended_at(status: Object) -> float | None:
-    """Return when the last container ended; None while the pod runs."""
-    if status.get("phase") not in ("Succeeded", "Failed"):
-        return None
-    ends = [
-        ended["finishedAt"]
-        for container in containers_of(status)
-        if (ended := (container.get("state") or {}).get("terminated")) and ended.get("finishedAt")
-    ]
-    return max(map(unix_seconds, ends), default=0.0)
-
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20

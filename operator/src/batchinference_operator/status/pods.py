@@ -14,7 +14,7 @@ from batchinference_operator.status.failure_cause import (
     disruption_of,
     problem_of,
 )
-from batchinference_operator.status.pod_crashes import containers_of, is_gate, is_head, pod_ended_at
+from batchinference_operator.status.pod_fields import containers_of, is_gate, is_head, pod_ended_at
 from batchinference_operator.status.ray_job import Object, gpus_of
 from batchinference_operator.status.timestamps import unix_seconds
 

@@ -25,3 +25,15 @@ def unix_seconds(timestamp: str) -> float:
     if time is None:
         raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({timestamp})")
     return time.timestamp()
+
+
+def plausible_end(reported: str | None, start: str | None, now: str) -> str:
+    """Return the reported end; `now` if it is missing, before the start, or after `now`.
+
+    The clock of the driver or of KubeRay may be wrong.
+    """
+    times = [time_of(text or "") for text in (reported, start or reported, now)]
+    end, earliest, latest = times
+    if end is None or earliest is None or latest is None or not earliest <= end <= latest:
+        return now
+    return str(reported)

@@ -1,0 +1,221 @@
+"""Requests to the API server for objects of any kind: create, list, watch, read and delete."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from batchinference.rendering import (
+    HEAD_BUDGET,
+    NAME_LABEL,
+    RAY_API_VERSION,
+    RAY_CLUSTER,
+    RAY_JOB,
+)
+from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
+from batchinference.spec.schedule import SCHEDULE_PLURAL
+from batchinference_operator.kube.errors import Unreachable, raise_for
+from batchinference_operator.kube.http import (
+    OnRequest,
+    RateLimiter,
+    is_error,
+    is_gone,
+    open_stream,
+    read_lines,
+    send_recorded,
+    with_retries,
+)
+from batchinference_operator.kube.json_reader import read_json
+from batchinference_operator.status.ray_job import Object, is_name
+
+POD = "Pod"
+PAGE = 10
+"""Objects per page of a list. The API server limits the objects of a page but not its size, and an
+object may have 1.5 MB. Lists do not set resourceVersion=0, because the API server then ignores the
+page size. Since Kubernetes 1.34, it serves pages from its cache."""
+EVENT = "events.k8s.io"
+"""The API group for writing Events. They are read through the core API."""
+WATCH_GRACE_SECONDS = 10.0
+"""Seconds added to the timeout of a watch for its start and end."""
+MAX_ERROR_BYTES = 4096
+MAX_ERROR_CHARS = 200
+"""Maximum length of an unexpected response in an error message."""
+MAX_LISTS = 4
+"""Maximum number of list pages read at the same time. Objects of tenants can make a page 15 MB
+large, and it takes a multiple of this size in memory."""
+_LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
+WORKLOAD = "Workload"
+"""The object that Kueue creates for each RayJob in a LocalQueue."""
+LOCAL_QUEUE = "LocalQueue"
+_COLLECTIONS = {
+    POD: ("/api/v1", "pods"),
+    WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    LOCAL_QUEUE: ("/apis/kueue.x-k8s.io/v1beta2", "localqueues"),
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Event": ("/api/v1", "events"),
+    EVENT: ("/apis/events.k8s.io/v1", "events"),
+    "Secret": ("/api/v1", "secrets"),
+    HEAD_BUDGET: ("/apis/policy/v1", "poddisruptionbudgets"),
+    RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
+    RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
+    KIND: (f"/apis/{API_VERSION}", PLURAL),
+    SCHEDULE_KIND: (f"/apis/{API_VERSION}", SCHEDULE_PLURAL),
+}
+
+
+class ObjectClient:
+    """Sends requests for objects of any kind.
+
+    Objects are plain dicts, because the models of the Kubernetes client need several times as much
+    CPU time. Each method raises Unreachable if the server does not respond or returns a transient
+    error.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        on_request: OnRequest = lambda *_: None,
+        rate: RateLimiter | None = None,
+    ) -> None:
+        self._client = client
+        self._on_request = on_request
+        self._rate = rate or RateLimiter()
+        self._list_slots = asyncio.Semaphore(MAX_LISTS)
+
+    async def _request(self, *call: Any) -> tuple[int, Any]:
+        return await with_retries(lambda: self._send(*call))
+
+    async def _send(self, *call: Any) -> tuple[int, Any]:
+        await self._rate.wait()
+        try:
+            status, answer, retry_after = await send_recorded(self._client, self._on_request, *call)
+        except (OSError, aiohttp.ClientError) as problem:
+            raise Unreachable(str(problem) or "no answer") from problem
+        self._rate.pause(retry_after)
+        if status < HTTPStatus.BAD_REQUEST and not isinstance(answer, dict):
+            raise Unreachable(f"{status}: no JSON object: {str(answer)[:MAX_ERROR_CHARS]!r}")
+        return status, answer
+
+    async def create(self, body: Object) -> Object | None:
+        """Create an object and return it as stored. Raises Refused.
+
+        Returns None if an object of that name already exists, which is not an error.
+        """
+        answer: Object
+        # an older KubeRay must return an error for an unknown field instead of dropping it
+        path = f"{path_of(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
+        status, answer = await self._request("POST", path, body)
+        # a ResourceQuota under contention also returns 409, but then no object exists
+        if is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
+        """Yield every object of a kind in a namespace, or in all namespaces if it is empty."""
+        return self._list(path_of(kind, namespace), label_parameter(_LABEL_SELECTORS.get(kind, "")))
+
+    async def _list(
+        self, path: str, selector: str, limit: int = sys.maxsize
+    ) -> AsyncIterator[Object]:
+        """Yield the selected objects, at most `limit`. One page is in memory at a time."""
+        async for items, _ in self._pages(path, selector):
+            for body in items[:limit]:
+                yield body
+            limit -= len(items)
+            if limit <= 0:
+                return
+
+    def list_pages(self, kind: str, namespace: str) -> AsyncIterator[tuple[list[Object], str]]:
+        """Yield each page of a list, with the resource version of the list."""
+        return self._pages(
+            path_of(kind, namespace), label_parameter(_LABEL_SELECTORS.get(kind, ""))
+        )
+
+    async def _pages(self, path: str, selector: str) -> AsyncIterator[tuple[list[Object], str]]:
+        more: str | None = ""
+        while more is not None:
+            after = more and f"continue={quote(more)}"
+            query = "&".join(filter(None, (f"limit={PAGE}", selector, after)))
+            async with self._list_slots:
+                status, answer = await self._request("GET", f"{path}?{query}")
+            raise_for(status, answer)
+            yield answer["items"], answer["metadata"].get("resourceVersion", "")
+            more = answer["metadata"].get("continue") or None
+
+    async def watch(
+        self,
+        kind: str,
+        namespace: str,
+        version: str,
+        seconds: int,
+        accepted: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[Object, None]:
+        """Yield the events after a resource version, until the server ends the watch.
+
+        The server ends it after `seconds`. `accepted` is called when the watch starts. Raises
+        Refused.
+        """
+        query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}"
+        selector = label_parameter(_LABEL_SELECTORS.get(kind, ""))
+        query = "&".join(filter(None, (query, selector, f"resourceVersion={quote(version)}")))
+        path = f"{path_of(kind, namespace)}?{query}"
+        timeout = seconds + WATCH_GRACE_SECONDS
+        try:
+            async with open_stream(self._client, self._on_request, path, timeout) as found:
+                status, stream = found
+                if status != HTTPStatus.OK:
+                    raise_for(status, (await stream.read(MAX_ERROR_BYTES)).decode(errors="replace"))
+                accepted()
+                async for line in read_lines(stream):
+                    yield await read_json(line)
+        except (OSError, aiohttp.ClientError) as problem:
+            raise Unreachable(str(problem) or "no answer") from problem
+
+    async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return the current state of an object (a live read); None if it is gone."""
+        if not is_name(name):  # such as a text in an annotation of a user
+            return None
+        return await self._object("GET", path_of(kind, namespace, name))
+
+    async def _object(self, *call: Any) -> Object | None:
+        """Send a request for one object and return the object; None if it is gone."""
+        answer: Object
+        status, answer = await self._request(*call)
+        if is_gone(status, answer):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    async def _delete(self, path: str, uid: str, **preconditions: str) -> None:
+        preconditions["uid"] = uid
+        body: Object = {"propagationPolicy": "Background", "preconditions": preconditions}
+        status, answer = await self._request("DELETE", path, body)
+        if not (is_gone(status, answer) or status == HTTPStatus.CONFLICT):
+            raise_for(status, answer)
+
+
+def label_parameter(selector: str) -> str:
+    """Return the query parameter for a label selector; empty for an empty selector."""
+    return f"labelSelector={quote(selector)}" if selector else ""
+
+
+def path_of(kind: str, namespace: str, *name: str) -> str:
+    """Return the API path of a kind in a namespace. With `name`, the path of an object, or of its
+    subresource.
+
+    Raises ValueError for a text that is no name. Users can write a text such as `..` into their
+    objects, and it must not lead to another path."""
+    root, plural = _COLLECTIONS[kind]
+    for part in (*([namespace] if namespace else []), *name):
+        if not is_name(part):
+            raise ValueError(f"{kind}: {str(part)[:64]!r} is no name")
+    scope = ["namespaces", namespace] if namespace else []
+    return "/".join([root, *scope, plural, *name])

@@ -1,0 +1,98 @@
+"""Requests that change or delete a RayJob and its RayCluster."""
+
+from __future__ import annotations
+
+from batchinference.rendering import (
+    RAY_CLUSTER,
+    RAY_JOB,
+    RELEASED,
+    KubeRayDeadlines,
+)
+from batchinference_operator.kube.http import (
+    MERGE_PATCH,
+)
+from batchinference_operator.kube.object_client import ObjectClient, path_of
+from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
+
+_NO_REPLICAS = {"replicas": 0, "minReplicas": 0, "maxReplicas": 0}
+
+
+class RayClusterClient(ObjectClient):
+    """Changes and deletes RayJobs and their RayClusters."""
+
+    async def get_ray_job(self, namespace: str, name: str) -> Object | None:
+        """Return the current state of a RayJob (a live read); None if it is gone."""
+        return await self.get_object(RAY_JOB, namespace, name)
+
+    async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
+        """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
+        # first, because the patch marks the RayJob as released: then the deletion is not retried
+        await self._delete_cluster(namespace, ray_job)
+        patch = {"spec": {"ttlSecondsAfterFinished": 0}}
+        path = path_of(RAY_JOB, namespace, ray_job.name)
+        await self._object("PATCH", path, patch, MERGE_PATCH)
+
+    async def remove_workers(self, namespace: str, ray_job: RayJobView) -> None:
+        """Let KubeRay delete the workers of a RayJob's cluster, and keep the head.
+
+        A missing cluster is not an error. Raises Conflict and Refused.
+        """
+        cluster = await self._own_cluster(namespace, ray_job)
+        groups = (cluster or {}).get("spec", {}).get("workerGroupSpecs") or []
+        without_pods = [{**group, **_NO_REPLICAS} for group in groups]
+        if cluster is None or groups == without_pods:
+            return
+        # otherwise KubeRay would let the autoscaler choose the pods to delete
+        spec = {"enableInTreeAutoscaling": False, "workerGroupSpecs": without_pods}
+        read = {name: cluster["metadata"][name] for name in ("uid", "resourceVersion")}
+        path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
+        await self._object("PATCH", path, {"metadata": read, "spec": spec}, MERGE_PATCH)
+
+    async def set_backstop(
+        self, namespace: str, ray_job: RayJobView, backstop: KubeRayDeadlines
+    ) -> None:
+        """Set the backstop deadlines after which KubeRay ends a RayJob.
+
+        A missing RayJob is not an error. Raises Conflict and Refused.
+        """
+        await self._patch(namespace, ray_job, {"spec": backstop.fields})
+
+    async def release_pods(self, namespace: str, ray_job: RayJobView, now: str) -> None:
+        """Change an annotation of a RayJob, so that Kueue looks at its gated pods.
+
+        A missing RayJob is not an error. Raises Conflict and Refused.
+        """
+        await self._patch(namespace, ray_job, {"metadata": {"annotations": {RELEASED: now}}})
+
+    async def _patch(self, namespace: str, ray_job: RayJobView, patch: Object) -> None:
+        metadata = {**patch.get("metadata", {}), "uid": ray_job.uid}
+        path = path_of(RAY_JOB, namespace, ray_job.name)
+        await self._object("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
+
+    async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
+        """Delete a RayJob and its cluster. Missing objects are not an error.
+
+        An object with the same name and another uid is not deleted.
+        """
+        await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)
+        # KubeRay's finalizer may block the deletion of the RayJob
+        await self._delete_cluster(namespace, ray_job)
+
+    async def _delete_cluster(self, namespace: str, ray_job: RayJobView) -> None:
+        """Delete the RayCluster of a RayJob.
+
+        KubeRay normally deletes a RayJob's own cluster, but it may be unavailable.
+        """
+        if (cluster := await self._own_cluster(namespace, ray_job)) is not None:
+            path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
+            await self._delete(path, cluster["metadata"]["uid"])
+
+    async def _own_cluster(self, namespace: str, ray_job: RayJobView) -> Object | None:
+        """Return the RayCluster that a RayJob owns; None if there is none.
+
+        The owner is checked because the cluster's name comes from a status that users may write.
+        """
+        cluster = await self.get_object(RAY_CLUSTER, namespace, ray_job.cluster)
+        if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
+            return None
+        return cluster if owner_uid(cluster, RAY_JOB) == ray_job.uid else None

@@ -49,11 +49,10 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
 
 SCHEDULE_WORKERS = 2
-"""Number of schedules that are reconciled concurrently. Jobs have more workers. All requests
-share one rate limit."""
+"""Number of schedules that are reconciled concurrently, while jobs have `settings.workers`."""
 GC_THRESHOLD = 10_000
-"""New objects per garbage collection. A reconcile creates many objects that reference counts free,
-so Python's default of 700 costs 4 % of the CPU time."""
+"""Number of new objects after which Python collects garbage. Its default of 700 costs 4 % of the
+CPU time, although most objects are freed without a collection."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -78,13 +77,16 @@ def main() -> None:
 
 
 async def operate(settings: OperatorSettings) -> None:
-    """Run the operator until SIGTERM. Raises NotReady, LeaseForbidden or LeadershipLost."""
+    """Wait until this replica is the leader, and reconcile jobs until SIGTERM.
+
+    Raises NotReady, LeaseForbidden or LeadershipLost.
+    """
     try:
         reconcile_config = settings.for_reconcile()
     except (OSError, ValueError) as problem:
         raise NotReady(str(problem)) from None
     if (task := asyncio.current_task()) is not None:
-        # PID 1 ignores SIGTERM without a handler; kopf replaces this one later
+        # without a handler, the kernel ignores SIGTERM for PID 1; kopf replaces this one later
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     metrics = Metrics(settings.metrics_namespaces)
     watches_open = 2 * max(1, len(settings.namespace_list))
@@ -98,18 +100,18 @@ async def operate(settings: OperatorSettings) -> None:
         async with serve_http(settings.health_port, leadership, watches, metrics):
             with suppress(ApiUnreachable):  # the election waits for the API server
                 await check_api(client, settings.namespace_list)
-            work = partial(_lead, client, settings, reconcile_config, watches, metrics)
+            work = partial(_run_as_leader, client, settings, reconcile_config, watches, metrics)
             await leadership.lead(work)
 
 
-async def _lead(
+async def _run_as_leader(
     client: ApiClient,
     settings: OperatorSettings,
     reconcile_config: Config,
     watches: WatchHealth,
     metrics: Metrics,
 ) -> None:
-    """Reconcile jobs until SIGTERM or cancellation. Raises NotReady."""
+    """Reconcile jobs until SIGTERM or until cancelled. Raises NotReady."""
     watches.start()
     unwatched = await check_api(client, settings.namespace_list)
     connector = aiohttp.TCPConnector(limit=MAX_POLLS)
@@ -135,10 +137,7 @@ async def _lead(
 async def _prime(
     controller: JobController, settings: OperatorSettings, unwatched: Sequence[str]
 ) -> None:
-    """List all jobs before the watches start, so that no watch reports an older state.
-
-    Raises NotReady if the API server refuses the list.
-    """
+    """Call `JobController.prime` before the watches start. Raises NotReady if a list is refused."""
     namespaces = [name for name in settings.namespace_list if name not in unwatched]
     try:
         await controller.prime(namespaces)
@@ -181,10 +180,10 @@ async def _run(
         stop=lambda: _cancel(workers),
     )
     async with asyncio.TaskGroup() as group:
-        # must start before kopf, which on exit waits for each task that was created after it
-        work = _work(controller, schedules, poller, reflectors, settings)
-        workers += [group.create_task(each) for each in work]
-        # a separate task, so that a lost Lease ends the workers before kopf has stopped
+        # created before kopf, which on exit waits for each task that was created after it
+        loops = _loops(controller, schedules, poller, reflectors, settings)
+        workers += [group.create_task(each) for each in loops]
+        # in another task, so that a lost Lease ends the workers before kopf has stopped
         group.create_task(run_kopf(registry, settings.namespace_list))
 
 
@@ -193,14 +192,14 @@ def _cancel(workers: Sequence[asyncio.Task[None]]) -> None:
         worker.cancel()
 
 
-def _work(
+def _loops(
     controller: JobController,
     schedules: ScheduleController,
     poller: DriverPoller,
     reflectors: Sequence[Reflector],
     settings: OperatorSettings,
 ) -> list[Coroutine[None, None, None]]:
-    """Return everything that the operator runs besides kopf. None of it ends."""
+    """Return the endless loops that the operator runs besides kopf."""
     return [
         *(controller.work() for _ in range(settings.workers)),
         *(schedules.work() for _ in range(SCHEDULE_WORKERS)),
@@ -217,7 +216,7 @@ async def _api_configuration(max_connections: int) -> Configuration:
     """Return the client configuration of the pod's service account, or of the kubeconfig file."""
     configuration = Configuration()
     configuration.connection_pool_maxsize = max_connections
-    # otherwise each request reads .netrc in a thread; the proxy is set in the configuration
+    # with `trust_env`, each request would read .netrc in a thread; the configuration has the proxy
     configuration.client_session_kwargs = {"trust_env": False}
     try:
         config.load_incluster_config(client_configuration=configuration)

@@ -1,7 +1,7 @@
-"""Checks that the API server has all required kinds, and that the operator may list them.
+"""Checks at the start that the API server has all required kinds, and the operator may list them.
 
-kopf does not report a missing kind. Without permission to watch CustomResourceDefinitions, it would
-wait forever. If a check fails, the operator logs the reason and exits, and Kubernetes restarts it.
+If a check fails, the operator logs the reason and exits, and Kubernetes restarts it. kopf would not
+report a missing kind, and wait for it forever if it may not watch CustomResourceDefinitions.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
 
     Raises NotReady if no namespace can be watched, or if the API server fails.
     """
-    problems = {name: await _first_problem(client, name) for name in namespaces or [""]}
-    found = {name: problem for name, problem in problems.items() if problem}
-    if len(found) == len(problems):
-        raise NotReady(next(iter(found.values())))
-    for problem in found.values():
+    results = {name: await _first_problem(client, name) for name in namespaces or [""]}
+    problems = {name: problem for name, problem in results.items() if problem}
+    if len(problems) == len(results):
+        raise NotReady(next(iter(problems.values())))
+    for problem in problems.values():
         logger.warning("%s; the operator continues with the other namespaces", problem)
-    return list(found)
+    return list(problems)
 
 
 async def _first_problem(client: ApiClient, namespace: str) -> str | None:

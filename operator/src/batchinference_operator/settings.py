@@ -26,8 +26,8 @@ from batchinference_operator.reconcile.cost import Prices
 T = TypeVar("T")
 MIN_KEY_BYTES = 32
 MIN_KEY_BITS = 96.0
-"""Minimum entropy of a key, estimated from the frequencies of its bytes. The owner of a job knows
-the job's token, and could find a weak key by an offline search."""
+"""Minimum entropy of a key, estimated from the frequencies of its bytes. Users know the tokens of
+their jobs, from which they could find a weak key by trying keys."""
 DOMAIN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 NAMESPACED_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
@@ -40,15 +40,15 @@ class OperatorSettings(BaseSettings):
     defaults_file: Path | None = None
     """YAML file with the platform's defaults: the fields of spec.cluster, and patches."""
     policy_file: Path | None = None
-    """YAML file with the platform's policy: the chart value `policy`. It is read again when it
-    changes."""
+    """YAML file with the platform's policy: the chart value `policy`. Changes take effect without a
+    restart."""
     prices: Prices = Prices()
     """Prices per hour as JSON: the chart value `prices`."""
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
-    """File with the key before the last rotation. Jobs that started before the rotation keep their
-    tokens. The file may be absent."""
+    """File with the key before the last rotation, with which the tokens of running jobs may be
+    derived. The file may be absent."""
     namespaces: str = ""
     """Comma-separated namespaces to watch; all namespaces if empty."""
     own_namespace: str = ""
@@ -94,7 +94,7 @@ class OperatorSettings(BaseSettings):
         return Identity(f"{self.own_namespace}/{self.release}", self.pod_name)
 
     def for_reconcile(self) -> Config:
-        """Return the settings for reconcile. Raises ValueError for unusable defaults or keys."""
+        """Return the settings for reconcile. Raises OSError, or ValueError if a file is invalid."""
         previous_file, previous_key = self.previous_token_key_file, b""
         if previous_file is not None and previous_file.exists():
             previous_key = _read_key(previous_file)
@@ -119,7 +119,7 @@ class OperatorSettings(BaseSettings):
 
 
 def _parse_file(file: Path | None, parse: Callable[[str], T]) -> T:
-    """Parse a file and return the result. Parses an empty text if there is no file."""
+    """Parse a file (or an empty text if it is None), and return the result."""
     try:
         return parse(file.read_text(encoding="utf-8") if file else "")
     except SpecError as error:

@@ -1,4 +1,4 @@
-"""The informer cache. It keeps only the fields of watched objects that reconcile needs."""
+"""The cache of watched objects (informer cache), with only the fields that reconcile needs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
+    """A job as the cache keeps it: as JSON, which needs less memory than objects."""
+
     uid: str
     created_at: str
     resource_version: str
@@ -28,16 +30,18 @@ class CompactJob:
     attempt: int
     """The number of the last attempt; 0 if there is none, or if the job is settled."""
     settled: bool
+    """Whether nothing is left to do for the job except to delete it later (`_is_settled`)."""
     fields: str
+    """The fields of the JobView as JSON. Of a settled job, only those that are still read."""
 
     @classmethod
     def of(cls, job: JobView) -> CompactJob:
         settled = _is_settled(job)
         job = _without_unused_fields(job) if settled else job
         attempt = attempt_number(job.status)
-        known = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
+        first = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
         fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
-        return cls(*known, settled, json.dumps(fields, separators=(",", ":")))
+        return cls(*first, settled, json.dumps(fields, separators=(",", ":")))
 
     def job(self) -> JobView:
         return JobView(**json.loads(self.fields))
@@ -63,22 +67,22 @@ class Cache:
     """The latest state of each object that the watches have reported.
 
     Methods that set or delete an object return the key of its job, or None if nothing changed.
-    Reflectors report all changes of RayJobs and pods in order, including deletions. For jobs, kopf
-    delivers the events of one object in order. If an object is deleted and created again, the
-    events of the two objects may arrive in any order: the object created last wins.
+    Reflectors report all changes of RayJobs and pods in order, including deletions. kopf reports
+    the changes of one job in order. But if a job is deleted and created again, the events of the
+    two objects may arrive in any order. The object that was created last is kept.
     """
 
     def __init__(self, config: Config | None = None) -> None:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
-        """Called with the old and the new state of a job that was not settled and has changed."""
+        """Called with the old and the new state when a job changes that was not settled."""
         self._jobs: dict[JobKey, CompactJob] = {}
         self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
         self._parents: dict[JobKey, JobKey] = {}
         """The job of each RayJob, by the namespace and name of the RayJob."""
         self._ray_job_versions: dict[str, str] = {}
-        """The resource version up to which RayJobs are known, by namespace; "" means all."""
+        """The resource version up to which RayJobs are known, by namespace ("" for all)."""
         self._active_drivers: set[JobKey] = set()
         self.pods = PodCache(self._ray_job_of_cluster)
 
@@ -121,7 +125,7 @@ class Cache:
     def _set_ray_job(self, body: Object) -> JobKey | None:
         key, view = parent_of(body), RayJobView.of(body)
         former = self._parents.get((key[0], view.name), key)
-        if former != key:  # a user has changed its label
+        if former != key:  # a user has changed the label that names the job
             self._drop_ray_job(former, view.name)
         known = self._ray_jobs.setdefault(key, {})
         before = known.get(view.name)
@@ -135,16 +139,16 @@ class Cache:
     def set_ray_job_version(self, namespace: str, version: str) -> None:
         """Record that all RayJobs up to a resource version are known.
 
-        An empty namespace means all namespaces. The API server increases the version of a
-        kind with each change.
+        An empty namespace means all. With each change, the API server increases the version.
         """
         known = self._ray_job_versions.get(namespace, "")
         self._ray_job_versions[namespace] = max(known, version, key=_version_order)
 
     def add_ray_job(self, body: Object) -> None:
-        """Store a RayJob that was just created, before the watch reports it.
+        """Store a RayJob that the operator has just created, before the watch reports it.
 
-        If the watch has already passed its resource version, the RayJob was reported or is deleted.
+        If the watch is past its resource version, it has already reported the RayJob, or also its
+        deletion. Then nothing is stored.
         """
         key, metadata = parent_of(body), body["metadata"]
         known = max(
@@ -161,9 +165,9 @@ class Cache:
             self._update_usage(key)
 
     def _update_usage(self, key: JobKey) -> None:
-        """Update the concurrency usage and the number of active drivers from a job's live RayJobs.
+        """Update whether a job has RayJobs that use the concurrency limit, and an active driver.
 
-        RayJobs that Kueue manages do not count towards the concurrency limit.
+        RayJobs that Kueue manages do not use the limit.
         """
         known = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in known if ray_job.owner_uid and not ray_job.ended]
@@ -196,7 +200,7 @@ class Cache:
         ]
 
     def is_current(self, job: JobView) -> bool:
-        """Return whether the cache holds no newer version of a job."""
+        """Return whether the cache holds this version of a job."""
         known = self._jobs.get(job.key)
         return known is not None and known.resource_version == job.resource_version
 
@@ -235,8 +239,7 @@ class Cache:
         return {key: job.uid for key, job in self._jobs.items()}
 
     def attempt(self, key: JobKey) -> int:
-        """Return the number of a job's last attempt; 0 if there is none, or if the job is finished
-        and its status is up to date with its spec."""
+        """Return the number of a job's last attempt; 0 if there is none, or the job is settled."""
         job = self._jobs.get(key)
         return 0 if job is None else job.attempt
 
@@ -246,9 +249,9 @@ class Cache:
 
 
 def _is_known(job: JobView, known: CompactJob | None) -> bool:
-    """Return whether this version of a job or a newer one is known.
+    """Return whether this version of a job or a newer one is in the cache.
 
-    The operator stores a job after each write, before the watch reports it.
+    The operator stores the response of each write, before the watch reports it.
     """
     if known is None or known.uid != job.uid:
         return False
@@ -256,7 +259,7 @@ def _is_known(job: JobView, known: CompactJob | None) -> bool:
 
 
 def _is_replaced(view: JobView | RayJobView, known: CompactJob | RayJobView | None) -> bool:
-    """Return whether a later object with the same name is known."""
+    """Return whether the cache has another object of this name that was created later."""
     return (
         known is not None
         and known.uid != view.uid

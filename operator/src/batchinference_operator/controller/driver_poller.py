@@ -1,8 +1,8 @@
 """Polls drivers for their reports, separately from the reconcile workers.
 
-Users control the heads through which drivers answer, so answers may be slow, wrong or missing. A
-reconcile therefore reads the last answer and never waits for one. Each new answer adds the job to
-the work queue.
+Drivers answer through heads that users control, so answers may be slow, wrong or missing. A
+reconcile uses the last answer and never waits for one. Each new answer adds the job to the work
+queue.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
 CLUSTER_DOMAIN = "cluster.local"
 TIMEOUT_SECONDS = 2
 MAX_BYTES = 1 << 16
-"""Maximum size of a report. Reports have a few kilobytes, but users control the head and may send
-anything. Parsing takes up to half a second of the event loop per MiB."""
+"""Maximum size of a report. Reports have a few kilobytes, but they are untrusted, and parsing one
+MiB may block the event loop for half a second."""
 _UNUSED: dict[str, Any] = {
     "seconds": {},
     "batch_sizes": {},
@@ -39,16 +39,15 @@ _UNUSED: dict[str, Any] = {
     "rows_over_time": None,
     "notes": [],
 }
-"""Values of the fields that no reconcile reads. Parsed, they may take 20 times their size."""
-NOT_REACHED = (
-    TimeoutError,
-    aiohttp.ClientError,
-    UnicodeError,
-)  # host name lookups raise UnicodeError
+"""Empty values for the fields of a report that no reconcile reads. Parsed fields may take 20 times
+the memory of their text."""
+NOT_REACHED = TimeoutError, aiohttp.ClientError, UnicodeError
+"""Errors of unreachable drivers. Lookups of host names raise UnicodeError."""
 _FILE_NOT_FOUND = b"not found at"
+"""A part of the dashboard's answer if the driver has not written its report yet."""
 _SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Matches the name of a Service. The name comes from the RayJob's status, which users may write.
-Any other text could address another host."""
+"""Matches the name of a Service. The name in the RayJob's status is untrusted: another text could
+address another host."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Answer:
     """The result of polling a driver.
 
     `reached` is whether the driver answered. `report` is None if there is none yet. `problem` is
-    why the driver did not answer. `age` is the age of the answer in seconds.
+    why the driver did not answer. `age` is the age of this result in seconds.
     """
 
     reached: bool
@@ -78,14 +77,14 @@ class DashboardClient:
     def _address(self, namespace: str, ray_job: RayJobView) -> str:
         """Return the URL of the dashboard.
 
-        The host name ends with a dot, so that DNS does not try search domains first. Otherwise pods
-        in a namespace named `svc` could answer for any head.
+        The host name ends with a dot, so that DNS tries no search domains. Otherwise a Service in a
+        namespace named `svc` could answer instead of any head.
         """
         host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
 
     async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
-        """Return the report that the driver has written, if it answers."""
+        """Read the driver's report through the dashboard, and return the result."""
         if not (ray_job.head_ip and _SERVICE.fullmatch(ray_job.head_service)):
             return Answer(reached=False, problem="it has no address yet")
         url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
@@ -101,7 +100,7 @@ class DashboardClient:
             return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
-        """Ask the driver to commit the work in progress and exit.
+        """Ask the driver to commit what it has computed and exit.
 
         An unreachable driver is not an error, because the operator later deletes its RayJob.
         """
@@ -124,7 +123,7 @@ def _request_options(token: str) -> dict[str, Any]:
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body. Stop reading once it exceeds MAX_BYTES."""
+    """Return the body, or only its beginning if it exceeds MAX_BYTES."""
     content = b""
     async for chunk in response.content.iter_chunked(MAX_BYTES):
         content += chunk
@@ -155,19 +154,19 @@ _WRONG_KEY = (
 
 MAX_POLLS = 256
 MAX_POLLS_PER_NAMESPACE = 4
-"""Maximum number of concurrent polls, in total and per namespace. POLLS_PER_SECOND polls that take
-SLOW_SECONDS each, and those of drivers with backoff, must not use them up."""
+"""Maximum number of concurrent polls, in total and per namespace. The total is more than are needed
+for POLLS_PER_SECOND polls of SLOW_SECONDS and the polls of drivers with backoff."""
 SLOW_SECONDS = 1.0
-"""A driver that takes longer to answer is polled with backoff."""
+"""A driver that takes longer than this to answer is polled with backoff."""
 FIRST_BACKOFF = 10.0
 MAX_SLOW_BACKOFF = 40.0
 MAX_BACKOFF = 160.0
 """Backoff in seconds for drivers that are slow or do not answer. It doubles with each poll, up to
-MAX_SLOW_BACKOFF for slow drivers and up to MAX_BACKOFF for drivers that do not answer."""
+MAX_SLOW_BACKOFF for slow drivers and MAX_BACKOFF for drivers that do not answer."""
 SILENT_POLLS = 3
 SILENT_SECONDS = 30.0
-"""A driver is silent after this number of consecutive polls without an answer, and seconds since
-its last answer. Until then, its last answer counts: a busy head may answer late. With the backoff
+"""A driver is silent if SILENT_POLLS consecutive polls and SILENT_SECONDS have passed without an
+answer. Until then, its last answer is used, because a busy head may answer late. With the backoff
 between these polls, the status reports a silent driver within a minute."""
 FORGET_SECONDS = 600.0
 """Seconds after which an answer that no reconcile reads is dropped."""
@@ -178,7 +177,7 @@ logger = logging.getLogger("batchinference.operator")
 class DriverKey(NamedTuple):
     """Identifies a driver to poll.
 
-    If the RayJob ends or the head changes, the key changes, and the driver is polled at once.
+    If the RayJob ends or its head changes, this is another key, so the driver is polled at once.
     """
 
     job: JobKey
@@ -190,8 +189,11 @@ class DriverKey(NamedTuple):
 
 @dataclass
 class _Unread:
-    """The polls of a RayJob since `since`, when a reconcile last read an answer. Users write the
-    head's address: one that changes before each answer must not hide that the driver is silent."""
+    """The number of polls of a RayJob since a reconcile last got an answer, at the time `since`.
+
+    Unlike `_DriverState`, it is kept when the head's address changes. The address is untrusted: if
+    it changes before each answer, this must not hide that the driver is silent.
+    """
 
     since: float
     polls: int = 0
@@ -199,25 +201,32 @@ class _Unread:
 
 @dataclass
 class _DriverState:
-    """The state of a driver's polls. `token` is the last token that the driver accepted, and
-    `answer` the last answer that counts, from the time `answered_at`. `missed` is the number of
-    polls without an answer since the time `heard_at`."""
+    """The state of the polls of a driver."""
 
     ray_job: RayJobView
     tokens: tuple[str, ...]
     heard_at: float
+    """When the driver last answered; before that, when the polls began."""
     unread: _Unread
     token: str = ""
+    """The last token that the driver accepted; empty if it is unknown."""
     answer: Answer | None = None
+    """The result that reconciles use, from the time `answered_at`."""
     answered_at: float = 0.0
     at: float | None = None
+    """When the driver was last polled."""
     missed: int = 0
+    """The number of polls without an answer since `heard_at`."""
     problem: str = ""
     used: float = 0.0
+    """When a reconcile last used this state."""
     backoff: float = 0.0
     due: float = 0.0
+    """When the backoff after the last poll is over."""
     pending: bool = False
+    """Whether the driver is in the queue."""
     stop: bool = False
+    """Whether the driver must be asked to stop."""
 
 
 class DriverPoller:
@@ -240,16 +249,16 @@ class DriverPoller:
 
     @property
     def slow(self) -> int:
-        """The number of drivers polled with backoff. The poll interval does not count them."""
+        """The number of drivers with backoff, which the poll interval must not count."""
         return len(self._slow)
 
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
-        """Return the last answer, with its age; None before the first answer. A driver that misses
-        a few polls still has its last answer.
+        """Return the last result, with its age; None before there is one.
 
-        The driver is polled again when the last answer is `interval` seconds old.
+        If a driver misses a few polls, this is still its last answer. The driver is polled again
+        `interval` seconds after the last poll, or later with backoff.
         """
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
@@ -265,7 +274,7 @@ class DriverPoller:
         return None
 
     def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
-        """Ask a driver to commit the work in progress and exit."""
+        """Ask a driver, in the background, to commit what it has computed and exit."""
         key, state = self._state_of(job, ray_job, tokens)
         state.stop = state.pending = True
         self._queue.add(key)
@@ -290,7 +299,7 @@ class DriverPoller:
     def _state_of(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[DriverKey, _DriverState]:
-        """Return the key and the state of a driver, and mark the state as most recently used."""
+        """Return the key and the state of a driver, and mark the state as used."""
         key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
         now = self._clock()
         unread = self._unread.setdefault((job, ray_job.uid, ray_job.ended), _Unread(now))
@@ -338,7 +347,7 @@ class DriverPoller:
             logger.exception("the driver cannot be asked to stop")
 
     async def _poll_driver(self, namespace: str, state: _DriverState) -> Answer:
-        """Poll with the last accepted token, or try each token: the key may be rotated."""
+        """Poll with the last accepted token, or try each, because the key may have been rotated."""
         answer = Answer(reached=False)
         for token in [state.token] if state.token else state.tokens:
             answer = await self._driver.poll(namespace, state.ray_job, token)
@@ -352,16 +361,15 @@ class DriverPoller:
         if answer.reached and not slow:
             state.backoff = 0.0
         else:
-            longest = MAX_SLOW_BACKOFF if answer.reached else MAX_BACKOFF
-            state.backoff = min(2 * state.backoff or FIRST_BACKOFF, longest)
+            maximum = MAX_SLOW_BACKOFF if answer.reached else MAX_BACKOFF
+            state.backoff = min(2 * state.backoff or FIRST_BACKOFF, maximum)
         if answer.problem and state.problem != answer.problem:
             level = logging.WARNING if answer.unauthorized else logging.INFO
             logger.log(level, "the driver of %s: %s", state.ray_job.name, answer.problem)
         now = self._clock()
         state.problem, state.at, state.pending = answer.problem, now, False
-        state.missed, state.heard_at = (
-            (0, now) if answer.reached else (state.missed + 1, state.heard_at)
-        )
+        state.missed = 0 if answer.reached else state.missed + 1
+        state.heard_at = now if answer.reached else state.heard_at
         state.unread.polls += 1
         silent = _is_silent(state.missed, now - state.heard_at)
         if answer.reached or answer.unauthorized or silent or key.ended:
@@ -370,7 +378,7 @@ class DriverPoller:
         self._count(_result_label(answer, slow=slow))
 
     def _drop_unused(self) -> None:
-        """Drop states that no reconcile reads. The least recently used states come first."""
+        """Drop states that no reconcile uses. The least recently used states come first."""
         limit = self._clock() - FORGET_SECONDS
         for key, state in list(self._states.items()):
             if state.pending or state.used >= limit:

@@ -1,4 +1,4 @@
-"""Reads messages about a job's objects that explain why the job makes no progress."""
+"""Reads Events and Kueue's messages that explain why a job makes no progress."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed
 
 MAX_PODS = 2
-"""Maximum number of pods of a job whose Events are read. More pods have the same messages."""
+"""Maximum number of pods of a job whose Events are read. Those of other pods are usually equal."""
 POD_START_SECONDS = 60.0
 """Seconds that a pod may take to start before its Events are read. Pulling an image takes time."""
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 160.0
-"""First and maximum backoff in seconds before Events about the same object are read again."""
+"""First and maximum seconds before Events about the same object are read again."""
 Read = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
@@ -40,23 +40,19 @@ class _LastRead:
 class EventReader:
     """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs.
 
-    The messages only inform users, so no reconcile fails if they cannot be read. The metrics of API
-    requests count failed reads.
+    The messages only inform users, so no reconcile fails if they cannot be read.
     """
 
     api: KubeClient
     failed: set[str] = field(default_factory=set)
-    """Resources that could not be read last time. The failure is logged only once."""
+    """Kinds that could not be read last time, so that a failure is logged only once."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     last_reads: dict[tuple[str, str], _LastRead] = field(default_factory=dict)
-    """The last read by namespace and name of the object, in the order of time."""
+    """The last read of each object, by its namespace and name. The oldest read comes first."""
 
     async def messages(self, observed: Observed) -> dict[str, str]:
-        """Return messages by object name.
-
-        The objects are pods whose containers do not start, a RayCluster without pods, and a RayJob
-        that Kueue queues.
-        """
+        """Return messages by object name: of pods whose containers do not start, of a RayCluster
+        without pods, and of a RayJob that Kueue queues."""
         namespace, api = observed.job.namespace, self.api
         ray_job = attempt_ray_job(observed)
         since = self.now().timestamp() - POD_START_SECONDS
@@ -74,45 +70,43 @@ class EventReader:
         }
 
     async def warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the last warning about an object, with a backoff between two reads.
-
-        Empty if there is none, or if Events cannot be read.
-        """
+        """Return the last warning about an object, as `_warning` does; empty if Events cannot be
+        read."""
         read = partial(self._warning, namespace, kind, name)
         return (await self._read_all("Events", [(name, read)])).get(name, "")
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the last warning about an object, or the cached one during the backoff.
+        """Return the last warning about an object, from the last read if this was recent.
 
-        The backoff is needed because each read searches all Events of the namespace.
+        Reads have a backoff, because each searches all Events of the namespace.
         """
         key, now = (namespace, name), self.now().timestamp()
-        known = self.last_reads.get(key)
-        if known is not None and now < known.until:
-            return known.message
+        last = self.last_reads.get(key)
+        if last is not None and now < last.until:
+            return last.message
         message = await self.api.last_warning(namespace, kind, name)
-        backoff = FIRST_BACKOFF if known is None else min(2 * known.backoff, MAX_BACKOFF)
+        backoff = FIRST_BACKOFF if last is None else min(2 * last.backoff, MAX_BACKOFF)
         self.last_reads.pop(key, None)
         self.last_reads[key] = _LastRead(message, backoff, now + backoff)
         self._forget(now - 2 * MAX_BACKOFF)
         return message
 
     def _forget(self, limit: float) -> None:
-        """Forget the messages about objects that are no longer read."""
+        """Forget the reads whose backoff ended before `limit`."""
         for key, last_read in list(self.last_reads.items()):
             if last_read.until >= limit:
                 return
             del self.last_reads[key]
 
-    async def _read_all(self, resource: str, reads: Iterable[tuple[str, Read]]) -> dict[str, str]:
+    async def _read_all(self, kind: str, reads: Iterable[tuple[str, Read]]) -> dict[str, str]:
         """Return the messages that are not empty. Stop at the first read that fails."""
-        found: dict[str, str] = {}
+        messages: dict[str, str] = {}
         try:
             for name, read in reads:
-                found[name] = await read()
-                self.failed.discard(resource)
+                messages[name] = await read()
+                self.failed.discard(kind)
         except (Refused, Conflict) as problem:
-            if resource not in self.failed:
-                logger.warning("%s cannot be read: %s", resource, problem)
-            self.failed.add(resource)
-        return {name: message for name, message in found.items() if message}
+            if kind not in self.failed:
+                logger.warning("%s cannot be read: %s", kind, problem)
+            self.failed.add(kind)
+        return {name: message for name, message in messages.items() if message}

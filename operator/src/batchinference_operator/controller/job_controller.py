@@ -11,11 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import inf
 
-from batchinference.rendering import (
-    HEAD_BUDGET,
-    RAY_JOB,
-    KubeRayDeadlines,
-)
+from batchinference.rendering import HEAD_BUDGET, RAY_JOB, KubeRayDeadlines
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
@@ -39,11 +35,11 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 ORPHAN_SECONDS = 300.0
-"""Seconds that KubeRay may take to delete a RayJob of a deleted job."""
+"""Seconds that KubeRay may take to delete the RayJobs of a deleted job."""
 LARGE_WRITE_SECONDS = 5.0
-"""Seconds by which a status write to a job with a very large spec is deferred while another such
-write is in progress. Each write takes seconds of CPU time in the API server, so several concurrent
-writes would slow it down and occupy all workers."""
+"""Seconds by which the status write of a job with a very large spec is deferred while another such
+write is in progress. Each takes seconds of CPU time in the API server, so several concurrent ones
+would slow it down and occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -52,7 +48,7 @@ def _now() -> datetime:
 
 
 CacheUpdate = Callable[[Object], JobKey | None]
-"""Sets or deletes an object in the cache. Returns the key of its job if anything changed."""
+"""Stores or removes an object in the cache. Returns the key of its job if anything changed."""
 
 
 def _namespace(key: JobKey) -> str:
@@ -75,16 +71,16 @@ class JobController:
     is_refused: Callable[[str], bool] = lambda _: False
     """Returns whether the RayJobs or pods of a namespace cannot be listed."""
     jobs_waiting_for_list: set[JobKey] = field(default_factory=set)
-    """Jobs that wait for `is_listed`. Some may be gone, but they may still have RayJobs."""
+    """Jobs that wait until their namespace is listed. Some may be gone and still have RayJobs."""
     last_write: dict[JobKey, datetime] = field(default_factory=dict)
     """When the status of each job was last written."""
     unreachable_since: dict[JobKey, datetime] = field(default_factory=dict)
-    """The time since which the API server has been unreachable when creating a job's objects."""
+    """When the creation of a job's objects first failed because of an unreachable API server."""
     backstop_requests: dict[JobKey, tuple[str, KubeRayDeadlines]] = field(default_factory=dict)
-    """The last requested backstop deadlines of each job's RayJob, with the RayJob's uid. They are
-    requested only once, because an admission policy may reject or change them."""
+    """The uid of each job's RayJob, and the backstop deadlines that were last requested for it. The
+    request is not repeated, because an admission policy may reject or change it."""
     large_status_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held during a status write to a job with a very large spec."""
+    """Held during the status write of a job with a very large spec."""
 
     def __post_init__(self) -> None:
         self.notifier = Notifier(self.api, lambda: self.config.policy, self.queue.add)
@@ -94,9 +90,9 @@ class JobController:
         self.drivers.answered = self.queue.add
 
     async def prime(self, namespaces: Sequence[str]) -> None:
-        """List all jobs and RayJobs before any job starts, if there is a concurrency limit.
+        """If there is a concurrency limit, list all jobs and RayJobs before any job starts.
 
-        Otherwise a job could start only because the watch reported it first. No namespaces means
+        Otherwise the order of the first events would decide which jobs start. No namespaces means
         all namespaces. Raises Refused.
         """
         if not self.config.concurrency.limited:
@@ -138,7 +134,7 @@ class JobController:
     def _wait_for_list(self, key: JobKey) -> None:
         """Let a job wait for `requeue_waiting_for_list`.
 
-        It keeps its position in the admission queue, unless its namespace cannot be listed.
+        If its namespace cannot be listed, the admission queue lets other jobs start meanwhile.
         """
         self.jobs_waiting_for_list.add(key)
         if self.is_refused(key[0]):
@@ -161,7 +157,7 @@ class JobController:
             delay = self.queue.add_rate_limited(key)
             logger.exception("reconcile failed; retrying in %.1f s", delay)
         finally:
-            if not self.queue.is_queued(key):  # otherwise it may have been admitted meanwhile
+            if not self.queue.is_queued(key):  # a queued job may still use its admission
                 self.cache.admission_queue.skip(key)
             self.queue.done(key)
 
@@ -194,8 +190,8 @@ class JobController:
     async def _forget(self, key: JobKey) -> None:
         """Forget a job that is gone.
 
-        If KubeRay has not deleted one of its RayJobs within ORPHAN_SECONDS, KubeRay is unavailable,
-        and the operator deletes the cluster.
+        If one of its RayJobs still exists after ORPHAN_SECONDS, KubeRay is unavailable, and the
+        operator deletes the RayJob and its cluster.
         """
         self.queue.drop(key)
         self.last_write.pop(key, None)
@@ -203,7 +199,7 @@ class JobController:
         self.backstop_requests.pop(key, None)
         self.notifier.forget(key)
         for ray_job in self.cache.ray_jobs(key):
-            if not ray_job.deleting or ray_job.owner_uid is None:  # others may use the label
+            if not ray_job.deleting or ray_job.owner_uid is None:  # users may set the label
                 continue
             if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
                 await self.api.delete_ray_job(key[0], ray_job)
@@ -234,8 +230,8 @@ class JobController:
             if not ray_job.deleting:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
-            # a job that was admitted has nothing to delete, so it is recorded before any other
-            # job is admitted
+            # a job that is admitted has nothing to delete, so no request has been awaited since the
+            # decision, and no other job was admitted
             if actions.admits:
                 self.cache.admission_queue.admit(job.key)
             ray_job_created = await self._create(actions.create)
@@ -255,7 +251,7 @@ class JobController:
         return ray_job_created
 
     async def _remove_workers(self, job: JobView, ray_job: RayJobView) -> None:
-        """Remove the workers of a kept cluster. If this is refused, it is deleted later."""
+        """Remove the workers of a kept cluster. After a refusal, the cluster is kept shorter."""
         try:
             await self.api.remove_workers(job.namespace, ray_job)
         except Refused as error:
@@ -264,9 +260,9 @@ class JobController:
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
 
-        An object that already exists was created by an interrupted reconcile. If the
-        API server refuses the PodDisruptionBudget, such as with a role of an earlier version, the
-        job runs without it.
+        An object that already exists was created by an interrupted reconcile. If the API server
+        refuses the PodDisruptionBudget, for instance because the operator's role is of an earlier
+        version, the job runs without it.
         """
         ray_job_created = False
         for body in bodies:
@@ -284,7 +280,7 @@ class JobController:
         return ray_job_created
 
     async def _update_status(self, job: JobView, actions: Actions) -> float | None:
-        """Write the status, or defer the write. Return the seconds until the job is requeued."""
+        """Write the status, or defer the write. Return the seconds until the next reconcile."""
         if actions.status is None:
             return actions.requeue_after
         if (delay := self._write_delay(job, actions, actions.status)) > 0:
@@ -337,10 +333,7 @@ class JobController:
             await self._write(job, status)
 
     def _write_delay(self, job: JobView, actions: Actions, status: Status) -> float:
-        """Return the seconds by which to defer the status write.
-
-        The next reconcile computes the status again.
-        """
+        """Return the seconds by which to defer the status write; the next reconcile writes it."""
         if (
             job.skipped_reason
             and self.large_status_lock.locked()
@@ -377,7 +370,7 @@ class JobController:
 
 
 def stores(controller: JobController) -> dict[str, Store]:
-    """Return a store for each watched kind. It updates the cache and queues the changed jobs."""
+    """Return the store of each reflector, by kind. It updates the cache and queues changed jobs."""
     cache = controller.cache
 
     def store(

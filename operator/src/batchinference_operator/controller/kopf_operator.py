@@ -1,9 +1,9 @@
-"""The operator as kopf sees it: its handlers and settings.
+"""The handlers and settings with which kopf runs.
 
 kopf watches BatchInferences and BatchInferenceSchedules. The handlers update the cache, and add a
-key to the work queue if the event changes anything. Writes of the operator are already in the
-cache. Event handlers of kopf set no finalizers or annotations and never retry; the work queue
-retries.
+key to the work queue if an event changes anything. Events about the operator's own writes do not,
+because these are already in the cache. The handlers set no finalizers or annotations and are not
+retried; the work queue retries.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def kopf_operator(
     watch_seconds: int = 60,
     stop: Callable[[], None] = lambda: None,
 ) -> kopf.OperatorRegistry:
-    """Return the handlers of the operator. No namespaces means all namespaces.
+    """Return the handlers with which kopf runs. No namespaces means all namespaces.
 
-    `stop` is called after SIGTERM, when nothing is watched any more.
+    `stop` is called after SIGTERM, when kopf has ended its watches.
     """
     registry, cache = kopf.OperatorRegistry(), controller.cache
     of_schedule: Any = {SCHEDULE_LABEL: kopf.PRESENT}
@@ -85,7 +85,7 @@ def run_kopf(
 
 
 class _NoDiffs(kopf.StatusDiffBaseStorage):
-    """Disables kopf's diffs, which nothing reads and for which kopf would copy each object."""
+    """Disables the diffs that kopf computes, because kopf would copy each object for them."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -102,4 +102,4 @@ def _watch_only(settings: kopf.OperatorSettings, watch_seconds: int) -> None:
     # after a failed watch, kopf may hang while it stops, and the pod would never restart
     settings.process.ultimate_exiting_timeout = KOPF_STOP_SECONDS
     settings.networking.connect_timeout = 10
-    settings.queueing.idle_timeout = 0.2  # an object has a task only while it changes
+    settings.queueing.idle_timeout = 0.2  # seconds after which kopf ends the task of an object

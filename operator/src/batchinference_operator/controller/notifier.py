@@ -1,8 +1,9 @@
 """Sends the notifications about jobs that have ended.
 
 A tenant chooses the URL, so it must be below a URL in the policy of the platform. Redirects are not
-followed, and nothing of an answer but its status is shown. A URL and the text of an error about it
-may be secret."""
+followed, and only the status of an answer is shown. URLs, and so also errors that contain them, are
+secret and not logged.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.notification import ended_job, unsent_notifications
 
 MAX_TRIES = 10
-"""Tries of the notifications of a job: over about four minutes, if the endpoint answers at once."""
+"""Number of tries to send the notifications of a job. With the backoff, they take four minutes."""
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 WORKERS = 8
 logger = logging.getLogger("batchinference.operator")
@@ -38,13 +39,13 @@ logger = logging.getLogger("batchinference.operator")
 
 @dataclass
 class _Delivery:
-    """The notifications about one end of a job. A name without a result has not been sent yet."""
+    """The notifications about one end of a job, and the results so far."""
 
     job: EndedJob
     notifications: list[Notification]
     tries: int = 0
     results: dict[str, str] = field(default_factory=dict)
-    """Why each one could not be sent; empty texts for those that were sent."""
+    """By name of a notification, why it could not be sent; empty if it was sent."""
 
     @property
     def ended(self) -> bool:
@@ -52,9 +53,11 @@ class _Delivery:
 
 
 class Notifier:
-    """Sends notifications in the background, round-robin by namespace. `done` is called with the
-    key of a job whose notifications were sent or given up. All methods must be called in one event
-    loop."""
+    """Sends notifications in the background, round-robin by namespace.
+
+    `done` is called with the key of a job when all its notifications were sent or given up. All
+    methods must be called in one event loop.
+    """
 
     def __init__(
         self, api: KubeClient, policy: Callable[[], PlatformPolicy], done: Callable[[JobKey], None]
@@ -64,16 +67,16 @@ class Notifier:
         self._deliveries: dict[JobKey, _Delivery] = {}
 
     def results(self, job: JobView) -> dict[str, str] | None:
-        """Return why each notification about the end of a job could not be sent; None until all
-        were sent or given up."""
-        found = self._deliveries.get(job.key)
-        known = found is not None and found.ended and found.job.id == ended_job(job).id
-        return found.results if found and known else None
+        """Return `_Delivery.results` about the end of a job; None until all have a result."""
+        delivery = self._deliveries.get(job.key)
+        if delivery is None or not delivery.ended or delivery.job.id != ended_job(job).id:
+            return None
+        return delivery.results
 
     def start(self, job: JobView) -> None:
-        """Begin to send the notifications about a job that has ended, once."""
-        ended, known = ended_job(job), self._deliveries.get(job.key)
-        if known is None or known.job.id != ended.id:
+        """Begin to send the notifications about the end of a job, unless this has begun before."""
+        ended, delivery = ended_job(job), self._deliveries.get(job.key)
+        if delivery is None or delivery.job.id != ended.id:
             self._deliveries[job.key] = _Delivery(ended, unsent_notifications(job))
             self._queue.add(job.key)
 
@@ -100,8 +103,8 @@ class Notifier:
         for one in delivery.notifications:
             if one.name in delivery.results:
                 continue
-            problem, repeats = await self._try(session, one, delivery.job)
-            if repeats and delivery.tries < MAX_TRIES:
+            problem, retryable = await self._try(session, one, delivery.job)
+            if retryable and delivery.tries < MAX_TRIES:
                 continue
             if problem:
                 logger.warning("notification %s was not sent: %s", one.name, problem)
@@ -115,7 +118,7 @@ class Notifier:
     async def _try(
         self, session: aiohttp.ClientSession, one: Notification, job: EndedJob
     ) -> tuple[str, bool]:
-        """Return why a notification could not be sent, and whether it is tried again."""
+        """Send a notification. Return why it failed (empty if not), and whether to try again."""
         try:
             return await self._send(session, one, job)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Collects the state of a job that one reconcile needs."""
+"""Collects the observed state of a job for one reconcile, from the cache and other sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from batchinference_operator.status.ray_job import RayJobView
 
 
 class Observer:
-    """Combines the cache with live reads, driver answers, and messages about the job's objects."""
+    """Combines the cache with live reads, answers of drivers, and messages about the objects."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Observer:
     async def observe(self, key: JobKey) -> Observed | None:
         """Return the observed state of a job; None if the job is gone.
 
-        The admission decision comes last, because it may change during the requests before.
+        The admission is decided last, because it may change while requests are awaited.
         """
         observed = self._cache.observe(key)
         if observed is None:
@@ -48,10 +48,10 @@ class Observer:
         return replace(observed, admission=self._cache.admission_queue.decide(key))
 
     async def _read_missing(self, observed: Observed) -> Observed:
-        """Return the observation with a live read of the running attempt's RayJob if it is missing.
+        """Return the observation; if the running attempt has no RayJob in it, with a live read.
 
-        The cache may miss it because its label was changed, or the watch has not reported it yet.
-        The attempt fails only if the RayJob is missing in the API server.
+        The cache may miss a RayJob whose label was changed, or that the watch has not reported yet.
+        The attempt fails only if the API server does not have the RayJob either.
         """
         job = observed.job
         name = names_of_last_attempt(job).ray_job
@@ -62,9 +62,9 @@ class Observer:
     async def _read_live(self, observed: Observed, name: str) -> Observed:
         """Return the observation with the current state of a RayJob. The cache is not changed."""
         body = await self._api.get_ray_job(observed.job.namespace, name)
-        found = {one: view for one, view in observed.ray_jobs.items() if one != name}
+        others = {other: view for other, view in observed.ray_jobs.items() if other != name}
         read = {name: RayJobView.of(body)} if body else {}
-        return replace(observed, ray_jobs={**found, **read})
+        return replace(observed, ray_jobs={**others, **read})
 
     async def _observe_attempt(self, observed: Observed) -> Observed:
         ray_job = attempt_ray_job(observed)
@@ -90,10 +90,10 @@ class Observer:
         )
 
     async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation with a live read of the RayJob if Kueue may have evicted it.
+        """Return the observation; if Kueue may have evicted the RayJob, with a live read of it.
 
-        A driver fails when Kueue removes its pods. Its report may arrive before the watch reports
-        that Kueue suspended the RayJob.
+        When Kueue deletes the pods, the driver fails. Its report may arrive before the watch says
+        that the RayJob is suspended.
         """
         report = observed.report
         if not ray_job.queue or report is None or report.state != JobState.FAILED:

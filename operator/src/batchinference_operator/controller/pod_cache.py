@@ -14,15 +14,17 @@ from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 MAX_CRASHES = 1024
-"""Maximum number of crashes kept per cluster, separately for heads and workers."""
+"""Maximum number of crashes that are kept for a cluster, separately for heads and workers."""
 RayJobOfCluster = Callable[[JobKey, str], RayJobView | None]
 """Returns the RayJob of a job whose RayCluster has this name, or None."""
 
 
 class PodCache:
-    """The latest state of each pod, and the disruptions and crashes of each cluster's pods.
+    """The latest state of each pod, and the disruptions and crashes of the pods of each RayCluster.
 
-    `set_pod` and `delete_pod` return the key of the pod's job, or None if nothing changed.
+    Disruptions and crashes are kept until the RayJob of the cluster is gone, because KubeRay
+    deletes pods that have ended. `set_pod` and `delete_pod` return the key of the pod's job, or
+    None if nothing changed.
     """
 
     def __init__(self, ray_job_of_cluster: RayJobOfCluster) -> None:
@@ -36,7 +38,7 @@ class PodCache:
     def set_pod(self, body: Object) -> JobKey | None:
         key, view = parent_of(body), PodView.of(body)
         former = self._parents.get((key[0], view.name), key)
-        if former != key:  # a user has changed its label
+        if former != key:  # a user has changed the label that names the job
             self._drop(former, view.name)
         self._parents[key[0], view.name] = key
         known = self._pods.setdefault(key, {})
@@ -52,7 +54,7 @@ class PodCache:
     def _record_crash(self, key: JobKey, cluster: str, crash: Crash | None) -> bool:
         """Record a crash and return whether it is new.
 
-        The pod's uid identifies a crash: KubeRay may give the next pod the same name.
+        It is identified by the uid of its pod, because KubeRay may give the next pod the same name.
         """
         if crash is None:
             return False
@@ -78,8 +80,7 @@ class PodCache:
             self.forget_cluster(key, pod.cluster)
 
     def known(self, namespace: str) -> list[Object]:
-        """Return the identities of the pods of a namespace, with the labels of their clusters; an
-        empty namespace means all."""
+        """Return the identifying fields of the pods in a namespace; "" means all namespaces."""
         found = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
         return [_identity(key, pod) for key, pod in found if namespace in ("", key[0])]
 
@@ -104,7 +105,7 @@ class PodCache:
         return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
     def disruptions(self, key: JobKey, cluster: str) -> tuple[Disruption, ...]:
-        """Return the decisive disruption of a cluster's pods, including deleted pods, if any."""
+        """Return the decisive disruption of the pods of a cluster, also of deleted pods, if any."""
         disruption = self._disruptions.get(key, {}).get(cluster)
         return () if disruption is None else (disruption,)
 
@@ -120,15 +121,15 @@ def _identity(key: JobKey, pod: PodView) -> Object:
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:
-    """Return whether a pod is created in place of a head that was lost. It may wait for a node.
+    """Return whether a pod is the head that replaces a lost head. It may still wait for a node.
 
-    KubeRay creates no other head while the lost one cannot end.
+    KubeRay creates no other head while the pod of the lost one cannot end.
     """
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
 
 def _decisive(known: Disruption | None, new: Disruption) -> Disruption:
-    """Return the disruption that takes precedence: one of a head, otherwise the newer one."""
+    """Return the disruption that takes precedence: that of a head, otherwise the newer one."""
     if known is None or known.pod == new.pod:
         return new if known is None else replace(new, replaced=known.replaced)
     return known if known.of_head and not new.of_head else new

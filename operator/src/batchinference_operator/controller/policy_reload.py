@@ -12,7 +12,7 @@ from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.schedule_controller import ScheduleController
 
 RELOAD_SECONDS = 10.0
-"""The kubelet updates the file about a minute after a change of its ConfigMap."""
+"""Interval of reading the file. The kubelet updates it about a minute after its ConfigMap."""
 logger = logging.getLogger("batchinference.operator")
 
 

@@ -18,8 +18,8 @@ async def resync(controller: JobController, namespaces: Sequence[str]) -> None:
     """Every RESYNC_SECONDS, forget the jobs that are gone. No namespaces means all namespaces.
 
     When a watch of kopf starts over, it does not report jobs that were deleted in the meantime. The
-    next reconcile of such a job finds that it is gone. But finished and suspended jobs are never
-    reconciled, so without a resync they would stay in memory and in the metrics forever.
+    next reconcile of an unfinished job finds that it is gone. Finished and suspended jobs are not
+    reconciled, so they would stay in memory and in the metrics forever.
     """
     while True:
         await asyncio.sleep(RESYNC_SECONDS)
@@ -31,7 +31,7 @@ async def resync(controller: JobController, namespaces: Sequence[str]) -> None:
 
 
 async def _forget_deleted(controller: JobController, namespace: str) -> None:
-    """Forget known jobs that are not in the API server. An empty namespace means all."""
+    """Forget the cached jobs that the API server does not have. An empty namespace means all."""
     known = controller.cache.uids().items()
     deleted = {key: uid for key, uid in known if namespace in ("", key[0])}
     async for body in controller.api.list_all(KIND, namespace):

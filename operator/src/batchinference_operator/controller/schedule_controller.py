@@ -1,7 +1,7 @@
 """The control loop of schedules: take a key from the work queue, observe, decide, act.
 
-Each reconcile reads the schedule and its runs from the API server. The loop is separate from the
-loop of jobs, so that schedules with errors do not delay jobs.
+Each reconcile reads the schedule and its runs from the API server. The loop is separate from that
+of jobs, so that schedules with errors do not delay jobs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ScheduleController:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
     known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
-    """The last observed state of schedules and runs, by kind and key. An event that does not change
-    it, for instance because only the progress changed, needs no reconcile."""
+    """The last state of schedules and runs that matters here, by kind and key. Events that do not
+    change it, such as about the progress of a run, need no reconcile."""
 
     def handle_event(self, body: Object, *, deleted: bool = False) -> None:
         """Queue the schedule that an event of a schedule or a BatchInference affects."""
@@ -69,7 +69,7 @@ class ScheduleController:
         self.queue.add(schedule)
 
     def change_config(self, config: Config) -> None:
-        """Set the config, and queue all schedules to check their templates again."""
+        """Set the config, and queue all schedules, so that their templates are checked again."""
         self.config = config
         for kind, key in self.known:
             if kind == SCHEDULE_KIND:
@@ -128,22 +128,23 @@ class ScheduleController:
     async def _with_runs(self, schedule: ScheduleView) -> ObservedSchedule:
         """Return a schedule and its runs in the order of their scheduled times.
 
-        Only one run is in memory at a time, because runs may be large. If there are too many to
-        list all, no run is created: one that is not listed may be active.
+        If there are too many runs to list them all, no run is created, because a run that is not
+        listed may be active.
         """
         runs, listed = list[Run](), 0
         async for body in self.api.list_runs(schedule.namespace, schedule.name):
             listed += 1
-            if schedule.owns(body):  # others may use the label
-                runs.append(Run.of(body))
+            if schedule.owns(body):  # users may set the label
+                runs.append(Run.of(body))  # a few fields, because a body may be large
         refused = _TOO_MANY.format(name=schedule.name) if listed >= MAX_RUNS else ""
-        found = tuple(sorted(runs, key=lambda run: run.name))
-        return ObservedSchedule(schedule, found, refused=refused)
+        in_order = tuple(sorted(runs, key=lambda run: run.name))
+        return ObservedSchedule(schedule, in_order, refused=refused)
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
-        """Create a run. Return another observation if it was refused or already exists.
+        """Create a run, and return the observation. If the run was refused or its name exists, this
+        is another one.
 
-        A run that already exists was created by an interrupted reconcile or by somebody else.
+        An interrupted reconcile or somebody else may have created an object of this name.
         """
         name = body["metadata"]["name"]
         try:
@@ -155,9 +156,9 @@ class ScheduleController:
         if created is not None:
             logger.info("created run %s", name)
             return observed
-        read = await self._with_runs(observed.schedule)
-        listed = read.refused or any(run.name == name for run in read.runs)
-        return read if listed else replace(read, taken=name)
+        current = await self._with_runs(observed.schedule)
+        may_be_ours = current.refused or any(run.name == name for run in current.runs)
+        return current if may_be_ours else replace(current, taken=name)
 
     async def _write(self, schedule: ScheduleView, actions: ScheduleActions) -> None:
         """Write the status if it has changed, and post the Events. Raises Conflict."""

@@ -1,10 +1,9 @@
 """The work queue of keys to reconcile.
 
-Keys wait in flows, such as one per namespace. Flows are served round-robin, so that a long flow
-does not delay a short one. A flow that has used much CPU time is paused, so that it cannot block
-the event loop for others. A key is in the queue at most once, and at most one worker processes it.
-If it is added during that time, it is processed again afterwards. Watches may lose or repeat
-events, so keys are also requeued after a delay.
+Keys wait in flows, for instance one flow per namespace. Flows are served round-robin, so that a
+long flow does not delay a short one. A flow that has used much CPU time is paused, so that it does
+not block the event loop for others. A key is in the queue at most once, and at most one worker
+processes it. If it is added while it is processed, it is processed again afterwards.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ Key = TypeVar("Key", bound=Hashable)
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 60.0
 BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
-"""CPU seconds above which a flow is paused, and the duration of the pause per CPU second."""
+"""CPU seconds for one key above which its flow is paused, and seconds of pause per CPU second."""
 
 
 class WorkQueue(Generic[Key]):
-    """A work queue of keys, all in one flow by default.
+    """A work queue. `flow` returns the flow of a key; by default, there is one flow.
 
     All methods must be called in one event loop.
     """
@@ -37,12 +36,14 @@ class WorkQueue(Generic[Key]):
     ) -> None:
         self._flow, self._cpu_clock = flow, cpu_clock
         self._flows: dict[Hashable, deque[Key]] = {}
-        """The waiting keys by flow. The next flow to serve comes first."""
+        """The keys to process, by flow. The next flow to serve comes first."""
         self._paused: dict[Hashable, deque[Key]] = {}
-        """The waiting keys of each paused flow."""
+        """The keys to process of each paused flow."""
         self._pauses: dict[Hashable, asyncio.TimerHandle] = {}
         self._dirty: set[Key] = set()
+        """The keys that were added and not yet given to a worker."""
         self._active: set[Key] = set()
+        """The keys that a worker processes."""
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._ready = asyncio.Semaphore(0)
@@ -57,7 +58,7 @@ class WorkQueue(Generic[Key]):
             self._make_ready(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Queue a key after a delay, unless it is already due earlier."""
+        """Queue a key after a delay, unless it will be queued earlier anyway."""
         if key in self._dirty:
             return
         loop = asyncio.get_running_loop()
@@ -74,7 +75,7 @@ class WorkQueue(Generic[Key]):
     async def get(self) -> Key:
         """Wait for the next key and return it. `done` must be called for it afterwards."""
         await self._ready.acquire()
-        while not self._flows:  # the flow whose key was ready was paused
+        while not self._flows:  # the flow of the ready key was paused meanwhile
             await self._ready.acquire()
         flow, keys = next(iter(self._flows.items()))
         key = keys.popleft()
@@ -92,7 +93,7 @@ class WorkQueue(Generic[Key]):
 
     @contextmanager
     def count_cpu_time(self, key: Key) -> Iterator[None]:
-        """Pause the flow of a key if the block, which must not await, uses much CPU time."""
+        """Pause the flow of a key if the block uses much CPU time. The block must not await."""
         start = self._cpu_clock()
         try:
             yield
@@ -130,7 +131,7 @@ class WorkQueue(Generic[Key]):
         self._failures.pop(key, None)
 
     def drop(self, key: Key) -> None:
-        """Drop the backoff and the delay of a key whose object is gone."""
+        """Cancel the backoff and the delayed requeue of a key whose object is gone."""
         self.forget(key)
         self._cancel_timer(key)
 

@@ -1,4 +1,4 @@
-"""The requests of the operator to the API server."""
+"""The client of the API server with all requests of the operator."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from urllib.parse import quote
 from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.kube.errors import Refused, raise_for
-from batchinference_operator.kube.http import (
-    MERGE_PATCH,
-    is_error,
-)
+from batchinference_operator.kube.http import MERGE_PATCH, is_error
 from batchinference_operator.kube.object_client import (
     EVENT,
     LOCAL_QUEUE,
@@ -29,10 +26,10 @@ from batchinference_operator.status.observed_events import EventSummary, is_rele
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 MAX_RUNS = 1000
-"""Maximum number of objects with the label of a schedule in a list. The history limits allow 200
-finished runs. A tenant with more runs must not delay other schedules."""
+"""Maximum number of runs that are listed for a schedule. The history limits allow 200 finished
+runs. A tenant with more runs must not delay other schedules."""
 MAX_EVENTS = 50
-"""Maximum number of Events read about one object."""
+"""Maximum number of Events that are read about one object."""
 
 
 class KubeClient(RayClusterClient):
@@ -41,7 +38,7 @@ class KubeClient(RayClusterClient):
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         """Return why a pod's containers do not start, or why a RayCluster has no pods.
 
-        This is the message of the last Event about it; empty if the Event is not a warning.
+        This is the message of the last Event about the object, if it is a warning; else empty.
         """
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
         selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
@@ -53,15 +50,14 @@ class KubeClient(RayClusterClient):
         ])  # fmt: skip
 
     async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
-        """Return Kueue's message on why a RayJob is queued; empty if there is none."""
+        """Return Kueue's message about why a RayJob is queued; empty if there is none."""
         label = label_parameter(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
         path = f"{path_of(WORKLOAD, namespace)}?limit={PAGE}&{label}"
         status, answer = await self._request("GET", path)
         if status == HTTPStatus.NOT_FOUND:  # Kueue is absent, or too old
             return ""
         raise_for(status, answer)
-        found = [quota_message(body) for body in answer["items"]]
-        reason = next((message for message in found if message), "")
+        reason = next(filter(None, map(quota_message, answer["items"])), "")
         return reason + (await self.local_queues(namespace) if LOCAL_QUEUE in reason else "")
 
     async def local_queues(self, namespace: str) -> str:
@@ -84,15 +80,12 @@ class KubeClient(RayClusterClient):
         return await self.get_object(SCHEDULE_KIND, namespace, name)
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
-        """Yield the BatchInferences with a schedule's label in the order of names (a live read).
-
-        Their number is limited.
-        """
+        """Yield at most MAX_RUNS BatchInferences with a schedule's label, sorted by name."""
         path, label = path_of(KIND, namespace), label_parameter(f"{SCHEDULE_LABEL}={schedule}")
         return self._list(path, label, MAX_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
-        """Delete a BatchInference, even if it has changed. A missing object is not an error."""
+        """Delete a BatchInference even if it has changed. A missing one is not an error."""
         await self._delete(path_of(KIND, namespace, name), uid)
 
     async def patch_status(
@@ -108,9 +101,9 @@ class KubeClient(RayClusterClient):
         return await self._object("PATCH", path, body, MERGE_PATCH)
 
     async def post_event(self, body: Object) -> bool:
-        """Post an Event, or increase the count of the existing Event of that name.
+        """Post an Event, or increase the count of the existing Event with its name.
 
-        Returns whether the Event already existed. Raises Refused.
+        Returns whether it already existed. Raises Refused.
         """
         namespace = body["metadata"]["namespace"]
         status, answer = await self._request("POST", path_of(EVENT, namespace), body)

@@ -1,4 +1,4 @@
-"""The errors of requests to the API server, and which of them an answer is."""
+"""The exceptions for errors of the API server, and the choice of one for an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 TRANSIENT = {429, 500, 502, 503, 504}
 """Status codes of transient errors."""
 _TOO_LARGE = "etcdserver: request is too large"
-"""A part of the message of the status 500 with which etcd refuses an object."""
+"""A part of the message if etcd refuses an object. The status is 500, but this is not transient."""
 
 
 class Conflict(Exception):
@@ -16,7 +16,7 @@ class Conflict(Exception):
 
 
 class Refused(Exception):
-    """A request did not succeed: it was rejected, or (`Unreachable`) not answered.
+    """The API server rejected a request, or (`Unreachable`) did not answer.
 
     If the difference matters, catch `Unreachable` first. The exception has the server's message.
     """
@@ -37,7 +37,7 @@ class Invalid(Refused):
 class Unreachable(Refused):
     """The API server did not respond, or returned a transient error.
 
-    It is down or overloaded, or a component that it calls, such as a webhook, does not respond.
+    The server or a component that it calls, such as a webhook, is down or overloaded.
     """
 
 
@@ -47,7 +47,7 @@ def message_of(answer: Any) -> str:
 
 
 def raise_for(status: int, answer: Any) -> None:
-    """Raise the error that an answer of the API server is, if it is one."""
+    """Raise the exception for an answer of the API server, if its status is an error."""
     if status < HTTPStatus.BAD_REQUEST:
         return
     if status == HTTPStatus.CONFLICT:

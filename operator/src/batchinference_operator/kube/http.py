@@ -1,6 +1,7 @@
-"""Sends requests to the API server, with retries and a rate limit, and interprets the responses.
+"""Sends HTTP requests to the API server, with retries and a rate limit.
 
-All requests are idempotent: an object that already exists or is already gone is not an error.
+All requests of the operator can be repeated: if an object already exists or is already gone, this
+is not an error.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ BURST = 1000
 class RateLimiter:
     """A token bucket of size `burst` that gains `qps` tokens per second.
 
-    Callers get tokens in order. The only state is the time of the next token. All methods must be
-    called in one event loop.
+    Callers get tokens in the order of their calls. All methods must be called in one event loop.
     """
 
     def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
@@ -46,13 +46,13 @@ class RateLimiter:
             await asyncio.sleep(self._next_token_at - now)
 
     def pause(self, seconds: float) -> None:
-        """Give no token for some seconds, as the server requested by Retry-After."""
+        """Give no token for this number of seconds, because the server has sent Retry-After."""
         now = asyncio.get_running_loop().time()
         self._next_token_at = max(self._next_token_at, now + seconds)
 
 
 RETRY_DELAYS = (0.2, 0.8)
-"""Seconds before each retry of a request. After the last retry, the work queue retries the job."""
+"""Seconds before each retry of a request. If the last one fails, the work queue retries the job."""
 MAX_RETRY_AFTER_SECONDS = 30.0
 
 
@@ -78,7 +78,7 @@ TIMEOUT_SECONDS = 30
 OnRequest = Callable[[str, str, int | None, float], None]
 """Called after each request with method, path, status code (None without a response), seconds."""
 USER_AGENT = f"{MANAGER}/{__version__}"
-"""Appears in audit logs. The API server derives the field manager from it."""
+"""The user agent. It is in audit logs, and the API server derives the field manager from it."""
 
 
 async def send(
@@ -135,7 +135,7 @@ async def open_stream(
 
 
 async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the complete lines of a stream, of any length, without line breaks."""
+    """Yield the complete lines of a stream without line breaks. Lines may have any length."""
     incomplete: list[bytes] = []
     async for chunk in stream.iter_any():
         *lines, rest = chunk.split(b"\n")
@@ -146,13 +146,13 @@ async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def is_error(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
-    """Return whether an answer of the API server is this error."""
+    """Return whether an answer of the API server is the error with this status and reason."""
     return status == wanted and isinstance(answer, dict) and answer.get("reason") == reason
 
 
 def is_gone(status: int, answer: Any) -> bool:
-    """Return whether the object is gone.
+    """Return whether an answer of the API server says that the object does not exist.
 
-    The server also returns 404 for an unknown kind, but then the object may exist.
+    The status 404 is not enough, because the server also returns it for an unknown kind.
     """
     return is_error(status, answer, HTTPStatus.NOT_FOUND, "NotFound")

@@ -1,8 +1,8 @@
 """Reads JSON from the API server with limits, so that no object of a tenant stops the operator.
 
-The API server stores values with 10,000 levels of nesting, which Python's parsers cannot read.
-Python objects may need 40 times the memory of their JSON text. Fields beyond the limits are
-skipped. All other fields and objects of the response are read.
+The API server stores values with up to 10,000 levels of nesting, which Python's parsers cannot
+read, and Python objects may need 40 times the memory of their JSON text. So fields that are too
+large or nested too deeply are skipped. All other fields and objects of a response are read.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from batchinference_operator.status.ray_job import Object
 
 MAX_BYTES = 128 << 10
-"""Maximum size of the metadata, the spec or the status of an object. The operator keeps the specs
-of all jobs in memory. A response up to this size is parsed as a whole."""
+"""Maximum size of a section (the metadata, the spec or the status) of an object, because the
+operator keeps the specs of all jobs in memory. Responses up to this size are parsed as a whole."""
 MAX_RAY_JOB_BYTES = 512 << 10
-"""Maximum size of the metadata, the spec or the status of a RayJob. The limit is higher, because
-the operator needs the worker groups."""
+"""Maximum size of a section of a RayJob. It is higher, because the operator needs the worker
+groups."""
 MAX_FIELD_BYTES = 4 << 10
-"""Maximum size of a field in a section (metadata, spec or status) that exceeds its limit."""
+"""Maximum size of a field in a section that is too large. Larger fields are skipped."""
 _SECTIONS = {"metadata", "spec", "status"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY = re.compile(rb"\s*+(%s)\s*+:\s*+" % _STRING, re.DOTALL)
 _SCALAR = re.compile(rb"%s|[^][{},:\"\s]++" % _STRING, re.DOTALL)
-# Python before 3.11.5 continues at a wrong position if a group that is repeated possessively fails
-# after a partial match. Here, this happens only in a string without an end, which is an error.
+# Python before 3.11.5 continues at a wrong position if a possessively repeated group fails after a
+# partial match. Here, this only happens in a string without an end, which is an error anyway.
 _TO_BRACKETS = re.compile(
     rb'[^][{}"]*+(?:%s[^][{}"]*+)*+(?:([{[]++)|([]}]++)|)' % _STRING, re.DOTALL
 )
@@ -69,8 +69,8 @@ def _object(scanner: _Scanner) -> Object:
         elif key == "object":
             found[key] = _object(scanner)
         elif _is_limited(found.get("kind"), key) and scanner.next == b"{":
-            most = MAX_RAY_JOB_BYTES if found.get("kind") == RAY_JOB else MAX_BYTES
-            found[key] = _section(scanner, key, skipped, most)
+            limit = MAX_RAY_JOB_BYTES if found.get("kind") == RAY_JOB else MAX_BYTES
+            found[key] = _section(scanner, key, skipped, limit)
         else:
             found[key] = from_json(scanner.text[scanner.skip()])
     if skipped:
@@ -81,33 +81,34 @@ def _object(scanner: _Scanner) -> Object:
 def _is_limited(kind: Any, section: str) -> bool:
     """Return whether fields of a section may be skipped.
 
-    The status of a job is never skipped. Only the operator writes it, the CRD limits its size, and
-    without its conditions a finished job would start again.
+    Those of a job's status are never skipped, because a finished job without its conditions would
+    start again. Only the operator writes this status, and the CRD limits its size.
     """
     return section in _SECTIONS and not (kind == KIND and section == "status")
 
 
 def _section(scanner: _Scanner, name: str, skipped: dict[str, str], limit: int) -> Object:
-    """Return the metadata, the spec or the status at the position of the scanner."""
+    """Return the section at the position of the scanner. If fields are skipped, add the reason to
+    `skipped`."""
     fields = {key: scanner.skip() for key in scanner.members()}
     fields.pop("managedFields", None)  # not needed, and as large as the spec
     size = sum(extent.stop - extent.start for extent in fields.values())
-    most = limit if size <= limit else MAX_FIELD_BYTES
-    found = {}
+    field_limit = limit if size <= limit else MAX_FIELD_BYTES
+    section = {}
     for key, extent in fields.items():
-        if extent.stop - extent.start > most:
+        if extent.stop - extent.start > field_limit:
             skipped[name] = _too_large(name, size, limit)
             continue
         try:
-            found[key] = from_json(scanner.text[extent])
+            section[key] = from_json(scanner.text[extent])
         except ValueError as problem:
             skipped.setdefault(name, _too_deep(f"{name}.{key}", problem))
-    return found
+    return section
 
 
 def _too_large(name: str, size: int, limit: int) -> str:
-    found, most = -(-size >> 10), limit >> 10
-    return f"{name}: it is too large ({found} KiB, at most {most} KiB). Put long values into files."
+    sizes = f"{-(-size >> 10)} KiB, at most {limit >> 10} KiB"
+    return f"{name}: it is too large ({sizes}). Put long values into files."
 
 
 def _too_deep(name: str, problem: ValueError) -> str:
@@ -127,14 +128,14 @@ class _Scanner:
         return self.text[self._at : self._at + 1]
 
     def members(self) -> Iterator[str]:
-        """Yield each key of the next value, an object. The caller must read or skip each value."""
+        """Yield each key of the object that comes next. The caller must read or skip its value."""
         for _ in self._values(b"{", b"}"):
             key = self._match(_KEY, self._at)
             self._at = key.end()
             yield from_json(key[1])
 
     def elements(self) -> Iterator[None]:
-        """Yield once per element of the next value, an array. The caller must read each element."""
+        """Yield once for each element of the array that comes next. The caller must read it."""
         return self._values(b"[", b"]")
 
     def _values(self, opening: bytes, closing: bytes) -> Iterator[None]:
@@ -147,7 +148,7 @@ class _Scanner:
             yield None
 
     def skip(self) -> slice:
-        """Skip the next value and return its extent."""
+        """Skip the next value and return its position in the text."""
         start = self._at
         if self.next not in (b"{", b"["):
             self._at = self._match(_SCALAR, start).end()

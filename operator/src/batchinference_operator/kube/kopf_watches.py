@@ -1,4 +1,8 @@
-"""Logs kopf in to the API server, observes its lists and watches, and limits what they read."""
+"""The session with which kopf lists and watches, so that no error or large object stops a watch.
+
+It logs kopf in to the API server, retries refused requests without end, records the responses,
+limits the size of objects, and restarts a watch after any error.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
 from batchinference_operator.kube.reflector import WatchHealth
 
 MAX_TYPE_BYTES = 64
-"""The type of an event is in its first bytes."""
+"""Number of bytes at the beginning of a watch event that contain its type."""
 logger = logging.getLogger("batchinference.operator")
 
 
 class LimitedResponse(aiohttp.ClientResponse):
-    """A response without the fields that exceed the limits."""
+    """A response without the fields that exceed the limits of `json_reader`."""
 
     async def start(self, connection: Connection) -> Self:
         await super().start(connection)
@@ -42,10 +46,8 @@ class LimitedResponse(aiohttp.ClientResponse):
 
 
 class _LimitedStream:
-    """A stream that yields each line of a watch as a chunk, without fields beyond the limits.
-
-    kopf reads watches in chunks.
-    """
+    """The stream of a watch. Each chunk that kopf reads is the line of an event, without fields
+    beyond the limits."""
 
     def __init__(self, stream: aiohttp.StreamReader) -> None:
         self._stream = stream
@@ -59,10 +61,10 @@ class _LimitedStream:
 
 
 def _with_restart(line: bytes) -> bytes:
-    """Return an event of a watch. An error becomes the one after which kopf watches again.
+    """Return an event of a watch. An error event gets the code 410 Gone.
 
-    kopf ends for any other error, such as those that the API server sends to all watches if etcd
-    has lost its leader for a moment.
+    After 410, kopf starts the watch again. After any other code, it ends, for instance when the API
+    server sends an error to all watches because etcd has lost its leader for a moment.
     """
     if b'"ERROR"' not in line[:MAX_TYPE_BYTES]:
         return line
@@ -87,9 +89,9 @@ BACKOFFS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 class EndlessBackoffs:
-    """An endless sequence of the delays between kopf's retries of a request.
+    """The delays between kopf's retries of a request, without end.
 
-    At the end of a finite sequence, kopf would stop the operator because one namespace is refused.
+    At the end of a finite sequence, kopf would stop the operator if one namespace is refused.
     """
 
     def __iter__(self) -> Iterator[float]:
@@ -99,12 +101,12 @@ class EndlessBackoffs:
 class KopfLogin:
     """Logs kopf in with the credentials of the pod or a kubeconfig.
 
-    The session reports kopf's requests and the responses to `watches` and `on_request`.
+    kopf's requests and their responses are reported to `watches` and `on_request`.
     """
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
         self._trace_config = _trace_config(watches, on_request)
-        # kopf recognizes refused credentials only if they have the same session again
+        # the same session for the same credentials, or kopf would not know that they were refused
         self._session = lru_cache(maxsize=1)(self._new_session)
 
     async def login(self, **options: Any) -> kopf.AiohttpSession | None:

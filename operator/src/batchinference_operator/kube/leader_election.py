@@ -1,6 +1,6 @@
-"""Leader election. One replica of all that share a Lease is active, and the others wait.
+"""Leader election: of all replicas that share a Lease, one is active and the others wait.
 
-All releases that watch the whole cluster share a Lease, so that a second release waits instead of
+All releases that watch the whole cluster share a Lease. So a second release waits, instead of
 reconciling the jobs of the first.
 
 `kubernetes.aio.leaderelection` is not used: in version 37 it cannot create a Lease, writes local
@@ -22,11 +22,11 @@ from typing import Any
 import aiohttp
 
 LEASE_SECONDS = 12
-"""Seconds after the last heartbeat until another replica may take the Lease."""
+"""Seconds after the last renewal until another replica may take the Lease."""
 RENEW_SECONDS = 7.0
-"""Seconds for which a leader tries to renew the Lease before it gives up."""
+"""Seconds for which a leader tries to renew the Lease before it stops its work."""
 RETRY_SECONDS = 2.0
-"""Seconds between two heartbeats, or between two tries to take the Lease."""
+"""Seconds between two renewals, or between two tries to take the Lease."""
 REQUEST_SECONDS = 2.0
 API_VERSION = "coordination.k8s.io/v1"
 Object = dict[str, Any]
@@ -45,7 +45,7 @@ class LeaseForbidden(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """A replica. `release` is the namespace and the name of its release, such as `system/bi`."""
+    """The identity of a replica. `release` is the NAMESPACE/NAME of its release."""
 
     release: str
     pod: str
@@ -76,9 +76,9 @@ class Leadership:
         return None if self._lease.holder else "there is no leader yet"
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait until this replica holds the Lease, work, and release the Lease.
+        """Wait until this replica holds the Lease, do the work, and release the Lease.
 
-        Raises LeadershipLost if the Lease cannot be renewed. The work is cancelled first.
+        If the Lease cannot be renewed, cancel the work and raise LeadershipLost.
         """
         await self._acquire()
         logger.info("%s is the leader", self._identity)
@@ -90,7 +90,7 @@ class Leadership:
             await self._lease.release(str(self._identity))
 
     async def _acquire(self) -> None:
-        """Wait until this replica holds the Lease. Log each other holder once."""
+        """Wait until this replica holds the Lease. Log each holder that it waits for once."""
         reported = ""
         while not await self._lease.take(str(self._identity)):
             if (holder := self._lease.holder) != reported:
@@ -118,7 +118,7 @@ class Leadership:
             await asyncio.gather(working, renewing, return_exceptions=True)
 
     async def _renew(self) -> None:
-        """Send heartbeats until they have failed for RENEW_SECONDS. Raises LeadershipLost then."""
+        """Renew the Lease until this has failed for RENEW_SECONDS. Then raise LeadershipLost."""
         renewed = monotonic()
         while (left := renewed + RENEW_SECONDS - monotonic()) > 0:
             with suppress(TimeoutError):
@@ -142,7 +142,7 @@ class Lease:
         self._spec: Object = {}
         """The spec of the Lease when it was last read."""
         self._since = 0.0
-        """When the current spec was first read."""
+        """When this spec was first read or written."""
 
     @property
     def holder(self) -> str:
@@ -169,7 +169,7 @@ class Lease:
 
     @property
     def _is_expired(self) -> bool:
-        # the clocks of nodes may differ, so the local time since the last change is used
+        # not from renewTime, because the clocks of nodes may differ
         seconds: float = self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
         return monotonic() - self._since >= seconds
 
@@ -187,7 +187,7 @@ class Lease:
         if status == HTTPStatus.NOT_FOUND:
             self._spec = {}
             return {}
-        # right after its start, an API server refuses requests that it allows later
+        # after a successful read, this is no error: a server that has just started refuses requests
         if status == HTTPStatus.FORBIDDEN and not self._spec:
             raise LeaseForbidden(
                 f"the right to read the Lease {self._namespace}/{self._name} is missing; the "

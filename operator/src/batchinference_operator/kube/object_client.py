@@ -12,13 +12,7 @@ from urllib.parse import quote
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from batchinference.rendering import (
-    HEAD_BUDGET,
-    NAME_LABEL,
-    RAY_API_VERSION,
-    RAY_CLUSTER,
-    RAY_JOB,
-)
+from batchinference.rendering import HEAD_BUDGET, NAME_LABEL, RAY_API_VERSION, RAY_CLUSTER, RAY_JOB
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
 from batchinference_operator.kube.errors import Unreachable, raise_for
@@ -37,9 +31,9 @@ from batchinference_operator.status.ray_job import Object, is_name
 
 POD = "Pod"
 PAGE = 10
-"""Objects per page of a list. The API server limits the objects of a page but not its size, and an
-object may have 1.5 MB. Lists do not set resourceVersion=0, because the API server then ignores the
-page size. Since Kubernetes 1.34, it serves pages from its cache."""
+"""Number of objects per page of a list. The API server does not limit the bytes of a page, and an
+object may have 1.5 MB. Lists do not set resourceVersion=0, with which the API server ignores the
+page size. Since Kubernetes 1.34, it serves pages from its cache anyway."""
 EVENT = "events.k8s.io"
 """The API group for writing Events. They are read through the core API."""
 WATCH_GRACE_SECONDS = 10.0
@@ -48,8 +42,8 @@ MAX_ERROR_BYTES = 4096
 MAX_ERROR_CHARS = 200
 """Maximum length of an unexpected response in an error message."""
 MAX_LISTS = 4
-"""Maximum number of list pages read at the same time. Objects of tenants can make a page 15 MB
-large, and it takes a multiple of this size in memory."""
+"""Maximum number of list pages that are read at the same time. Objects of tenants can make a page
+15 MB large, which takes several times as much memory."""
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
@@ -71,11 +65,10 @@ _COLLECTIONS = {
 
 
 class ObjectClient:
-    """Sends requests for objects of any kind.
+    """Sends requests for objects of any kind, as plain dicts.
 
-    Objects are plain dicts, because the models of the Kubernetes client need several times as much
-    CPU time. Each method raises Unreachable if the server does not respond or returns a transient
-    error.
+    The models of the Kubernetes client would need several times as much CPU time. Each method
+    raises Unreachable if the server does not respond or returns a transient error.
     """
 
     def __init__(
@@ -104,15 +97,12 @@ class ObjectClient:
         return status, answer
 
     async def create(self, body: Object) -> Object | None:
-        """Create an object and return it as stored. Raises Refused.
-
-        Returns None if an object of that name already exists, which is not an error.
-        """
+        """Create an object and return it as stored; None if its name exists. Raises Refused."""
         answer: Object
-        # an older KubeRay must return an error for an unknown field instead of dropping it
+        # a field that the CRDs of an older KubeRay do not have must be an error, and not be dropped
         path = f"{path_of(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
         status, answer = await self._request("POST", path, body)
-        # a ResourceQuota under contention also returns 409, but then no object exists
+        # a ResourceQuota under contention also leads to 409, although no such object exists
         if is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
             return None
         raise_for(status, answer)
@@ -125,7 +115,7 @@ class ObjectClient:
     async def _list(
         self, path: str, selector: str, limit: int = sys.maxsize
     ) -> AsyncIterator[Object]:
-        """Yield the selected objects, at most `limit`. One page is in memory at a time."""
+        """Yield at most `limit` selected objects. Only one page is in memory at a time."""
         async for items, _ in self._pages(path, selector):
             for body in items[:limit]:
                 yield body
@@ -158,10 +148,9 @@ class ObjectClient:
         seconds: int,
         accepted: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[Object, None]:
-        """Yield the events after a resource version, until the server ends the watch.
+        """Yield the events after a resource version. The server ends the watch after `seconds`.
 
-        The server ends it after `seconds`. `accepted` is called when the watch starts. Raises
-        Refused.
+        `accepted` is called when the server has accepted the watch. Raises Refused.
         """
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}"
         selector = label_parameter(_LABEL_SELECTORS.get(kind, ""))
@@ -180,8 +169,8 @@ class ObjectClient:
             raise Unreachable(str(problem) or "no answer") from problem
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
-        """Return the current state of an object (a live read); None if it is gone."""
-        if not is_name(name):  # such as a text in an annotation of a user
+        """Return an object as the API server has it now; None if it is gone or the name invalid."""
+        if not is_name(name):
             return None
         return await self._object("GET", path_of(kind, namespace, name))
 
@@ -208,11 +197,11 @@ def label_parameter(selector: str) -> str:
 
 
 def path_of(kind: str, namespace: str, *name: str) -> str:
-    """Return the API path of a kind in a namespace. With `name`, the path of an object, or of its
-    subresource.
+    """Return the API path of a kind in a namespace, of an object `name`, or of its subresource.
 
-    Raises ValueError for a text that is no name. Users can write a text such as `..` into their
-    objects, and it must not lead to another path."""
+    Raises ValueError for an invalid name. Names may come from untrusted fields, and a text such as
+    `..` must not lead to another path.
+    """
     root, plural = _COLLECTIONS[kind]
     for part in (*([namespace] if namespace else []), *name):
         if not is_name(part):

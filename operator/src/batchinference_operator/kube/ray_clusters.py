@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from batchinference.rendering import (
-    RAY_CLUSTER,
-    RAY_JOB,
-    RELEASED,
-    KubeRayDeadlines,
-)
-from batchinference_operator.kube.http import (
-    MERGE_PATCH,
-)
+from batchinference.rendering import RAY_CLUSTER, RAY_JOB, RELEASED, KubeRayDeadlines
+from batchinference_operator.kube.http import MERGE_PATCH
 from batchinference_operator.kube.object_client import ObjectClient, path_of
 from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
@@ -21,12 +14,12 @@ class RayClusterClient(ObjectClient):
     """Changes and deletes RayJobs and their RayClusters."""
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
-        """Return the current state of a RayJob (a live read); None if it is gone."""
+        """Return a RayJob as the API server has it now; None if it is gone."""
         return await self.get_object(RAY_JOB, namespace, name)
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
-        # first, because the patch marks the RayJob as released: then the deletion is not retried
+        # first, because a RayJob whose TTL is 0 is not released again if the deletion fails
         await self._delete_cluster(namespace, ray_job)
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
         path = path_of(RAY_JOB, namespace, ray_job.name)
@@ -42,7 +35,7 @@ class RayClusterClient(ObjectClient):
         without_pods = [{**group, **_NO_REPLICAS} for group in groups]
         if cluster is None or groups == without_pods:
             return
-        # otherwise KubeRay would let the autoscaler choose the pods to delete
+        # without this change, KubeRay would wait for the autoscaler to choose the pods to delete
         spec = {"enableInTreeAutoscaling": False, "workerGroupSpecs": without_pods}
         read = {name: cluster["metadata"][name] for name in ("uid", "resourceVersion")}
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
@@ -51,7 +44,7 @@ class RayClusterClient(ObjectClient):
     async def set_backstop(
         self, namespace: str, ray_job: RayJobView, backstop: KubeRayDeadlines
     ) -> None:
-        """Set the backstop deadlines after which KubeRay ends a RayJob.
+        """Set the deadlines at which KubeRay ends a RayJob if the operator does not.
 
         A missing RayJob is not an error. Raises Conflict and Refused.
         """
@@ -72,25 +65,22 @@ class RayClusterClient(ObjectClient):
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete a RayJob and its cluster. Missing objects are not an error.
 
-        An object with the same name and another uid is not deleted.
+        Other objects with these names are not deleted.
         """
         await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)
-        # KubeRay's finalizer may block the deletion of the RayJob
+        # the cluster too, because KubeRay's finalizer may block the deletion of the RayJob
         await self._delete_cluster(namespace, ray_job)
 
     async def _delete_cluster(self, namespace: str, ray_job: RayJobView) -> None:
-        """Delete the RayCluster of a RayJob.
-
-        KubeRay normally deletes a RayJob's own cluster, but it may be unavailable.
-        """
+        """Delete the RayCluster of a RayJob. KubeRay normally does, but it may be unavailable."""
         if (cluster := await self._own_cluster(namespace, ray_job)) is not None:
             path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
             await self._delete(path, cluster["metadata"]["uid"])
 
     async def _own_cluster(self, namespace: str, ray_job: RayJobView) -> Object | None:
-        """Return the RayCluster that a RayJob owns; None if there is none.
+        """Return the RayCluster in the status of a RayJob if the RayJob owns it, otherwise None.
 
-        The owner is checked because the cluster's name comes from a status that users may write.
+        The status is untrusted: it may name the cluster of another team.
         """
         cluster = await self.get_object(RAY_CLUSTER, namespace, ray_job.cluster)
         if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:

@@ -1,7 +1,7 @@
 """Lists and watches the objects of one kind in one namespace, or in all namespaces.
 
-After each list, the reflector deletes known objects that are not in the list from its store. A
-failed watch is retried with backoff, independently of other kinds and namespaces.
+After each list, the reflector reports objects that are not in the list as deleted, because no watch
+may have reported this. Failed watches are retried with backoff, independently of each other.
 """
 
 from __future__ import annotations
@@ -29,14 +29,11 @@ KINDS = (
     ("/api/v1", "pods"),
 )
 PATIENCE = 3
-"""Number of watch periods without a response after which a watch is dead."""
+"""A watch is dead if it has no response for this number of its periods."""
 
 
 class WatchHealth:
-    """Records the last response to each watch.
-
-    A response is an accepted watch, or a page of the list that precedes the watch.
-    """
+    """Records the last response to each watch: its acceptance, or a page of the list before it."""
 
     def __init__(
         self, namespaces: Sequence[str], seconds: float, clock: Callable[[], float] = time.monotonic
@@ -77,32 +74,32 @@ class WatchHealth:
 
     @property
     def lost(self) -> set[str]:
-        """Namespaces in which at least one kind cannot be watched.
+        """Namespaces in which at least one kind cannot be watched, while others are healthy.
 
-        Empty if this applies to all namespaces: then the permissions of the operator are wrong, and
-        the health checks report all watches.
+        If all namespaces are refused, the set is empty, because the operator's permissions are
+        wrong, and the health checks must fail.
         """
-        found = {name for name in self._namespaces if self.is_refused(name)}
-        return found if found != self._namespaces else set()
+        refused = {name for name in self._namespaces if self.is_refused(name)}
+        return refused if refused != self._namespaces else set()
 
     @property
     def missing(self) -> list[str]:
-        """Watches that have not started yet, because their first list is not complete."""
+        """The paths of the watches that have not started. Their first list is not complete."""
         return self._without_lost([path for path, started in self._started.items() if not started])
 
     @property
     def dead(self) -> list[str]:
-        """Watches without a response for too long."""
+        """The paths of the watches that had no response for too long."""
         seconds = self.seconds_since_answer()
         return self._without_lost([path for path in seconds if seconds[path] > self._limit])
 
     def _without_lost(self, paths: list[str]) -> list[str]:
-        """Return the paths outside of lost namespaces, which must not fail health checks."""
+        """Return the paths that are not in a lost namespace, which must not fail health checks."""
         lost = [f"/namespaces/{name}/" for name in self.lost]
         return [path for path in paths if not any(scope in path for scope in lost)]
 
     def seconds_since_answer(self) -> dict[str, float]:
-        """Return the seconds since the last response to each watch."""
+        """Return the seconds since the last response to each watch, by path."""
         now = self._clock()
         return {path: now - answered for path, answered in self._last_answer.items()}
 
@@ -110,31 +107,31 @@ class WatchHealth:
 RECONNECT_SECONDS = 0.1
 """Pause between two watches."""
 STABLE_SECONDS = 1.0
-"""Minimum duration of a successful watch. A server that ends each watch at once must not get a
-request every RECONNECT_SECONDS."""
+"""Minimum duration of a successful watch. If the server ends each watch at once, the operator must
+not send a request every RECONNECT_SECONDS."""
 FIRST_BACKOFF = 0.5
 MAX_BACKOFF = 20.0
 WARNED_FAILURES = 5
-"""Consecutive failures after which a warning is logged: about 15 s. A refusal is logged at once."""
+"""Consecutive failures before a warning (about 15 s). Refusals are logged at once."""
 LOST_SECONDS = 300.0
-"""Seconds for which a watch may be refused before its objects are forgotten. Right after its start,
-an API server refuses requests that it allows later."""
+"""Seconds for which a watch may be refused before its objects are forgotten. An API server that has
+just started may refuse requests that it allows later."""
 logger = logging.getLogger("batchinference.operator")
 
 
 @dataclass(frozen=True)
 class Store:
-    """Callbacks that update the cache, also for deletions that no watch reported."""
+    """The callbacks of a reflector, which update the cache."""
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]
-    """Called with a deleted object. Only its name, namespace, uid and labels are valid."""
+    """Called with a deleted object. It may have only a name, a namespace, a uid and labels."""
     known: Callable[[str], list[Object]]
-    """Returns the identities of all cached objects of a namespace; an empty namespace means all."""
+    """Returns the cached objects of a namespace ("" for all), with only these fields."""
     listed: Callable[[str, str], None]
     """Called after each complete list, with the namespace and the resource version."""
     requeue: Callable[[str], None]
-    """Called with the namespace after the first complete list, and if that list is refused."""
+    """Called with the namespace after the first complete list, and when that list is refused."""
 
 
 class Reflector:
@@ -153,10 +150,10 @@ class Reflector:
         self._store, self._health, self._seconds = store, health, seconds
         self._path = path_of(kind, namespace)
         self._version = ""
-        """The resource version from which the next watch starts; empty to list first."""
+        """The resource version from which the next watch starts; empty if a list must be first."""
         self._failures = 0
         self._accepted_at = inf
-        """When the current watch was accepted."""
+        """When the current watch was accepted; infinity before."""
         self._refused_since: float | None = None
         self.is_listed = False
         """Whether the store has all objects, except for recent changes."""
@@ -186,7 +183,7 @@ class Reflector:
         await asyncio.sleep(seconds)
 
     async def _list_and_watch(self) -> str:
-        """List if necessary, and watch once. Return the error message; empty without an error."""
+        """List if necessary, and watch once. Return the error message; empty if there is none."""
         try:
             if not self._version:
                 await self._list()
@@ -225,6 +222,7 @@ class Reflector:
             self._update(self._store.delete, body)
 
     async def _list(self) -> None:
+        """Store all objects, and report the cached objects that are gone as deleted."""
         missing = {_namespaced_name(body): body for body in self._store.known(self.namespace)}
         version = ""
         async for items, version in self._client.list_pages(self._kind, self.namespace):  # noqa: B007

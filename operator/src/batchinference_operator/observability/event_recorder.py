@@ -1,4 +1,4 @@
-"""Posts Events. They only inform users, so nothing waits for an Event or fails because of one."""
+"""Posts Events about jobs and schedules. Nothing waits for an Event or fails because of one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from batchinference_operator.status.job_events import Event
 from batchinference_operator.status.ray_job import Object
 
 MAX_WAITING = 5000
-"""Maximum number of queued Events. Beyond it, the oldest Event of the namespace with the longest
-queue is dropped."""
+"""Maximum number of queued Events. If there are more, the oldest Event of the namespace with the
+longest queue is dropped."""
 EVENT_QPS = 10.0
 EVENT_BURST = 50
-"""Rate limit of Events. It leaves most requests to reconciles, for instance when a thousand jobs
-start at once."""
+"""Rate limit of Events. It is low, so that reconciles can send most of the requests, for instance
+when a thousand jobs start at once."""
 MAX_NOTE_BYTES = 1024
 """The API server's limit for the note of an Event."""
 logger = logging.getLogger("batchinference.operator")
@@ -54,8 +54,8 @@ class EventRecorder:
     def record(self, job: JobView | ScheduleView, attempt: int, events: Iterable[Event]) -> None:
         """Queue Events for posting. Never waits and never fails.
 
-        `attempt` is the attempt of a job, or the current minute for a schedule. Events with the
-        same reason and attempt are counted as one.
+        `attempt` is the number of the job's attempt, or the current minute for a schedule. Events
+        with the same reason and attempt become one Event with a count.
         """
         for event in events:
             body = event_body(job, attempt, event, self._now())
@@ -98,9 +98,10 @@ class EventRecorder:
 
 
 def event_body(job: JobView | ScheduleView, attempt: int, event: Event, now: datetime) -> Object:
-    """Return the body of an Event. Its name depends on the job's uid, the reason and the attempt.
+    """Return the body of an Event.
 
-    If the same happens to many pods of an attempt, the Event keeps the first note and is counted.
+    Its name depends only on the job's uid, the reason and the attempt. So if the same happens to
+    many pods of an attempt, there is one Event with the first note and a count.
     """
     identity = "\n".join((job.uid, event.reason, str(attempt)))
     name = f"{job.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
@@ -126,7 +127,7 @@ def event_body(job: JobView | ScheduleView, attempt: int, event: Event, now: dat
 
 
 def _truncate_note(note: str) -> str:
-    """Return the note with at most MAX_NOTE_BYTES bytes. The API server counts bytes."""
+    """Return the note, cut to MAX_NOTE_BYTES bytes (not characters)."""
     content = note.encode()
     if len(content) <= MAX_NOTE_BYTES:
         return note

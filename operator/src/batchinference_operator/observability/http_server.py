@@ -17,8 +17,10 @@ from batchinference_operator.observability.metrics import Metrics
 
 @dataclass(frozen=True)
 class _Endpoints:
-    """The handlers of the endpoints. A standby replica has no watches. It is ready if a replica of
-    its release leads."""
+    """The handlers of the endpoints.
+
+    A standby replica has no watches. It is ready if a replica of its own release is the leader.
+    """
 
     leadership: Leadership
     watches: WatchHealth

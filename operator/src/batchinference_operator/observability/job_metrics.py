@@ -1,4 +1,4 @@
-"""Metrics of jobs by namespace. The number of series is limited."""
+"""Metrics of jobs by namespace, with a limited number of series."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _NOT_WAITING = {*PROCESSING_PHASES, Phase.SUSPENDED}
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """The namespace and the phase of a job, and why it waits."""
+    """What the metrics show about a job."""
 
     namespace: str
     phase: str
     gpus: int = 0
-    """Devices that its pods have now."""
+    """Number of devices that its pods have now."""
     waiting_since: str = ""
-    """Start of the wait of an unfinished job; empty if it processes rows or is suspended."""
+    """Since when the job waits; empty if it processes rows, is suspended or is finished."""
     reason: str = ""
-    """The reason why it waits, as in its condition Ready; empty if it does not wait."""
+    """Why it waits: the reason of its condition Ready; empty if it does not wait."""
 
     @classmethod
     def of(cls, job: JobView) -> JobSummary:
@@ -53,9 +53,9 @@ class JobSummary:
 
 
 def _waiting_since(job: JobView) -> str:
-    """Return when the job was created, was resumed, or ended its last attempt: the latest time.
+    """Return the latest of the times at which the job was created, was resumed or ended an attempt.
 
-    All timestamps have the same format, so they can be compared as strings.
+    All timestamps have the same format, so their order is that of the strings.
     """
     resumed = (find_condition(job.status, "Suspended") or {}).get("lastTransitionTime", "")
     ended = (last_attempt(job.status) or {}).get("completionTime", "")
@@ -63,7 +63,7 @@ def _waiting_since(job: JobView) -> str:
 
 
 OTHER = "_other"
-"""The label value for all values beyond the limit. No namespace can have this name."""
+"""The label value that stands for all values above the limit. No namespace can have this name."""
 MAX_NAMESPACES = 100
 MAX_REASONS = 100
 _TOKENS = ("input", "cached", "output")
@@ -73,7 +73,7 @@ _OUTCOMES += [("Failed", cause.value) for cause in Cause]
 
 
 class BoundedLabel:
-    """Limits the number of values of a label. Values beyond the limit become OTHER."""
+    """Limits the number of values of a label: further values become OTHER."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -87,7 +87,7 @@ class BoundedLabel:
 
 
 class JobMetrics(Collector):
-    """Counts the work of jobs, and computes gauges of all jobs when Prometheus scrapes them."""
+    """Counts what jobs do, and computes gauges over all jobs when Prometheus scrapes them."""
 
     def __init__(
         self,
@@ -166,9 +166,9 @@ class JobMetrics(Collector):
             )
 
     def _label(self, namespace: str) -> str:
-        """Return the label value of a namespace, and create its counters with the value 0.
+        """Return the label value of a namespace. Create its counters with the value 0 if it is new.
 
-        If a series started at 1 with the first failure, Prometheus would see no increase.
+        If a series began at 1 with the first failure, Prometheus would see no increase.
         """
         known = len(self._namespaces.values)
         label = self._namespaces.value(namespace)
@@ -238,8 +238,10 @@ def _gauge(
 
 
 def _warnings_by_name(status: Status) -> Counts[str]:
-    """Return the number of rows or files with each warning. The driver of a tenant has written the
-    names, so unknown ones are counted together."""
+    """Return the number of rows or files with each warning.
+
+    The names are untrusted, so unknown ones are counted as OTHER.
+    """
     counts = Counts[str]()
     for warning in status.get("warnings", ()):
         name = warning["name"] if warning["name"] in _WARNING_NAMES else OTHER

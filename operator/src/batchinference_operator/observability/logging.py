@@ -1,4 +1,4 @@
-"""Configures logging as JSON or text. Each line contains the job that it is about."""
+"""Configures logging as JSON or text. Each line names the job that is processed, if any."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SUPPRESSED = {
     # `WatchHealth` in reflector.py logs a refused watch once; kopf logs it at each retry
     "kopf._cogs.clients.watching": "APIForbiddenError(",
 }
-"""Messages that are not logged, by logger name. The value is a part of the message."""
+"""Messages that are not logged: the name of the logger, and a part of the message."""
 
 
 @contextmanager
 def log_context(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
-    """Add a job and its attempt to each line that any logger writes in the block."""
+    """In the block, add a job and its attempt to each line of any logger."""
     before = _current_job.set((f"{namespace}/{name}", attempt))
     try:
         yield
@@ -50,9 +50,9 @@ def configure(log_format: str, level: str) -> None:
 
 
 def _add_job(record: logging.LogRecord) -> bool:
-    """Add the job and its attempt to a log record. Return True, so that the record is logged.
+    """Add the current job and its attempt to a log record. Return True, so that it is logged.
 
-    Records of kopf refer to their object in `k8s_ref`.
+    Records of kopf name their object in `k8s_ref` instead.
     """
     job, attempt = _current_job.get()
     ref: dict[str, Any] = getattr(record, "k8s_ref", {})

@@ -1,4 +1,7 @@
-"""Prometheus metrics. No metric has a label with the job's name, because there are thousands."""
+"""All Prometheus metrics of the operator; those of jobs are in `job_metrics`.
+
+No metric has the name of a job as a label, because there are thousands of jobs.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,10 @@ _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete
 
 
 class Metrics:
-    """All metrics of the operator. docs/operations.md describes them."""
+    """All metrics of the operator, which docs/operations.md describes."""
 
     def __init__(self, max_namespaces: int = MAX_NAMESPACES) -> None:
-        # would add a series to each counter, which no query needs
-        disable_created_metrics()  # type: ignore[no-untyped-call]
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one series less per counter
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.queue_depth = self._gauge(
@@ -99,7 +101,7 @@ class Metrics:
         return Histogram(name, documentation, labels, buckets=_BUCKETS, registry=self.registry)
 
     def add_operator(self, queue: Sized, jobs: Callable[[], Iterable[JobSummary]]) -> None:
-        """Add the metrics of the queue and the jobs, which are computed at scrape time."""
+        """Add the metrics of the queue and the jobs, which are computed when they are scraped."""
         self.queue_depth.set_function(lambda: len(queue))
         self.jobs.set_jobs(jobs)
 

@@ -17,14 +17,14 @@ from batchinference_operator.status.job_events import events_between
 
 @dataclass
 class Telemetry:
-    """Updates metrics and records Events. Without a recorder, no Events are posted."""
+    """Updates the metrics, and passes Events to the recorder, if there is one."""
 
     metrics: Metrics = field(default_factory=Metrics)
     recorder: EventRecorder | None = None
 
     @contextmanager
     def measure_reconcile(self) -> Iterator[None]:
-        """Measure the block as one reconcile, and count its error if it raises one."""
+        """Measure the duration of the block as that of a reconcile, and count its error, if any."""
         start = time.monotonic()
         try:
             yield
@@ -40,9 +40,9 @@ class Telemetry:
             await self.recorder.work()
 
     def changed(self, before: JobView, job: JobView) -> None:
-        """Publish the changes between two observed statuses of a job.
+        """Publish the changes between two statuses of a job as metrics and Events.
 
-        Written statuses are not used, because the response to a write may be lost.
+        Both come from the cache, because the response to a write may be lost.
         """
         self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)
         if self.recorder is not None:

@@ -1,11 +1,10 @@
-"""The admission queue, used if the operator has a concurrency limit.
+"""The admission queue: decides which waiting job starts next if there is a concurrency limit.
 
-Namespaces share the limit. The next job comes from the namespace with the fewest running jobs.
-Among namespaces with equally many, the one with the oldest next job comes first. Within a
-namespace, jobs are ordered by priority and then by age, so a high priority has no effect on
-other namespaces. A change of a job updates only the position of this job, so no reconcile counts
-all jobs. All state is derived from objects in the API server, so nothing is lost when the operator
-restarts.
+Namespaces share the limit. The next job comes from the namespace with the fewest running jobs. If
+several namespaces have equally few, it is the oldest of their next jobs. Within a namespace, jobs
+are ordered by priority and then by age, so a high priority has no effect on other namespaces. A
+changed job updates only its own position, so no reconcile iterates over all jobs. All state is
+derived from objects in the API server, so nothing is lost when the operator restarts.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ Position = tuple[int, str, str, str]
 """The sort key of a waiting job: descending priority, creation time, namespace, name."""
 
 ROUND_FROM_POSITION = 10
-"""The number of jobs ahead is rounded in the status from this number on."""
+"""From this value on, the status shows a rounded number of jobs ahead."""
 
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """Whether a job runs or waits for admission, and its priority.
+    """What the admission queue knows about a job.
 
-    A job that neither runs nor waits has ended, is suspended, is being deleted or waits in Kueue.
+    A job that neither runs nor waits is finished, suspended, being deleted or queued by Kueue.
     """
 
     resource_version: str
@@ -45,7 +44,8 @@ class QueueEntry:
     """Whether it has or may have pods."""
     waiting: bool = False
     queued: bool = False
-    """Whether Kueue admits its next attempt. The running one goes by the label of its RayJob."""
+    """Whether Kueue admits its next attempt, so that it needs no admission by this queue. Whether
+    Kueue manages the running attempt depends on the label of its RayJob."""
 
 
 def local_queue_of(job: JobView, platform: Cluster) -> str | None:
@@ -55,7 +55,7 @@ def local_queue_of(job: JobView, platform: Cluster) -> str | None:
 
 
 def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
-    """Return the entry of a job."""
+    """Return the entry of a job in the admission queue."""
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True
@@ -74,7 +74,7 @@ def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
 
 @dataclass(frozen=True)
 class AdmissionDecision:
-    """Whether a waiting job may start, or waits for the jobs ahead of it."""
+    """Whether a waiting job may start now. `ahead` is the number of jobs that start before it."""
 
     ahead: int
     admitted: bool
@@ -83,10 +83,8 @@ class AdmissionDecision:
 
     @property
     def message(self) -> str:
-        """The position of the job and why it waits.
-
-        A high position is rounded, because each change of the message causes a status write.
-        """
+        """The number of jobs ahead and why the job waits. A large number is rounded, because each
+        change of the message causes a status write."""
         if self.ahead == 0:
             return f"next to start; {self.why}"
         if self.ahead < ROUND_FROM_POSITION:
@@ -99,8 +97,8 @@ class AdmissionDecision:
 class AdmissionQueue:
     """The running and the waiting jobs.
 
-    An admitted job counts as running until a later version of the job is observed, because a write
-    without a response may have succeeded.
+    A job that `admit` was called for is treated as running until a later version of it is observed,
+    because the write of its status may have succeeded even if there was no response.
     """
 
     limits: Concurrency = field(default_factory=Concurrency)
@@ -117,7 +115,7 @@ class AdmissionQueue:
     # --- observations -------------------------------------------------------------------
 
     def update(self, key: JobKey, entry: QueueEntry | None) -> None:
-        """Record the current state of a job. `entry` is None if the job is gone."""
+        """Record the state of a job; None if the job is gone."""
         if not self.limits.limited:
             return
         if entry is None or entry.resource_version != self._admitted.get(key):
@@ -128,7 +126,7 @@ class AdmissionQueue:
         self._reindex(key)
 
     def update_usage(self, key: JobKey, running: bool) -> None:
-        """Record whether a job has RayJobs that have not ended. The job itself may be gone."""
+        """Record whether a job has a RayJob that has not ended. The job itself may be gone."""
         if self.limits.limited:
             (self._with_ray_jobs.add if running else self._with_ray_jobs.discard)(key)
             self._reindex(key)
@@ -146,25 +144,25 @@ class AdmissionQueue:
         return self._decide(key)
 
     def admit(self, key: JobKey) -> None:
-        """Record that an admitted job starts."""
+        """Record that a job starts for which `decide` returned an admission."""
         if entry := self._entries.get(key):
             self._admitted[key] = entry.resource_version
             self._reindex(key)
 
     def skip(self, key: JobKey) -> None:
-        """Skip an admitted job that could not start, so that the next job may start.
+        """Let the next job start instead of a job that may start but could not.
 
-        The next reconcile of the job returns it to its position.
+        The next reconcile of the skipped job returns it to its position.
         """
         if key in self._positions and self._decide(key).admitted:
             self._remove(key)
             self._wake()
 
     def _holds_slot(self, key: JobKey) -> bool:
-        """Return whether a job has a slot. A job in a queue of Kueue has none without a RayJob."""
+        """Return whether a job uses up a part of the limit."""
         entry = self._entries.get(key)
-        known = entry is not None and entry.running and not entry.queued
-        return known or key in self._admitted or key in self._with_ray_jobs
+        runs = entry is not None and entry.running and not entry.queued
+        return runs or key in self._admitted or key in self._with_ray_jobs
 
     def _namespace_capacity(self, namespace: str) -> int:
         return self.limits.namespace_capacity(self._running_per_namespace[namespace])
@@ -172,13 +170,12 @@ class AdmissionQueue:
     # --- order --------------------------------------------------------------------------
 
     def _reindex(self, key: JobKey) -> None:
-        """Update the position of a job. If a slot or position became free, wake the jobs that may
-        start."""
+        """Update the position of a job, and wake the jobs that may start because of this."""
         if self._update_position(key):
             self._wake()
 
     def _update_position(self, key: JobKey) -> bool:
-        """Update the position of a job. Return whether this makes room for others."""
+        """Update the position of a job. Return whether another job may start because of this."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
         running = self._holds_slot(key)
@@ -229,16 +226,17 @@ class AdmissionQueue:
     def _jobs_ahead(self, namespace: str, position: Position) -> dict[str, int]:
         """Return how many waiting jobs of each namespace are ahead of a waiting job.
 
-        Jobs are ordered by the number of jobs in their namespace that run or are ahead of them.
+        The sort key of a job in this order is its `share`: the number of jobs of its namespace that
+        run or are ahead of it. The older of two jobs with the same share comes first.
         """
         own = bisect_left(self._waiting[namespace], position)
-        share, found = self._running_per_namespace[namespace] + own, {}
+        share, ahead = self._running_per_namespace[namespace] + own, {}
         for name, positions in self._waiting.items():
             count = share - self._running_per_namespace[name]
             if 0 <= count < len(positions) and positions[count][1:] < position[1:]:
                 count += 1
-            found[name] = min(max(0, count), len(positions))
-        return {**found, namespace: own}
+            ahead[name] = min(max(0, count), len(positions))
+        return {**ahead, namespace: own}
 
     def _wake(self) -> None:
         """Wake the jobs that may start now."""
@@ -247,11 +245,11 @@ class AdmissionQueue:
             self.wake((namespace, name))
 
     def _candidates(self) -> Iterator[Position]:
-        """Yield the waiting jobs in admission order, up to the limit of each namespace."""
+        """Yield the waiting jobs in the order of admission, up to the limit of each namespace."""
         return merge(*map(self._namespace_candidates, self._waiting))
 
     def _namespace_candidates(self, namespace: str) -> Iterator[Position]:
-        """Yield the waiting jobs of a namespace with the number of jobs that run before each."""
+        """Yield the waiting jobs of a namespace, each with its share in place of its priority."""
         positions = islice(self._waiting[namespace], self._namespace_capacity(namespace))
         for share, position in enumerate(positions, self._running_per_namespace[namespace]):
             yield share, *position[1:]

@@ -12,11 +12,7 @@ from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Actions
-from batchinference_operator.status.attempts import (
-    attempt_number,
-    end_attempt,
-    failed_attempts,
-)
+from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
@@ -36,11 +32,11 @@ def fail_attempt(
     now: datetime,
     update: StatusUpdate | None = None,
 ) -> Actions:
-    """Return the actions that end the running attempt, with a retry or by failing the job.
+    """Return the actions that end the running attempt, and retry it or fail the job.
 
-    A later reconcile removes its resources, after the status records the end.
+    A later reconcile deletes its RayJob, when the status has recorded the end.
     """
-    no_capacity = cause == Cause.NO_CAPACITY  # not a failure of the attempt
+    no_capacity = cause == Cause.NO_CAPACITY  # such an end is not counted as a failure
     failures = failed_attempts(job.status) + (not no_capacity)
     if not spec.retry.allows(cause, failures):
         return fail_job(job, cause, message, now, update)
@@ -66,24 +62,25 @@ def fail_job(
 def fail_if_expired(
     job: JobView, spec: MutableSpec, now: datetime, update: StatusUpdate | None = None
 ) -> Actions | None:
-    """Return the actions that fail a job if its `deadlines.total` or device hours are exceeded."""
+    """Return the actions that fail a job that has exceeded `deadlines.total` or its device hours,
+    otherwise None."""
     passed = [limit for limit in job_deadlines(job, spec, now) if limit.remaining <= 0]
     return fail_job(job, passed[0].cause, passed[0].message, now, update) if passed else None
 
 
 def _with_outcome(phase: Phase, summary: Summary, update: StatusUpdate | None) -> StatusUpdate:
-    """Return the update with another phase and summary, or a new one without observations."""
+    """Return an update with this phase and summary, and with the observations in `update`."""
     return replace(update, phase=phase, summary=summary) if update else StatusUpdate(phase, summary)
 
 
 def backoff_seconds(backoff: Backoff, failures: int) -> float:
-    """Return the backoff in seconds before the attempt after this number of failures."""
-    longest = seconds_of(backoff.max)
-    return float(min(seconds_of(backoff.initial) * 2 ** min(failures - 1, 32), longest))
+    """Return the seconds to wait before the next attempt, after this number of failed attempts."""
+    maximum = seconds_of(backoff.max)
+    return float(min(seconds_of(backoff.initial) * 2 ** min(failures - 1, 32), maximum))
 
 
 def backoff_left(job: JobView, now: datetime) -> float:
-    """Return the seconds until the next attempt may start; 0 for a resumed job."""
+    """Return the seconds until the next attempt may start. A resumed job starts at once."""
     resumed = job.status.get("phase") in (Phase.SUSPENDING, Phase.SUSPENDED)
     if resumed or "nextAttemptTime" not in job.status:
         return 0.0

@@ -1,4 +1,4 @@
-"""Renders the ConfigMap, the Secret and the RayJob of an attempt."""
+"""Renders the objects of an attempt: ConfigMap, RayJob, token Secret and PodDisruptionBudget."""
 
 from __future__ import annotations
 
@@ -29,10 +29,8 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 
 
 def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the objects, or that fail the job if its spec is invalid.
-
-    The RayJob is created last, because it mounts the ConfigMap.
-    """
+    """Return the actions that create the ConfigMap and then the RayJob, which mounts it, of an
+    attempt. If the spec is invalid, return the actions that fail the job."""
     if job.skipped_reason:
         return Actions(status=invalid_spec(job, job.skipped_reason, now), requeue_after=0)
     try:
@@ -53,9 +51,10 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
 
 
 def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple[Object, ...]:
-    """Return the Secret with the token, and the PodDisruptionBudget of a head that is protected.
+    """Return the token Secret, and the PodDisruptionBudget if the head is protected.
 
-    Their owner is the RayJob, which must exist first."""
+    They are created after the RayJob, because the RayJob owns them.
+    """
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
     names, token = names_of_last_attempt(job), config.token(job, owner.name)
     secret = token_secret(job.namespace, names, token, reference)

@@ -1,4 +1,4 @@
-"""Starts the first attempt of a job and each retry, adopts its RayJob, and says why it waits."""
+"""Starts the first attempt of a job and each retry, or reports why the job waits for its start."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 ADMISSION_PENDING = "AdmissionPending"
 CREATE_RETRY_SECONDS = 60.0
-"""Seconds after which an admitted job whose RayJob could not be created is queued again."""
+"""Seconds until a job requests admission again after its RayJob could not be created."""
 SHORT_QUEUE_SECONDS = 30.0
 LONG_QUEUE_SECONDS = 300.0
-"""Seconds between updates of a waiting job's position, with fewer than ROUND_FROM_POSITION jobs
-ahead and with more. They do not delay the start, because the admission queue wakes the job."""
+"""Seconds between updates of the position in the status, for jobs with fewer than
+ROUND_FROM_POSITION jobs ahead and for others. They do not delay the start, because the admission
+queue wakes the job."""
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
-    """Return the job without the attempt whose RayJob could not be created.
+    """Return the job without its last attempt, whose RayJob could not be created.
 
-    The job requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start first.
+    It requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start meanwhile.
     """
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
     return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
 
 
 def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
-    """Return the actions while another RayJob has the name of the job's RayJob."""
+    """Return the actions while `ray_job` of another owner has the name of the job's RayJob."""
     if ray_job.owner_uid is not None:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
@@ -73,7 +74,7 @@ def wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails instead of waiting.
+    A job with an invalid spec fails instead of waiting. Its spec is checked once.
     """
     ready = find_condition(job.status, "Ready") or {}
     same_spec = job.status.get("observedGeneration") == job.generation
@@ -84,23 +85,22 @@ def wait_for_admission(
     status = _pending_status(job, Summary(ADMISSION_PENDING, admission.message), now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUND_FROM_POSITION else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
-    requeue_after = min([refresh, *deadlines])
-    return Actions(status=status, requeue_after=requeue_after)
+    return Actions(status=status, requeue_after=min([refresh, *deadlines]))
 
 
 def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:
-    update = StatusUpdate(Phase.PENDING, summary)
-    return job.build_status(update, now)
+    return job.build_status(StatusUpdate(Phase.PENDING, summary), now)
 
 
 POD_TERMINATION_SECONDS = 60.0
-"""Maximum seconds for which the next attempt waits for pods of the previous one."""
+"""Maximum seconds for which the next attempt waits for the end of pods of the previous one."""
 
 
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     """Return the actions that create the objects of the next attempt, or wait for its start.
 
-    The next attempt starts after all objects of the previous attempt are deleted.
+    It starts when the objects of earlier attempts are deleted, the backoff is over, the name of its
+    RayJob is free, and the job is admitted.
     """
     job = replace(observed.job, status=add_suspended_time(observed.job, now))
     return (
@@ -126,7 +126,7 @@ def _create_if_admitted(
     status = planning_status(job, names, now)
     if admission is None:
         return replace(actions, status=status)
-    # the status is written first, because running jobs are counted by their status
+    # the status is written before objects are created, because running jobs are counted by status
     return Actions(status=status, admits=True, requeue_after=0)
 
 
@@ -135,9 +135,9 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
     if (left := backoff_left(job, now)) <= 0:
         return None
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
-    # a changed generation ends the error, so the generation is kept while there is an error
-    failed = has_create_error(job)
-    status = None if failed else with_observed_generation(job.status, job.generation)
+    # while the status reports a create error, it also keeps the generation that the error is about
+    keeps = has_create_error(job)
+    status = None if keeps else with_observed_generation(job.status, job.generation)
     return Actions(status=status, requeue_after=min([left, *deadlines]))
 
 
@@ -147,15 +147,15 @@ def _wait_for_name(job: JobView, holder: RayJobView | None, now: datetime) -> Ac
         return None
     if holder.owner_uid != job.uid:
         return wait_for_name(job, holder, now)
-    return Actions(requeue_after=POLL_SECONDS)  # deleted before it was adopted
+    return Actions(requeue_after=POLL_SECONDS)  # the job's own RayJob, which is being deleted
 
 
 def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | None:
     """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
-    The driver of a suspended attempt may commit its work in progress. The pods are
-    waited for at most POD_TERMINATION_SECONDS: a healthy node ends them in this time, and a lost
-    node does not report their state.
+    The driver of a suspended attempt may commit before. Pods are awaited for at most
+    POD_TERMINATION_SECONDS, because a healthy node ends them in this time, and a lost node does not
+    report their end.
     """
     names = ray_job_names(observed.job, attempt_number(observed.job.status))
     ended = [ray_job for ray_job in live_ray_jobs(observed) if ray_job.name in names]
@@ -184,7 +184,7 @@ def _pods_terminating(observed: Observed, now: datetime) -> bool:
 
 
 def find_unadopted(observed: Observed) -> RayJobView | None:
-    """Return the RayJob of the next attempt if it exists but is not in the status yet."""
+    """Return the RayJob of the next attempt if it exists before the attempt is in the status."""
     job = observed.job
     ray_job = observed.ray_jobs.get(next_names(job).ray_job)
     created = ray_job is not None and ray_job.owner_uid == job.uid and not ray_job.deleting
@@ -192,10 +192,9 @@ def find_unadopted(observed: Observed) -> RayJobView | None:
 
 
 def adopt(job: JobView, now: datetime) -> JobView:
-    """Return the job with the attempt whose RayJob already exists."""
+    """Return the job with the next attempt, whose RayJob already exists, added to its status."""
     job = replace(job, status=add_suspended_time(job, now))
     names = next_names(job)
-    # an older operator wrote such a status
-    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):
+    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):  # by an older operator
         return replace(job, status=add_attempt(job.status, names))
     return replace(job, status=planning_status(job, names, now))

@@ -92,28 +92,25 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
     if "startTime" in attempt and not _secret_missing(observed):
         return actions
     if actions.status is not None and not is_running(actions.status):
-        return actions  # do not delay the end for a Secret that the API server may reject
-    # the reconcile that creates the token Secret also sets startTime in the status
+        return actions  # the attempt ends: a Secret that the API server rejects must not prevent it
+    # the first reconcile with the RayJob creates the token Secret, and then writes `startTime`
     return replace(actions, create=objects_of_ray_job(job, ray_job, config))
 
 
 def _secret_missing(observed: Observed) -> bool:
-    """Return whether a Secret of a pod may be missing, such as the token Secret.
+    """Return whether a pod may miss the token Secret.
 
-    The token Secret is gone if its owner was an earlier RayJob of the same name, which a user
-    deleted.
+    It is gone if an earlier RayJob of the same name owned it, which a user deleted.
     """
-    problems = [pod.problem for pod in observed.pods_of_attempt]
-    return any(one is not None and one.cause == Cause.CONTAINER_CONFIG for one in problems)
+    problems = [pod.problem for pod in observed.pods_of_attempt if pod.problem is not None]
+    return any(problem.cause == Cause.CONTAINER_CONFIG for problem in problems)
 
 
 def _without_ray_job(
     job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Return the actions for an attempt that has no RayJob.
-
-    A user has deleted the RayJob, it has not been created yet, or another RayJob has its name.
-    """
+    """Return the actions for an attempt without a RayJob: a user has deleted it, it has not been
+    created yet, or `ray_job` of another owner has its name."""
     names = names_of_last_attempt(job)
     if "startTime" in (last_attempt(job.status) or {}):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
@@ -132,7 +129,7 @@ def _without_ray_job(
 def _derive_status(
     observed: Observed, ray_job: RayJobView, spec: MutableSpec, now: datetime
 ) -> Actions:
-    """Return the actions that write the status derived from the observation, or end the attempt."""
+    """Return the actions that write the status of the attempt as it was observed, or end it."""
     observed = track_kueue_admission(observed, ray_job, now)
     job, report = observed.job, observed.report
     if ray_job.ended and awaits_report(observed, ray_job, now):
@@ -166,14 +163,14 @@ def _derive_status(
 def _failure(
     observed: Observed, ray_job: RayJobView, now: datetime, *, failed: bool
 ) -> tuple[Cause, str] | None:
-    """Return the cause and the message with which an attempt fails; None if it continues."""
+    """Return the cause and the message of an attempt that has failed or cannot recover, or None."""
     if failed:
         return failure_cause(ray_job, observed.report, observed.disruptions)
     return unrecoverable_cause(observed, ray_job, now)
 
 
 def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return the last phase of the job; empty for a driver that KubeRay has started again, which
+    """Return the phase in the status; empty for a driver that KubeRay has started again, because it
     has no report yet."""
     restarting = observed.driver_reached and driver_starting(ray_job, now)
     return "" if restarting else str(observed.job.status.get("phase", ""))
@@ -182,13 +179,13 @@ def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str
 def _with_details(
     observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary, now: datetime
 ) -> tuple[Phase, Summary]:
-    """Return the phase and the summary with details about KubeRay, crashed pods or a silent
-    driver."""
-    if phase == Phase.STARTING and (undone := _undone_by_kuberay(observed, ray_job, now)):
+    """Return the phase and the summary, or more specific ones: if KubeRay does nothing, pods crash,
+    the driver is silent, or nodes are excluded."""
+    if phase == Phase.STARTING and (missing := _missing_from_kuberay(observed, ray_job, now)):
         why = "it may be down, watch other namespaces or lack permissions. See its log"
         if ray_job.multikueue:
             why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
-        message = f"KubeRay has not {undone} RayJob {ray_job.name}: {why}"
+        message = f"KubeRay has not {missing} RayJob {ray_job.name}: {why}"
         return phase, Summary("KubeRayNotResponding", message)
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value
@@ -197,7 +194,7 @@ def _with_details(
 
 
 def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:
-    """Return the summary, which names the nodes that an unschedulable attempt does not use."""
+    """Return the summary; if it is Unschedulable, with the nodes that the attempt must not use."""
     earlier = {"attempts": job.status["attempts"][:-1]}
     if summary.reason != Cause.UNSCHEDULABLE or not (nodes := faulty_nodes(earlier)):
         return summary
@@ -206,8 +203,8 @@ def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:
     return replace(summary, message=f"{summary.message}. {excluded}. {fix}")
 
 
-def _undone_by_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return what KubeRay has not done with a RayJob within KUBERAY_SECONDS; empty if nothing."""
+def _missing_from_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
+    """Return what KubeRay should have done with a RayJob within KUBERAY_SECONDS; else empty."""
     if kuberay_silent_seconds(ray_job, now) >= KUBERAY_SECONDS:
         return "accepted"
     late = without_pods_seconds(observed, ray_job, now) >= KUBERAY_SECONDS
@@ -222,7 +219,7 @@ def _enforce_deadlines(
     if (expired := fail_if_expired(job, spec, now, update)) is not None:
         return expired
     silent = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
-    # a silent driver is subject to all deadlines, but the operator must have tried to reach it
+    # a silent driver gets no exemption in the phase Finalizing, but it must have been polled
     awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
     limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
     if update.ray_job is not None:
@@ -251,7 +248,7 @@ def _backstop_change(
 
 
 def _why_no_row(update: StatusUpdate) -> str:
-    """Return why no row is finished: the current stage, or the message if there is a problem."""
+    """Return why no row is finished: the current stage, or the message of the summary."""
     if update.summary.reason == "Running" and update.report and update.report.stage:
         return f"they are in stage '{update.report.stage}'"
     return update.summary.message
@@ -262,7 +259,7 @@ def _fail_expired(
 ) -> Actions:
     """Return the actions that end an attempt after a deadline.
 
-    If the attempt is Pending because of a known problem, this problem is the cause of the failure.
+    If the attempt is Pending because of a problem with a cause, this is the cause of the failure.
     """
     problem = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
     cause = passed.cause
@@ -273,7 +270,7 @@ def _fail_expired(
 
 
 def _wait_for_report(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
-    """Return the actions while the operator waits for the last report of an ended driver."""
+    """Return the actions while the operator waits for the final report of an ended driver."""
     summary = Summary("Finalizing", "the RayJob has ended; reading the driver's report")
     update = StatusUpdate(Phase.FINALIZING, summary, ray_job)
     status = job.build_status(update, now)

@@ -1,4 +1,4 @@
-"""The settings of the operator that reconcile needs, and its limits of running jobs."""
+"""The settings of the operator that reconcile needs, such as the limits of running jobs."""
 
 from __future__ import annotations
 
@@ -38,31 +38,30 @@ class Concurrency:
 
 @dataclass(frozen=True)
 class Config:
-    """The platform's defaults, policy and prices, the token keys, and the concurrency limits."""
+    """The settings of the operator that reconcile needs."""
 
     defaults: PlatformDefaults
     token_key: bytes
     concurrency: Concurrency = field(default_factory=Concurrency)
     previous_token_key: bytes = b""
-    """The key before the last rotation, from which tokens of running jobs may be derived."""
+    """The key before the last rotation, with which the tokens of running jobs may be derived."""
     policy: PlatformPolicy = field(default_factory=PlatformPolicy)
     prices: Prices = field(default_factory=Prices)
     own_namespace: str = ""
-    """The operator's namespace. A job there could mount the token key of all Ray clusters."""
+    """The operator's namespace. Jobs in it fail, because they could mount the Secret with the token
+    key of all Ray clusters."""
 
     def token(self, job: JobView, ray_job: str) -> str:
         """Return the token of the Ray cluster of a RayJob.
 
-        The token is derived from the operator's key, because the operator has no permission to read
-        Secrets. It is different for each attempt, because the name of the RayJob is.
+        The token is derived from the operator's key, so that the operator needs no permission to
+        read the Secret. It differs between attempts, because the name of the RayJob differs.
         """
         return _token(self.token_key, *_about(job, ray_job))
 
     def tokens(self, job: JobView, ray_job: RayJobView) -> tuple[str, ...]:
-        """Return all tokens that the Ray cluster of a RayJob may have.
-
-        A cluster that was created before the key rotation has the token of the previous key.
-        """
+        """Return the tokens that the Ray cluster of a RayJob may have: of the current key, and of
+        the previous key if there is one, because the cluster may be older than the rotation."""
         about = _about(job, ray_job.name)
         keys = filter(None, (self.token_key, self.previous_token_key))
         return tuple(_token(key, *about) for key in keys)
@@ -77,4 +76,4 @@ def _token(key: bytes, *about: str) -> str:
 
 
 _PURPOSE = "batchinference.dev/ray-cluster-token/v1"
-"""Separates these tokens from other values derived from the key."""
+"""Makes these tokens different from other values that may be derived from the key."""

@@ -26,18 +26,22 @@ class Prices(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
 
     currency: Annotated[str, Field(pattern="^([A-Z]{3})?$")] = ""
-    """ISO 4217 code; without it, the status has no cost."""
+    """ISO 4217 code. If it is empty, no cost is estimated."""
     cpu_hour: Price = 0.0
     device_hour: Price = 0.0
 
     def of(self, usage: Status | Attempt) -> float:
-        """Return the cost of the usage of a job or of an attempt."""
+        """Return the cost of the usage in the status of a job or in an attempt.
+
+        Device seconds of attempts with a price of their own are priced when they are counted
+        (`device_usage`); the status of a job has their sum and their cost.
+        """
         cpus, gpus = usage.get("cpuSeconds", 0), usage.get("deviceSeconds", 0)
-        price = float(usage.get("choice", {}).get("deviceHour", self.device_hour))
-        priced = internal(usage)  # of a job: attempts may have other prices
+        device_hour = float(usage.get("choice", {}).get("deviceHour", self.device_hour))
+        priced = internal(usage)
         gpus -= priced.get("pricedSeconds", 0)
-        hours = (cpus * self.cpu_hour + gpus * price) / 3600
-        return float(hours + priced.get("pricedCost", 0.0))
+        cost = (cpus * self.cpu_hour + gpus * device_hour) / 3600
+        return float(cost + priced.get("pricedCost", 0.0))
 
 
 def add_cost(status: Status, prices: Prices) -> Status:
@@ -53,9 +57,9 @@ def add_cost(status: Status, prices: Prices) -> Status:
 
 
 def _remaining_cost(status: Status, prices: Prices) -> float | None:
-    """Return the cost of the remaining rows, from the cost per row of the last attempt.
+    """Return the expected cost of the remaining rows, from the cost per row of the last attempt.
 
-    None until the attempt has finished 1 % of the rows, and after the end of the job.
+    None until this attempt has finished 1 % of all rows, and after the end of the job.
     """
     progress, last = status.get("progress", {}), last_attempt(status) or {}
     total, rows = progress.get("total", 0), last.get("rows", 0)
@@ -65,10 +69,8 @@ def _remaining_cost(status: Status, prices: Prices) -> float | None:
 
 
 def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
-    """Add the prices of its pods, and the cost of the earlier attempts, to the head of a RayJob.
-
-    The driver estimates the cost of its run from them, for its report.
-    """
+    """Add an environment variable with the prices of the pods and the cost of earlier attempts to
+    the head of a RayJob. The driver computes the cost in its report from it."""
     if not prices.currency:
         return
     cluster = ray_job["spec"]["rayClusterSpec"]
@@ -83,7 +85,7 @@ def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
 
 
 def _usage_per_hour(cluster: Object) -> Iterator[tuple[str, Status]]:
-    """Yield each group of a RayCluster, and the usage of one of its pods per hour."""
+    """Yield the name of each group of a RayCluster, and what one of its pods uses in an hour."""
     for group, _, template in templates_of(cluster):
         containers = running_containers(template["spec"])
         if group == HEAD_GROUP and "autoscalerOptions" in cluster:

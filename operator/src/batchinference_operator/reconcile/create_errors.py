@@ -1,4 +1,4 @@
-"""Reports in the status that the API server rejects or cannot create the objects of an attempt."""
+"""Reports in the status that the objects of an attempt cannot be created, and why."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def status_after_create_error(
 ) -> Status | None:
     """Return the status that reports why the objects of an attempt could not be created.
 
-    `unreachable_seconds` is the time for which the API server has been unreachable; None if it
-    rejected an object. The result is None if this time is less than UNREACHABLE_SECONDS.
-    `local_queues` is a sentence with the LocalQueues of the namespace.
+    `unreachable_seconds` is for how long the API server has been unreachable; None if it rejected
+    an object. For less than UNREACHABLE_SECONDS, return None. `local_queues` is a sentence with the
+    LocalQueues of the namespace.
     """
     if unreachable_seconds is None:
         summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")

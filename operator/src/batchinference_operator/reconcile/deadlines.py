@@ -20,7 +20,10 @@ from batchinference_operator.status.timestamps import seconds_since
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline or limit. `remaining` is in seconds, and negative after the deadline."""
+    """A deadline or limit of a job or an attempt, and the failure if it is exceeded.
+
+    `remaining` is in seconds, and negative after the deadline.
+    """
 
     remaining: float
     cause: Cause
@@ -30,7 +33,7 @@ class Deadline:
 def job_deadlines(
     job: JobView, spec: MutableSpec, now: datetime, gpus: int = 0
 ) -> Iterator[Deadline]:
-    """Yield the deadlines of the job over all attempts. `gpus` is its current number of GPUs."""
+    """Yield the deadlines for all attempts of a job together. `gpus` is its number of GPUs now."""
     limit = spec.deadlines.total
     if limit is not None:
         suspended = internal(job.status).get("suspendedSeconds", 0)
@@ -50,9 +53,10 @@ def job_deadlines(
 def attempt_deadlines(
     job: JobView, spec: MutableSpec, now: datetime, why: str, *, awaits_rows: bool = True
 ) -> Iterator[Deadline]:
-    """Yield the deadlines of the running attempt. `why` is the reason why no row is finished.
+    """Yield the deadlines of the running attempt. `why` explains why no row is finished.
 
-    `awaits_rows` is false if all rows are finished, or the driver was not polled yet.
+    Without `awaits_rows`, there are no deadlines for rows: all rows are finished, or the operator
+    has just started and has not polled the driver yet.
     """
     attempt, limits, status = last_attempt(job.status), spec.deadlines, job.status
     if attempt is None or "startTime" not in attempt or "queuedTime" in attempt:
@@ -74,11 +78,11 @@ def attempt_deadlines(
 
 
 def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRayDeadlines:
-    """Return the deadlines after which KubeRay must end the RayJob of the running attempt."""
+    """Return the deadlines at which KubeRay must end the RayJob if the operator does not."""
     attempt, queued = last_attempt(job.status) or {}, bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
-    # after the first row, gated pods are additional pods of an elastic job
+    # a job with finished rows was admitted; if pods are gated, an elastic job has asked for more
     admitted_for_good = not queued or "progressTime" in internal(job.status)
     counting = admitted_for_good and "queuedTime" not in attempt
     return KubeRayDeadlines.of(spec.deadlines, queued=queued, counting=counting, waited=waited)

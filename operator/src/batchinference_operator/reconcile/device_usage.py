@@ -1,8 +1,8 @@
 """Measures the device seconds and CPU seconds of a job.
 
 Each reconcile of a running attempt adds the usage since the previous reconcile, so deleted pods are
-included. Pods that start and end while the operator is down are not counted, and neither is usage
-after the end of the attempt by terminating pods or idle workers.
+included. Not included are pods that start and end while the operator is down, and pods that still
+run after the end of the attempt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 
 def add_usage(observed: Observed, now: datetime) -> Status:
-    """Return the status with the current GPUs and the usage of the job and the running attempt."""
+    """Return the status with the current number of GPUs, and with the usage until now added to that
+    of the job and of the running attempt."""
     status = without(observed.job.status, "devices")
     if gpus_now := current_gpus(observed):
         status["devices"] = gpus_now
@@ -41,8 +42,8 @@ def add_usage(observed: Observed, now: datetime) -> Status:
 
 
 def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str, float]:
-    """Return the device seconds of attempts with a price of their own, and their cost, including
-    those that the running attempt has `used`."""
+    """Return the sum and the cost of the device seconds of attempts with their own price, after the
+    running attempt has `used` more; empty if it has no price of its own."""
     if (price := attempt.get("choice", {}).get("deviceHour")) is None:
         return {}
     known, seconds = internal(status), used["deviceSeconds"]
@@ -61,8 +62,8 @@ def current_gpus(observed: Observed) -> int:
 
 
 def _first_second(plan: RayJobView | None, attempt: Attempt) -> float:
-    """Return the time from which pods are counted. If the RayJob is gone, it is the start of the
-    attempt."""
+    """Return the earliest time from which usage is counted: the start of the attempt if its RayJob
+    is gone, otherwise 0."""
     if plan is not None:
         return 0.0
     created = attempt.get("startTime")
@@ -70,18 +71,17 @@ def _first_second(plan: RayJobView | None, attempt: Attempt) -> float:
 
 
 def _gpus(pod: PodView, plan: RayJobView | None) -> int:
-    """Return the GPUs in the label of a pod, at most the GPUs of the largest planned worker.
-
-    The limit is needed because users may change the label.
-    """
-    known = plan is not None and plan.max_gpus is not None
-    return min(pod.gpus, plan.max_gpus_per_pod) if plan is not None and known else pod.gpus
+    """Return the number of GPUs in the label of a pod, at most that of the largest planned worker,
+    because users may change the label."""
+    if plan is None or plan.max_gpus is None:
+        return pod.gpus
+    return min(pod.gpus, plan.max_gpus_per_pod)
 
 
 def _max_device_seconds(
     plan: RayJobView | None, attempt: Attempt, since: float, until: float
 ) -> int:
-    """Return the device seconds of an interval if all planned workers run."""
+    """Return the device seconds of an interval in which all planned pods run."""
     if plan is None or plan.max_gpus is None:
         return MAX_ROWS
     start = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since
@@ -89,10 +89,10 @@ def _max_device_seconds(
 
 
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
-    """Return the usage in an interval in whole seconds.
+    """Return the usage of pods with these amounts in an interval, in whole seconds.
 
-    It is the difference of two rounded sums, so that rounding errors of short intervals do not add
-    up.
+    It is the difference of two rounded sums, so that the rounding errors of short intervals do not
+    add up.
     """
     at_first, at_last = (
         sum(amount * _held_seconds(pod, end) for amount, pod in pods) for end in (since, until)

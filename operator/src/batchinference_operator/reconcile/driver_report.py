@@ -1,4 +1,4 @@
-"""Decides whether to poll the driver for its report, and how long a report counts."""
+"""Decides when a driver is polled, how long its report is used, and what its silence means."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ DRIVER_START_SECONDS = 60.0
 """Seconds after the start of a driver before the status reports that it does not answer."""
 
 REPORT_GRACE_SECONDS = 60.0
-"""Seconds for which the operator waits for the last report of an ended RayJob."""
+"""Seconds for which the operator waits for the final report after the end of a RayJob."""
 REPORT_MAX_AGE_SECONDS = 300.0
-"""Maximum age of a report. With many slow drivers in a namespace, polls are less frequent."""
+"""Maximum age of a report that is used. Drivers in a namespace with many slow drivers are polled
+less often."""
 
 
 def polls_driver(observed: Observed) -> bool:
@@ -29,16 +30,16 @@ def polls_driver(observed: Observed) -> bool:
 
 
 def driver_ended(observed: Observed) -> bool:
-    """Return whether the driver has sent its final report or is known to have succeeded.
+    """Return whether the driver has ended, so that `suspend` no longer has an effect.
 
-    If so, `suspend` no longer has an effect.
+    A failure while Kueue suspends the RayJob is not an end, because Kueue may have caused it by
+    deleting the pods.
     """
     ray_job, report = running_ray_job(observed), observed.report
     if ray_job is not None and ray_job.succeeded:
         return True
     if report is None or not report.state.ended:
         return False
-    # a failure may be the result of a preemption by Kueue, which deletes the pods
     return report.state == JobState.SUCCEEDED or ray_job is None or not ray_job.suspended
 
 
@@ -50,19 +51,19 @@ def without_old_report(observed: Observed) -> Observed:
 
 
 def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver's last report may still arrive.
+    """Return whether the final report of an ended RayJob may still arrive.
 
-    True until the driver was polled once, and for REPORT_GRACE_SECONDS after its end.
+    If the driver does not answer, it is awaited until the first poll and for REPORT_GRACE_SECONDS.
     """
     if not driver_unreachable(observed, ray_job):
         return False
-    # users can write the status of a RayJob, so its end may be in the future
+    # the end is untrusted and may be in the future
     since = abs(seconds_since(ray_job.ended_at, now))
     return not observed.driver_polled or since < REPORT_GRACE_SECONDS
 
 
 def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
-    """Return whether a driver that has started did not answer the last poll."""
+    """Return whether a driver has started, but did not answer the last poll or was never polled."""
     return ray_job.driver_started and not observed.driver_reached
 
 
@@ -73,10 +74,9 @@ def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
 
 
 def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> dict[str, str]:
-    """Return the problem of a driver that was polled and did not answer, by DRIVER.
+    """Return why a driver does not answer, under the key DRIVER; empty if there is no problem.
 
-    It is reported after DRIVER_START_SECONDS, because a starting driver may not answer yet. If the
-    driver rejects the operator's token, it is reported at once.
+    A starting driver has no problem for DRIVER_START_SECONDS, except if it rejects the token.
     """
     if not (observed.driver_polled and driver_unreachable(observed, ray_job)):
         return {}
@@ -86,10 +86,10 @@ def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> di
 
 
 def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
-    """Return the summary of a silent driver with the reason DriverSilent or DriverUnauthorized.
+    """Return the summary; if it says that the driver is silent, with the exact reason.
 
-    Other summaries are returned unchanged. Before the first poll of a new operator, the reason is
-    that of the last status.
+    This is DriverUnauthorized or DriverSilent. Before a restarted operator has polled the driver,
+    the reason and the message in the status are kept.
     """
     if summary.reason != DRIVER_SILENT:
         return summary

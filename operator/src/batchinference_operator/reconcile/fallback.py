@@ -1,8 +1,9 @@
-"""Ends an attempt for whose pods there is no capacity, so that the next one takes the next choice.
+"""Ends an attempt that waits too long for capacity, so that the next one takes the next choice.
 
-An attempt waits if no pod of a worker group has a node, or if Kueue has not admitted it. The choice
-and the time since when it waits are in the status, so that a restart of the operator changes
-nothing. After any other end of an attempt, the next one begins with the first choice again.
+A choice is one of the alternatives in `cluster.fallback`. An attempt waits if a worker group has
+pods and none of them has a node, or if Kueue has not admitted the attempt. The status has the
+choice and the start of the wait, so a restart of the operator changes nothing. After any other end
+of an attempt, the next one begins with the first choice again.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, unix_seconds
 
 GAP_SECONDS = 60.0
-"""How long a group that waits may have no waiting pod: Ray's autoscaler replaces pods that wait for
-long."""
+"""Seconds for which a waiting group may have no waiting pod. Ray's autoscaler replaces pods that
+wait for long."""
 
 
 def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: datetime) -> Status:
-    """Return the status with the worker group that waits for capacity, if any. It is kept until a
-    pod of the group has a node, or none has waited for GAP_SECONDS."""
+    """Return the status with the worker group that waits for capacity, if any.
+
+    The group is kept until one of its pods has a node, or no pod of it waits for GAP_SECONDS.
+    """
     attempt = last_attempt(status) or {}
     if ray_job.choice is None:
         return status
@@ -51,8 +54,10 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
 def capacity_deadline(
     observed: Observed, ray_job: RayJobView, now: datetime, why: str
 ) -> Iterator[Deadline]:
-    """Yield the time at which the next attempt takes the next choice, if there is one and the
-    attempt waits. `why` is the reason why it waits."""
+    """Yield the deadline after which the next attempt takes the next choice.
+
+    There is none without a next choice, or if the attempt does not wait. `why` is why it waits.
+    """
     attempt = last_attempt(observed.job.status) or {}
     choice, since = ray_job.choice, _waiting_since(observed, ray_job, attempt)
     if choice is None or choice.after is None or since is None:
@@ -63,14 +68,15 @@ def capacity_deadline(
 
 
 def cause_of_end(cause: Cause, ray_job: RayJobView | None) -> Cause:
-    """Return the cause of an attempt that ends at a deadline: with another choice, an attempt that
-    waits for a node has no capacity."""
-    again = ray_job is not None and ray_job.choice is not None and ray_job.choice.after is not None
-    return Cause.NO_CAPACITY if again and cause == Cause.UNSCHEDULABLE else cause
+    """Return the cause of an attempt that ends at a deadline: NoCapacity instead of Unschedulable
+    if there is a next choice."""
+    choice = None if ray_job is None else ray_job.choice
+    has_next = choice is not None and choice.after is not None
+    return Cause.NO_CAPACITY if has_next and cause == Cause.UNSCHEDULABLE else cause
 
 
 def _waiting_since(observed: Observed, ray_job: RayJobView, attempt: Attempt) -> str | None:
-    """Return since when the attempt waits; None if it does not wait now."""
+    """Return when the wait of the attempt began; None if it does not wait now."""
     if "queuedTime" in attempt:
         return str(attempt["queuedTime"])
     group = attempt.get("waiting", {}).get("group")

@@ -1,4 +1,4 @@
-"""The fields of a BatchInference that reconcile reads."""
+"""The fields of a BatchInference that the operator reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import to_rfc3339
 
 SKIPPED_FIELDS = "skippedFields"
-"""Key in an object that maps each section with skipped fields to the reason."""
+"""A key that the operator adds to an object that it read. It maps each section (metadata, spec or
+status) of which fields were skipped to the reason."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ class JobView:
     created_at: str = ""
     deleting: bool = False
     cancelled: bool = False
-    """Whether the batch service has cancelled the job, which is suspended for ever."""
+    """Whether the batch service has cancelled the job. It is suspended and never resumed."""
     skipped_reason: str = ""
-    """Why fields of the spec were skipped; else empty. Then `spec` has only OPERATOR_FIELDS."""
+    """Why fields of the spec were not read; empty if all were. If not, `spec` has only the
+    OPERATOR_FIELDS."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -74,7 +76,7 @@ class JobView:
 
     @property
     def managed(self) -> bool:
-        """Whether this operator runs the job, and not the controller in `managedBy`."""
+        """Whether this operator runs the job, and not another controller named in `managedBy`."""
         return self.spec.get("managedBy") in (None, CONTROLLER_NAME)
 
     @property
@@ -92,7 +94,7 @@ class JobView:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The resource in the form that the parser of the spec expects."""
+        """The BatchInference object in the form that the parser of the spec expects."""
         return {
             "apiVersion": "batchinference.dev/v1beta1",
             "kind": "BatchInference",
@@ -106,6 +108,8 @@ Model = TypeVar("Model", bound=SpecModel)
 
 @dataclass(frozen=True)
 class MutableSpec:
+    """The fields of the spec that also take effect after the start, with the platform's values."""
+
     suspend: bool
     retry: Retry
     deadlines: Deadlines
@@ -130,7 +134,7 @@ class MutableSpec:
 def _parse_section(model: type[Model], given: Any) -> Model:
     """Return a section of the spec without its invalid fields.
 
-    The API server should have rejected an invalid field. It must not end a running job.
+    The API server should have rejected them. They must not end a running job.
     """
     if not isinstance(given, dict):
         return model()
@@ -151,13 +155,13 @@ def key_of(body: Object) -> JobKey:
 
 
 def identity(key: JobKey, name: str, uid: str = "") -> Object:
-    """Return an object of a job with only its identity: namespace, name, uid and label."""
+    """Return an object of a job with only the fields that identify it."""
     namespace, job = key
     labels = {NAME_LABEL: job}
     return {"metadata": {"namespace": namespace, "name": name, "uid": uid, "labels": labels}}
 
 
 def parent_of(body: Object) -> JobKey:
-    """Return the key of the job in an object's label."""
+    """Return the key of the job that the label of a RayJob or a pod names."""
     metadata = body["metadata"]
     return metadata["namespace"], metadata["labels"][NAME_LABEL]

@@ -1,7 +1,8 @@
-"""Handles a RayJob that Kueue queues, before its first admission or after a preemption.
+"""Handles what Kueue does: it queues, admits, evicts or rejects the RayJob of an attempt.
 
-Queueing is not a failure. While the RayJob is queued, a failure in the driver's report is ignored,
-because Kueue deletes the pods. On admission, the attempt starts over and its deadlines start.
+Being queued is not a failure. While the RayJob is queued, a failure in the driver's report is
+ignored, because Kueue deletes the pods. When Kueue admits it, the attempt starts over and its
+deadlines start.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 GATED_SECONDS = 10.0
 RELEASE_SECONDS = 60.0
-"""Seconds for which a pod of an admitted RayJob may be gated before Kueue is asked to look at it,
-and between two such requests."""
+"""After a pod of an admitted RayJob has been gated for GATED_SECONDS, Kueue is asked to look at it,
+and then every RELEASE_SECONDS."""
 
 
 def is_gated(observed: Observed) -> bool:
-    """Return whether pods of an attempt are gated before its first finished row.
+    """Return whether an attempt has gated pods and no finished row.
 
-    After the first row, gated pods are additional pods of an elastic job, which continues without
-    them.
+    After the first row, gated pods are additional pods of an elastic job, which runs without them.
     """
-    waits = "progressTime" not in internal(observed.job.status)
-    return waits and any(pod.gated for pod in observed.pods_of_attempt)
+    no_row = "progressTime" not in internal(observed.job.status)
+    return no_row and any(pod.gated for pod in observed.pods_of_attempt)
 
 
 def _awaits_admission(observed: Observed) -> bool:
-    """Return whether pods are gated because the attempt was not admitted yet. Later, gated pods are
-    additional pods of an elastic job, or replace lost ones: the deadlines of the attempt continue.
+    """Return whether pods are gated because the attempt was not admitted yet.
+
+    Pods that are gated later are additional pods of an elastic job, or replace lost pods. They do
+    not stop the deadlines of the attempt.
     """
     admitted = "admittedTime" in (last_attempt(observed.job.status) or {})
     return not admitted and is_gated(observed)
@@ -44,8 +46,8 @@ def _awaits_admission(observed: Observed) -> bool:
 def needs_release(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether to ask Kueue to look at an admitted RayJob with gated pods.
 
-    Kueue 0.17 removes the gates of an elastic job only when its RayJob changes, and nothing changes
-    it when KubeRay replaces a lost pod.
+    Kueue 0.17 removes the gates of an elastic job only when its RayJob changes. When KubeRay
+    replaces a lost pod, the RayJob does not change.
     """
     if ray_job.suspended or ray_job.ended or not ray_job.queue:
         return False
@@ -56,7 +58,10 @@ def needs_release(observed: Observed, ray_job: RayJobView, now: datetime) -> boo
 
 
 def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime) -> Observed:
-    """Return the observation with the time at which the attempt was queued or admitted."""
+    """Return the observation in which the attempt is marked as queued or admitted.
+
+    While its RayJob is suspended, a report that does not say that the job succeeded is removed.
+    """
     job, report = observed.job, observed.report
     if not ray_job.suspended:
         change = mark_queued if _awaits_admission(observed) else mark_admitted
@@ -68,10 +73,11 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
 
 
 def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
-    """Return how to fix a rejection of an autoscaler by Kueue; empty for other rejections.
+    """Return how to fix that Kueue rejected a RayJob because of its autoscaler; otherwise empty.
 
     Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
-    is one. It then requires an annotation that only RayJobs with a queue have, and a feature gate.
+    is one. It accepts an autoscaler only with a feature gate and with an annotation that the
+    operator adds to RayJobs with a queue.
     """
     if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""
@@ -85,7 +91,7 @@ def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
 
 
 def quota_message(workload: Object) -> str:
-    """Return why a Workload has no quota or was evicted; empty if its status has no reason."""
+    """Return Kueue's message about why a Workload waits for quota or was evicted; else empty."""
     conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
     quota, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
     waiting = quota.get("message", "") if quota.get("status") == "False" else ""

@@ -1,7 +1,8 @@
-"""Decides whether the notifications about a job that has ended are sent, and records the result.
+"""Decides whether the notifications about the end of a job are sent, and records the result.
 
-The condition Notified is written after they were sent. An operator that stops before this sends
-them again, with the same ids."""
+The condition Notified is written after they were sent. If the operator stops in between, they are
+sent again, with the same ids.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _NOTIFICATIONS = TypeAdapter(list[Notification])
 
 
 def ended_job(job: JobView) -> EndedJob:
-    """Return a job that has ended, as its notifications describe it."""
+    """Return what the notifications about the end of a job say."""
     status, succeeded = job.status, is_condition_true(job.status, "Complete")
     condition = find_condition(status, "Complete" if succeeded else "Failed") or {}
     completed = status.get("completionTime")
@@ -45,7 +46,7 @@ def ended_job(job: JobView) -> EndedJob:
 
 
 def unsent_notifications(job: JobView) -> list[Notification]:
-    """Return the notifications about the end of a job that are not recorded as sent or given up."""
+    """Return the notifications about the end of a job, until their result is in its status."""
     if not job.finished or find_condition(job.status, NOTIFIED) is not None:
         return []
     try:
@@ -56,8 +57,7 @@ def unsent_notifications(job: JobView) -> list[Notification]:
 
 
 def record_notifications(actions: Actions, observed: Observed, now: datetime) -> Actions:
-    """Return the actions with those for the notifications of a job: to send them, or to record how
-    this ended."""
+    """Return the actions, and also send the notifications of a job or write their result."""
     job, results = observed.job, observed.notified
     if not unsent_notifications(job):
         return actions

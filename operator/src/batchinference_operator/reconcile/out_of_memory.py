@@ -17,10 +17,10 @@ from batchinference_operator.status.ray_job import RayJobView
 def record_out_of_memory(
     job: JobView, observed: Observed, ray_job: RayJobView | None, cause: Cause
 ) -> JobView:
-    """Return the job with the groups that ran out of memory, if this is the cause of the failure.
+    """Return the job with the groups that ran out of memory recorded in its attempt.
 
-    If no pod was killed, for instance because Ray killed a worker process first, the group is
-    unknown. Then all worker groups are recorded. If the driver was killed, it is the head.
+    If the cause is another one, nothing is recorded. If no pod was killed, for instance because Ray
+    killed a process before, the group is unknown, and all worker groups are recorded.
     """
     if cause != Cause.OUT_OF_MEMORY or ray_job is None or not ray_job.memory:
         return job
@@ -29,19 +29,19 @@ def record_out_of_memory(
     if head_ran_out_of_memory(ray_job, observed.crashes):
         killed.add(HEAD_GROUP)
     groups = killed & memory.keys() or memory.keys() - {HEAD_GROUP}
-    found = {group: memory[group] for group in sorted(groups)}
-    return job.with_status(update_last(job.status, {"outOfMemory": found}))
+    recorded = {group: memory[group] for group in sorted(groups)}
+    return job.with_status(update_last(job.status, {"outOfMemory": recorded}))
 
 
 def memory_of_next_attempt(status: Status, policy: OutOfMemory | None) -> dict[str, str]:
     """Return the new memory of each group that ran out of memory in an earlier attempt."""
     if policy is None:
         return {}
-    largest, found = memory_bytes(policy.max_memory), dict[str, float]()
+    maximum, sizes = memory_bytes(policy.max_memory), dict[str, float]()
     for attempt in status.get("attempts", []):
-        # `memory` counts too: the attempts that ran out of memory may no longer be in the status
+        # also `memory`, because older attempts with `outOfMemory` may no longer be in the status
         for field, factor in (("memory", 1.0), ("outOfMemory", policy.memory_factor)):
             for group, memory in attempt.get(field, {}).items():
-                wanted = min(memory_bytes(memory) * factor, largest)
-                found[group] = max(wanted, found.get(group, 0))
-    return {group: memory_quantity(size) for group, size in found.items()}
+                size = min(memory_bytes(memory) * factor, maximum)
+                sizes[group] = max(size, sizes.get(group, 0))
+    return {group: memory_quantity(size) for group, size in sizes.items()}

@@ -30,7 +30,7 @@ def next_names(job: JobView) -> Names:
 
 
 def attempt_ray_job(observed: Observed) -> RayJobView | None:
-    """Return the RayJob with the name of the running attempt's RayJob. It may have any owner."""
+    """Return the RayJob that has the name of the last attempt's RayJob, whoever owns it."""
     return observed.ray_jobs.get(names_of_last_attempt(observed.job).ray_job)
 
 
@@ -52,24 +52,19 @@ def live_ray_jobs(observed: Observed) -> list[RayJobView]:
 
 
 def ray_jobs_of_earlier_attempts(observed: Observed) -> tuple[RayJobView, ...]:
-    """Return the RayJobs of attempts before the running one that have not ended.
-
-    A late request of a former leader may create such a RayJob again.
-    """
+    """Return the RayJobs of earlier attempts that have not ended. They are normally deleted, but a
+    late request of a former leader may create one again."""
     names = ray_job_names(observed.job, attempt_number(observed.job.status) - 1)
     return tuple(one for one in live_ray_jobs(observed) if one.name in names and not one.ended)
 
 
 def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
-    """Return the RayJobs that are being deleted although pods of their clusters are not.
-
-    This happens if KubeRay is down and the operator has not deleted the clusters yet.
-    """
+    """Return the RayJobs that are being deleted although their pods are not: KubeRay is down."""
     clusters = {pod.cluster for pod in observed.pods if pod.ended is None and not pod.deleting}
     return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)
 
 
 def holds_resources(observed: Observed) -> bool:
-    """Return whether a RayJob or a pod of this job still holds resources."""
+    """Return whether a RayJob or a pod of this job has not ended."""
     live = any(not ray_job.ended for ray_job in owned(observed))
     return live or any(pod.ended is None for pod in observed.pods)

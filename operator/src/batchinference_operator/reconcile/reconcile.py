@@ -1,4 +1,4 @@
-"""One reconcile of a job: computes the actions from the observed state.
+"""Decides what to do next with a job: computes the actions from the observed state.
 
 All state is in the API server, so the operator can stop at any point and continue after a restart.
 The status records a decision before the operator acts on it. For instance, an attempt ends in the
@@ -52,10 +52,10 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
-        # the observed pods belong to the previous attempt
+        # the disruptions and crashes are of the previous attempt
         observed = replace(observed, job=adopt(observed.job, now), disruptions=(), crashes=())
         if unadopted.driver_started or unadopted.ended:
-            # its driver and pods are observed only after it is in the status
+            # write the status first, because only an attempt in it has its driver and pods observed
             return Actions(status=observed.job.status, requeue_after=0)
     if spec.suspend and not driver_ended(observed):
         return suspend(observed, spec.ttl, now)

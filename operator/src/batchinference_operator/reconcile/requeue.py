@@ -1,7 +1,4 @@
-"""Computes requeue intervals of running jobs, and when a changed status is written.
-
-Events may trigger an earlier reconcile.
-"""
+"""Decides when a running job is reconciled without an event, and when its status is written."""
 
 from __future__ import annotations
 
@@ -17,21 +14,20 @@ POLL_SECONDS = 2.0
 """Requeue interval while a change is expected, and minimum poll interval of drivers, in seconds."""
 
 POLLS_PER_SECOND = 100.0
-"""The rate limit of driver polls. With more drivers, each driver is polled less often."""
+"""Maximum rate of driver polls. With many drivers, each driver is polled less often."""
 IDLE_SECONDS = 30.0
-"""Interval of a job without changes. An answer of its driver triggers an earlier reconcile."""
+"""Interval of a job without events. Each answer of its driver is an event."""
 QUEUED_SECONDS = 120.0
-"""Interval of reading Kueue's reason for queueing a RayJob. Without a reason, the interval grows
-with the age of the RayJob up to this one."""
+"""Interval of reading why Kueue queues a RayJob. Until there is a reason, the interval is the age
+of the RayJob, up to this maximum."""
 NO_PODS_SECONDS = 10.0
 """Interval of a job whose cluster has no pods yet. The reason may be only in Events, which are not
 watched."""
 KUBERAY_SECONDS = 45.0
-"""Seconds after which a RayJob without any status, or without any pod, means that KubeRay does not
-respond."""
+"""If a RayJob has no status or no pod for this number of seconds, KubeRay does not respond."""
 WATCHED_SECONDS = 3600.0
-"""Interval of a job that waits for KubeRay to create its cluster. Watches report its changes, and
-there may be thousands of such jobs."""
+"""Interval of a job that waits for KubeRay to create its cluster. It is long, because there may be
+thousands of such jobs, and watches report their changes."""
 
 
 def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
@@ -49,7 +45,7 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
 
 
 def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
-    """Return for how long KubeRay has not accepted a RayJob; -1 if it has."""
+    """Return the seconds for which KubeRay has not accepted a RayJob; -1 if it has."""
     accepted = ray_job.deployment_status or ray_job.cluster
     if accepted or ray_job.suspended or not ray_job.created_at:
         return -1.0
@@ -57,8 +53,8 @@ def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
 
 
 def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
-    """Return for how long KubeRay has accepted a RayJob without creating a pod; -1 if it has
-    created one."""
+    """Return the seconds since KubeRay accepted a RayJob without creating a pod; -1 if it has
+    created one, or need not."""
     had_pods = observed.pods_of_attempt or observed.crashes or observed.disruptions
     if had_pods or not (ray_job.awaiting_pods and ray_job.driver_started_at):
         return -1.0
@@ -66,15 +62,15 @@ def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime)
 
 
 def poll_interval(drivers: int) -> float:
-    """Return the seconds between two polls of a driver, for this number of drivers."""
+    """Return the seconds between two polls of a driver if there is this number of drivers."""
     return max(POLL_SECONDS, drivers / POLLS_PER_SECOND)
 
 
 WRITE_SECONDS = 5.0
-"""Minimum seconds between two writes that change only progress and usage."""
+"""Minimum seconds between two status writes that change only progress and usage."""
 USAGE_SECONDS = 30.0
-"""Minimum seconds between two writes that change only the usage of an attempt without progress.
-Pods may take minutes to start, and each change of a pod changes the usage."""
+"""Minimum seconds between two status writes that change only usage, while no rows are processed.
+Pods may take minutes to start, and usage changes with each of them."""
 _DEFERRABLE_FIELDS = {
     *("progress", "stage", "counts", "warnings", "operator"),
     *("devices", "deviceSeconds", "cpuSeconds", "cost"),
@@ -83,10 +79,10 @@ _DEFERRABLE_ATTEMPT_FIELDS = {"rows", "deviceSeconds", "cpuSeconds"}
 
 
 def write_delay(before: Status, after: Status, since: float) -> float:
-    """Return the seconds by which a status write can be delayed.
+    """Return the seconds by which a status write can be delayed; 0 if it is urgent.
 
-    `since` is the number of seconds since the last write. The next reconcile computes the delayed
-    status again.
+    `since` is the number of seconds since the last write. A delayed status is computed again by the
+    next reconcile.
     """
     in_progress = (
         before.get("phase") == after.get("phase") and after.get("phase") in PROCESSING_PHASES

@@ -1,4 +1,4 @@
-"""Deletes a finished job, its RayJobs and its clusters when their TTLs have expired."""
+"""Decides how long a finished job, its RayJobs and its clusters are kept, also for debugging."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 END_SECONDS = 30.0
-"""Seconds for which a RayJob may continue after its job has ended. KubeRay detects the driver's end
-some seconds after the operator has read the driver's report."""
+"""Seconds for which a RayJob may continue after the end of its job. KubeRay notices the end of the
+driver some seconds after the operator has read the final report."""
 
 
 def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
-    """Return the actions for a job whose status is final.
+    """Return the actions for a finished job, which delete what has been kept for its TTL.
 
-    RayJobs that have not ended are deleted. RayJobs and the heads of clusters are kept for their
-    TTLs. Limits no longer count a job that has ended, so its workers are removed.
+    Of a cluster, only the head is kept: limits do not count the workers of a finished job, so the
+    workers are removed. RayJobs that continue after the end are deleted.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
@@ -40,7 +40,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             return Actions(delete_job=True)
         waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in owned(observed)):
-        waits.append(END_SECONDS)  # a watch may miss their deletion
+        waits.append(END_SECONDS)  # in case a watch misses their deletion
     for ray_job in live_ray_jobs(observed):
         grace = _grace_seconds(observed, ray_job, spec.ttl)
         if (left := _retention_seconds(ray_job, spec.ttl, grace) - since) <= 0:
@@ -65,8 +65,8 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
 
 
 def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetime) -> Actions:
-    """Return the actions for a suspended job that is not going to resume: it is deleted as if it
-    had finished when it was suspended."""
+    """Return the actions for a cancelled job, which is suspended and never resumed. It is deleted
+    as if it had finished when it was suspended."""
     suspended = find_condition(actions.status or job.status, "Suspended")
     kept = _job_retention_seconds(ttl)
     if suspended is None or kept is None:
@@ -75,11 +75,13 @@ def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetim
     return replace(actions, requeue_after=left) if left > 0 else Actions(delete_job=True)
 
 
-def _with_idle_workers(observed: Observed, ends: list[RayJobView]) -> tuple[RayJobView, ...]:
-    """Return the ended RayJobs whose workers remain, except for those in `ends`, whose clusters are
-    deleted. If workers of another RayJob were removed, KubeRay would find its cluster complete, and
-    start its driver."""
-    kept = (one for one in live_ray_jobs(observed) if one.ended and one not in ends)
+def _with_idle_workers(observed: Observed, deleted: list[RayJobView]) -> tuple[RayJobView, ...]:
+    """Return the ended RayJobs that still have workers, except those whose clusters are `deleted`.
+
+    Workers of other RayJobs are not removed: KubeRay would find the cluster complete, and start the
+    driver.
+    """
+    kept = (one for one in live_ray_jobs(observed) if one.ended and one not in deleted)
     return tuple(one for one in kept if _has_workers(observed, one))
 
 
@@ -90,17 +92,17 @@ def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:
 
 
 def _head_retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
-    """Return the seconds after its job's end for which the head of a cluster is kept.
+    """Return the seconds after the end of its job for which the head of a cluster is kept.
 
-    A cluster with workers is deleted earlier: KubeRay does not remove them, or its driver has not
-    started.
+    If workers remain, because KubeRay does not remove them or the driver has not started, this is
+    at most KEEP_SECONDS.
     """
     kept = seconds_of(ttl.cluster)
     return min(kept, KEEP_SECONDS) if _has_workers(observed, ray_job) else kept
 
 
 def _job_retention_seconds(ttl: Ttl) -> float | None:
-    """Return the seconds after its end for which a job is kept; None means forever."""
+    """Return the seconds after its end for which a BatchInference is kept; None means forever."""
     if ttl.after_finished is None:
         return None
     return max(map(seconds_of, filter(None, (ttl.after_finished, ttl.ray_job, ttl.cluster))))
@@ -123,12 +125,13 @@ def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
 
     The cluster of a job that has exceeded its device hours is never kept.
     """
-    over = (find_condition(job.status, "Failed") or {}).get("reason") == Cause.LIMIT_EXCEEDED
-    return _ended_by_operator(job) and not over and seconds_of(ttl.cluster) > 0
+    reason = (find_condition(job.status, "Failed") or {}).get("reason")
+    within_limit = reason != Cause.LIMIT_EXCEEDED
+    return _ended_by_operator(job) and within_limit and seconds_of(ttl.cluster) > 0
 
 
 def _grace_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
-    """Return the seconds after the job's end for which a RayJob may continue."""
+    """Return the seconds after the end of the job for which a RayJob may continue."""
     job = observed.job
     if not _ended_by_operator(job):
         return END_SECONDS
@@ -140,9 +143,9 @@ def _grace_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
 
 
 def _retention_seconds(ray_job: RayJobView, ttl: Ttl, grace: float) -> float:
-    """Return the seconds after the job's end for which a RayJob is kept.
+    """Return the seconds after the end of the job for which a RayJob is kept.
 
     `grace` is the maximum for a RayJob that has not ended.
     """
-    longest = inf if ray_job.ended else grace
-    return longest if ttl.ray_job is None else min(longest, seconds_of(ttl.ray_job))
+    maximum = inf if ray_job.ended else grace
+    return maximum if ttl.ray_job is None else min(maximum, seconds_of(ttl.ray_job))

@@ -1,7 +1,7 @@
-"""One reconcile of a BatchInferenceSchedule: computes the actions from the observed state.
+"""Decides what to do next with a BatchInferenceSchedule: which runs to create and to delete.
 
-The rules are the rules of a CronJob. `batchinference.spec.cron` computes the scheduled times,
-including daylight saving time. Only the last of several due times runs. The name of a run contains
+The rules are those of a CronJob. `batchinference.spec.cron` computes the scheduled times, also
+around clock changes. If several times are due, only the last one runs. The name of a run contains
 its scheduled time, so a restart of the operator does not create a second run.
 """
 
@@ -49,7 +49,7 @@ class ScheduleView:
     status: Status
     deleting: bool
     skipped_reason: str
-    """Why fields of the spec were skipped; else empty."""
+    """Why fields of the spec were not read; empty if all were."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -111,7 +111,7 @@ RESYNC_SECONDS = 600.0
 """Maximum requeue interval of a schedule, in case the clock changes or a watch misses an event."""
 CLOCK_SKEW = timedelta(minutes=1)
 MAX_ACTIVE = 100
-"""Maximum number of runs in the status."""
+"""Maximum number of active runs that the status lists."""
 _SCHEDULED = Summary("Scheduled", "runs are created at their scheduled times")
 _ROUTINE_REASONS = ("Scheduled", "Suspended")
 """Reasons of the condition Ready without an Event."""
@@ -119,19 +119,19 @@ _ROUTINE_REASONS = ("Scheduled", "Suspended")
 
 @dataclass(frozen=True)
 class ObservedSchedule:
-    """A schedule, its runs, and the result of the request to create the next run."""
+    """A schedule, its runs, and the problem if the next run could not be created."""
 
     schedule: ScheduleView
     runs: tuple[Run, ...] = ()
     taken: str = ""
-    """The name of the next run if another BatchInference has this name; else empty."""
+    """The name of the next run if a BatchInference that is no run has this name; else empty."""
     refused: str = ""
-    """Why the API server refused to create the next run; else empty."""
+    """Why no run can be created: the API server refused it, or there are too many; else empty."""
 
 
 @dataclass(frozen=True)
 class ScheduleActions:
-    """The actions in the order of execution. Without a status, nothing is done."""
+    """The actions in the order of execution. Events are only posted with a status."""
 
     create: Object | None = None
     replace: tuple[Run, ...] = ()
@@ -145,7 +145,7 @@ class ScheduleActions:
 
 @dataclass(frozen=True)
 class _DueTimeResult:
-    """The result for the last due time: a run, a wait or a missed run."""
+    """What happens at the last due time: it runs, waits or is missed."""
 
     summary: Summary
     checked_until: datetime
@@ -195,7 +195,7 @@ def _schedule_key(parsed: BatchInferenceSchedule) -> str:
 def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
     """Return the time up to which all scheduled times have run or were missed.
 
-    When a schedule is created or its times change, no earlier time is due.
+    This is `now` if the schedule has changed, and its creation time if it is new.
     """
     status = schedule.status
     if status.get("observedSchedule", key) != key:
@@ -221,10 +221,10 @@ def _check_due_time(
     due: tuple[datetime, datetime | None, int],
     now: datetime,
 ) -> _DueTimeResult:
-    """Return the result for the last due time.
+    """Return what happens at the last due time, if there is one.
 
-    `due` is the time up to which all times were checked, the last due time or None, and the number
-    of due times.
+    `due` has three parts: the time up to which all times were checked, the last due time, and the
+    number of due times.
     """
     checked, time, count = due
     if checked > now + CLOCK_SKEW:
@@ -246,7 +246,7 @@ def _run_due_time(
     due: tuple[datetime, datetime, int],
     now: datetime,
 ) -> _DueTimeResult:
-    """Return whether the last due time runs, waits or is missed."""
+    """Return whether the last due time runs, waits or is missed, and the actions for it."""
     checked, time, count = due
     body = parsed.run(time)
     name = body["metadata"]["name"]
@@ -276,7 +276,7 @@ def _run_due_time(
 def _why_missed(
     observed: ObservedSchedule, parsed: BatchInferenceSchedule, name: str, late: float
 ) -> str:
-    """Return why the last due time can no longer run; empty if it can."""
+    """Return why there will be no run for the last due time; empty if there may be one."""
     deadline = parsed.spec.starting_deadline
     if deadline is not None and late > seconds_of(deadline):
         return f"{late:.0f} s late, with startingDeadline {deadline}"
@@ -289,7 +289,7 @@ def _why_waiting(
     others: tuple[Run, ...],
     time: datetime,
 ) -> Summary | None:
-    """Return why the last due time cannot run yet; None if it can."""
+    """Return why the run for the last due time must wait; None if it need not."""
     if others and parsed.spec.concurrency_policy == "Forbid":
         message = f"{to_rfc3339(time)} waits for {others[0].name} (concurrencyPolicy Forbid)"
         return Summary("RunActive", message)

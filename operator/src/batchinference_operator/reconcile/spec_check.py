@@ -1,4 +1,4 @@
-"""Checks the spec of a job against the models and the policy, before an attempt is created."""
+"""Checks the spec of a job before an attempt starts, and again when an invalid spec has changed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from batchinference_operator.status.job_status import Status, StatusUpdate
 
 
 def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, Choice | None]:
-    """Return the parsed job with complete cluster settings, and the choice of its next attempt.
+    """Return the parsed job as its next attempt runs it, and the attempt's hardware choice, if any.
 
-    Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
+    It has the platform's defaults, the memory after OutOfMemory, and no faulty nodes. Raises
+    SpecError if the spec is invalid, or if the policy of the platform rejects it.
     """
     if job.namespace == config.own_namespace:
         message = (
@@ -67,10 +68,9 @@ def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
 
 
 def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
-    """Return the actions that move a job from InvalidSpec back to Pending.
+    """Return the actions that move a job from InvalidSpec back to Pending, if its spec has changed.
 
-    None unless the spec has changed since the failure. None also if an attempt failed with this
-    cause.
+    None for other jobs, and if the cause is that of an attempt that has run.
     """
     failed = find_condition(job.status, "Failed") or {}
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value

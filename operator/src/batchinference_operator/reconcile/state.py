@@ -18,28 +18,27 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 
 @dataclass(frozen=True)
 class Observed:
-    """A job and the observed state of its objects.
-
-    `ray_jobs` are the RayJobs with the job's label or with a name that the job uses, by name.
-    `disruptions` are the disruptions of the running attempt's pods, including deleted pods.
-    `crashes` are the crashes of its pods. `report` is the driver's report, if there is one.
-    `driver_reached` is whether the driver answered the last poll, even without a report.
-    `driver_polled` is whether the driver was polled at all. `messages` maps object names to
-    messages: Events about pods that do not start or about a RayCluster without pods, and Kueue's
-    messages about a queued RayJob. `admission` is the decision of the admission queue; None if the
-    job needs no admission.
-    """
+    """A job and the observed state of its objects: the input of reconcile."""
 
     job: JobView
     ray_jobs: Mapping[str, RayJobView] = field(default_factory=dict)
+    """The RayJobs that have the job's label, or the name of its last attempt's RayJob, by name."""
     pods: tuple[PodView, ...] = ()
     disruptions: tuple[Disruption, ...] = ()
+    """The decisive disruption of the last attempt's pods, also of deleted pods; empty if none."""
     report: Report | None = None
+    """The report of the driver; None if it has written none or does not answer."""
     driver_reached: bool = False
+    """Whether the driver answered the last poll, even without a report."""
     messages: Mapping[str, str] = field(default_factory=dict)
+    """Messages by object name: Events about pods that do not start or about a RayCluster without
+    pods, and Kueue's messages about a queued RayJob."""
     admission: AdmissionDecision | None = None
+    """The decision of the admission queue; None if the job needs no admission."""
     crashes: tuple[Crash, ...] = ()
+    """The crashes of the last attempt's pods, also of deleted pods."""
     driver_polled: bool = True
+    """Whether the driver was polled since the operator started."""
     report_age: float = 0.0
     """Seconds since the last poll of the driver was answered."""
     driver_problem: str = ""
@@ -47,8 +46,8 @@ class Observed:
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
     notified: Mapping[str, str] | None = None
-    """Why each notification about the end of the job could not be sent; None until all were sent or
-    given up."""
+    """By name of a notification about the end, why it could not be sent; empty for those that were
+    sent. None until all were sent or given up."""
     driver_count: int = 0
     """The number of drivers of all jobs that the operator polls."""
 
@@ -73,33 +72,28 @@ class Observed:
 
 @dataclass(frozen=True)
 class Actions:
-    """The actions of a reconcile.
-
-    Their order is: stop drivers, delete RayJobs, admit, create objects, release
-    the clusters of finished RayJobs or remove their workers, change the backstop deadlines of a
-    RayJob, release its gated pods, delete the job, write the status, requeue after `requeue_after`
-    seconds.
-    """
+    """The actions of a reconcile: its output. `JobController._apply` has their order."""
 
     stop_drivers: tuple[RayJobView, ...] = ()
-    """RayJobs whose drivers must commit the work in progress and exit."""
+    """RayJobs whose drivers must commit what they have computed, and exit."""
     delete_ray_jobs: tuple[RayJobView, ...] = ()
     """RayJobs that must not continue, or whose TTL has expired."""
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
-    """Ended RayJobs whose clusters are no longer needed."""
+    """Ended RayJobs whose clusters must be deleted."""
     remove_workers: tuple[RayJobView, ...] = ()
-    """RayJobs without a driver, of whose clusters only the head is kept."""
+    """Ended RayJobs whose workers must be deleted, while the head is kept."""
     notify: bool = False
     """Whether to send the notifications about the end of the job."""
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
     update_backstop: tuple[RayJobView, KubeRayDeadlines] | None = None
-    """The RayJob of the running attempt and its new backstop deadlines, if they have changed."""
+    """The RayJob of the running attempt and its new backstop deadlines, if these have changed."""
     release_pods: RayJobView | None = None
     """The RayJob of the running attempt if Kueue must look at its gated pods."""
     status: Status | None = None
     """The status to write; None leaves the status unchanged."""
     requeue_after: float | None = None
+    """Seconds until the next reconcile without an event; None if only an event needs one."""
     admits: bool = False
     """Whether the status starts an attempt that the admission queue has admitted."""

@@ -1,4 +1,4 @@
-"""Suspends a job: stops its driver, and deletes everything that holds resources."""
+"""Suspends a job: lets its driver commit and exit, and deletes its RayJobs and clusters."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ SUSPEND_POLL_SECONDS = 5.0
 def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
     """Return the actions that stop the driver and delete all RayJobs that hold resources.
 
-    The status records the suspension first, so that the deletion does not count as a failure.
+    The first reconcile only records the suspension in the status, so that the deletion does not
+    count as a failure.
     """
-    job, ours = observed.job, live_ray_jobs(observed)
-    live = tuple(ray_job for ray_job in ours if not ray_job.ended)
-    release = tuple(ray_job for ray_job in ours if ray_job.ended and ray_job.cluster_retained)
+    job, ray_jobs = observed.job, live_ray_jobs(observed)
+    live = tuple(ray_job for ray_job in ray_jobs if not ray_job.ended)
+    release = tuple(ray_job for ray_job in ray_jobs if ray_job.ended and ray_job.cluster_retained)
     if is_running(job.status):
         status = end_attempt(_suspending_status(job, now), "Suspended", to_rfc3339(now))
         return Actions(status=status, requeue_after=0)
@@ -51,7 +52,7 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
 def _stop_all(
     observed: Observed, live: tuple[RayJobView, ...], release: tuple[RayJobView, ...], now: datetime
 ) -> Actions:
-    """Return the actions that let drivers commit for STOP_SECONDS and delete all else."""
+    """Return the actions that stop drivers that may still commit, and delete the other RayJobs."""
     job = observed.job
     stop = tuple(one for one in live if may_commit(job, one, now))
     delete = (*(one for one in live if one not in stop), *stuck_in_deletion(observed))
@@ -63,7 +64,10 @@ def _stop_all(
 
 
 def may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether a driver has time left to commit the work in progress."""
+    """Return whether the driver of a suspended attempt runs and may commit what it has computed.
+
+    It has STOP_SECONDS for this.
+    """
     attempt = last_attempt(job.status) or {}
     if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
         return False
@@ -77,7 +81,8 @@ def _suspending_status(job: JobView, now: datetime) -> Status:
 
 
 def add_suspended_time(job: JobView, now: datetime) -> Status:
-    """Return the status with an updated `suspendedSeconds` if the job was suspended."""
+    """Return the status with the time since the suspension added to `suspendedSeconds`, if the job
+    was suspended."""
     before = find_condition(job.status, "Suspended")
     if before is None or before["status"] != "True":
         return job.status

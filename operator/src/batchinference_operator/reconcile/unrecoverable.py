@@ -1,4 +1,4 @@
-"""Detects pod failures that KubeRay does not report and after which it would wait forever."""
+"""Decides when an attempt ends because of lost or crashed pods that KubeRay does not handle."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from batchinference_operator.status.ray_job import RayJobView
 
 MAX_LOST_HEADS = 3
 MAX_LOST_BY_MEMORY = 2
-"""Maximum number of heads that an attempt loses without a finished row, and by a lack of memory:
-an attempt with more memory is better than another head with the same."""
+"""Numbers of lost heads at which an attempt ends: without a finished row in between, and if the
+last head ran out of memory. In the second case, the next attempt may get more memory."""
 
 
 def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
-    """Return the status with the head on which the driver runs, and with how many were lost
-    before. The count starts again after a finished row, unless memory ran out."""
+    """Return the status with the head on which the driver runs, and the number of heads that were
+    lost before. The number restarts at 1 after a finished row, unless memory ran out."""
     attempt, head = last_attempt(status), _running_head(observed)
     if attempt is None or head is None or not ray_job.driver_started:
         return status
@@ -33,14 +33,14 @@ def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) 
     if before["pod"] == head.uid:
         return status
     cause = _cause_of_loss(before["pod"], observed)
-    continues = rows > before["rows"] and cause != Cause.OUT_OF_MEMORY
-    lost = 1 if continues else before["lost"] + 1
+    restarts = rows > before["rows"] and cause != Cause.OUT_OF_MEMORY
+    lost = 1 if restarts else before["lost"] + 1
     now = {"pod": head.uid, "lost": lost, "rows": rows, "cause": cause.value}
     return update_last(status, {"driverHead": now})
 
 
 def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str] | None:
-    """Return the cause and message of an attempt that has lost too many heads, otherwise None."""
+    """Return the cause and the message if an attempt has lost too many heads, otherwise None."""
     head: dict[str, Any] = (last_attempt(status) or {}).get("driverHead", {})
     cause = Cause.named(head.get("cause", ""))
     limit = MAX_LOST_BY_MEMORY if cause == Cause.OUT_OF_MEMORY else MAX_LOST_HEADS
@@ -59,7 +59,7 @@ def _running_head(observed: Observed) -> PodView | None:
 
 
 def _cause_of_loss(pod: str, observed: Observed) -> Cause:
-    """Return why a head was lost, as far as its pod was observed."""
+    """Return why a head was lost; HeadLost if its pod did not show a more specific cause."""
     crashes = {one.pod: one.cause for one in observed.crashes}
     disruptions = {one.pod: one.cause for one in observed.disruptions}
     cause = disruptions.get(pod) or crashes.get(pod)
@@ -67,13 +67,13 @@ def _cause_of_loss(pod: str, observed: Observed) -> Cause:
 
 
 LOST_PODS_SECONDS = 60.0
-"""Seconds until an attempt ends after the disruption of its head or of all workers of a group."""
+"""Seconds from the disruption of the head, or of all workers of a group, to the attempt's end."""
 
 
 def unrecoverable_cause(
     observed: Observed, ray_job: RayJobView, now: datetime
 ) -> tuple[Cause, str] | None:
-    """Return the cause and message if the attempt cannot recover, otherwise None."""
+    """Return the cause and the message if the attempt cannot recover, otherwise None."""
     if ray_job.ended or ray_job.suspended:
         return None
     if (failure := cause_of_lost_heads(observed.job.status, observed)) is not None:
@@ -88,11 +88,8 @@ def unrecoverable_cause(
 
 
 def _lost_head(observed: Observed, then: float) -> Disruption | None:
-    """Return the disruption of a head pod whose driver no longer answers, unless another head has
-    replaced it.
-
-    If the node is down, the head pod cannot end, and KubeRay waits for it forever.
-    """
+    """Return the disruption of a head before `then`, if its driver does not answer and it was not
+    replaced. If its node is down, its pod cannot end, and KubeRay waits for this forever."""
     if observed.driver_reached or not observed.driver_polled:
         return None
     heads = (one for one in observed.disruptions if one.of_head and not one.replaced)
@@ -102,8 +99,8 @@ def _lost_head(observed: Observed, then: float) -> Disruption | None:
 def _lost_workers(observed: Observed, then: float) -> Disruption | None:
     """Return the disruption of a worker if all workers of its group were lost before `then`.
 
-    KubeRay counts pods that cannot end as available and does not replace them. Each stage runs in
-    one group only, so a group without workers blocks the job.
+    KubeRay does not replace pods that are being deleted but cannot end. Each stage runs in one
+    group only, so a group without workers blocks the job.
     """
     groups: defaultdict[str, list[Disruption | None]] = defaultdict(list)
     for pod in observed.pods_of_attempt:

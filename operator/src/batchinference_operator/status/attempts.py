@@ -15,7 +15,7 @@ from batchinference_operator.status.job_status import Status, with_internal, wit
 from batchinference_operator.status.ray_job import RayJobView
 
 MAX_ATTEMPTS = 20
-"""Maximum number of attempts in a status. Older attempts are only counted."""
+"""Maximum number of attempts that a status lists. The oldest ones are removed."""
 MAX_ATTEMPT_MESSAGE = 1024
 Attempt = dict[str, Any]
 
@@ -43,7 +43,7 @@ def failed_attempts(status: Status) -> int:
 
 
 def add_attempt(status: Status, names: Names) -> Status:
-    """Return the status with a new attempt. The attempt starts when its RayJob is observed."""
+    """Return the status with a new running attempt. `record_ray_job` sets its start time."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     attempts = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
     left = without(status, "nextAttemptTime", "rayClusterName")
@@ -67,20 +67,24 @@ def remove_attempt(status: Status) -> Status:
 def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] = ()) -> Status:
     """Return the status with the start time, generation and memory of the running attempt.
 
-    `raised` are the groups of pods that get more memory, because they ran out of it before.
+    Memory is only recorded for `raised`: the groups that have more than the spec requests, because
+    they ran out of memory in an earlier attempt.
     """
-    found: Attempt = {"startTime": ray_job.created_at}
+    changes: Attempt = {"startTime": ray_job.created_at}
     if ray_job.generation is not None:
-        found["generation"] = ray_job.generation
+        changes["generation"] = ray_job.generation
     if ray_job.choice is not None:
-        found["choice"] = ray_job.choice.model_dump(by_alias=True, exclude_none=True, mode="json")
+        changes["choice"] = ray_job.choice.model_dump(by_alias=True, exclude_none=True, mode="json")
     if memory := {group: size for group, size in ray_job.memory if group in raised}:
-        found["memory"] = memory
-    return update_last(status, found)
+        changes["memory"] = memory
+    return update_last(status, changes)
 
 
 def mark_queued(status: Status, now: str) -> Status:
-    """Return the status with the running attempt queued. On admission, the attempt starts over."""
+    """Return the status in which Kueue queues the running attempt.
+
+    The fields about its driver and rows are removed, because it starts over when it is admitted.
+    """
     *before, last = status["attempts"]
     if "queuedTime" in last:
         return status
@@ -89,7 +93,7 @@ def mark_queued(status: Status, now: str) -> Status:
 
 
 def mark_admitted(status: Status, now: str) -> Status:
-    """Return the status with the running attempt admitted, if it was queued."""
+    """Return the status in which Kueue has admitted the running attempt, if it was queued."""
     *before, last = status["attempts"]
     if "queuedTime" not in last:
         return status
@@ -106,11 +110,12 @@ def update_last(status: Status, changes: Attempt) -> Status:
 def record_faulty_nodes(status: Status, report: Report | None) -> Status:
     """Return the status with the nodes on which a device failed in the running attempt.
 
-    A driver that KubeRay has started again does not report those of the driver before."""
+    Nodes in the status are kept, because a restarted driver reports only its own nodes.
+    """
     if report is None or not report.faulty_nodes:
         return status
     known = (last_attempt(status) or {}).get("faultyNodes", [])
-    nodes = list(dict.fromkeys([*known, *report.faulty_nodes]))
+    nodes = list(dict.fromkeys([*known, *report.faulty_nodes]))  # in order, each once
     return update_last(status, {"faultyNodes": nodes[:MAX_FAULTY_NODES]})
 
 
@@ -124,8 +129,10 @@ def faulty_nodes(status: Status) -> list[str]:
 def end_attempt(
     status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
 ) -> Status:
-    """Return the status with the running attempt ended. Increase `failedAttempts` if it failed, and
-    not because of a lack of capacity."""
+    """Return the status in which the running attempt has ended.
+
+    Also increases `failedAttempts`, if the outcome is Failed and the cause is not NoCapacity.
+    """
     last = last_attempt(status)
     if last is None or "outcome" in last:
         return status
@@ -139,8 +146,10 @@ def end_attempt(
 
 
 def next_choice(status: Status) -> int:
-    """Return the number of the choice of the attempt that runs or starts next: the one after that
-    of an attempt without capacity, and otherwise the first one."""
+    """Return the number of the hardware choice of the attempt that runs or starts next.
+
+    After an attempt that ended with NoCapacity, it is the following choice; otherwise the first.
+    """
     ended = [one for one in status.get("attempts", []) if "outcome" in one]
     if not ended or ended[-1].get("cause") != Cause.NO_CAPACITY:
         return 1
@@ -162,31 +171,30 @@ def newly_ended(before: Status, after: Status) -> list[Attempt]:
 def record_rows(
     status: Status, report: Report | None, now: str, *, may_include_rows: bool
 ) -> Status:
-    """Return the status with the rows of a report.
+    """Return the status with the number of finished rows from a report.
 
-    `may_include_rows` is whether the report may already include rows of this attempt although it is
-    the first, for instance because the operator was down. The final report always includes them.
+    `may_include_rows` is whether even the first report of an attempt may include rows of this
+    attempt, for instance because the operator was down. The final report always includes them.
     """
     if report is None or report.progress is None:
         return status
-    return _update_rows(
-        status, report.progress.rows, now, ended=report.state.ended or may_include_rows
-    )
+    includes_own = report.state.ended or may_include_rows
+    return _update_rows(status, report.progress.rows, now, includes_own=includes_own)
 
 
-def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
-    """Return the status with the rows that the attempt has finished.
+def _update_rows(status: Status, rows: int, now: str, *, includes_own: bool) -> Status:
+    """Return the status with the number of rows that the running attempt has finished.
 
-    `rows` is the driver's count for the whole job. `ended` is whether the count includes rows of
-    this attempt. A job stalls if the rows of the attempt do not grow. After a restart of the
-    driver, they may be fewer.
+    `rows` is the number for the whole job. `includes_own` is whether it includes rows of this
+    attempt. `progressTime`, from which `deadlines.stall` is measured, changes only if the number
+    increases. It may decrease after a restart of the driver.
     """
     last = last_attempt(status)
     if last is None:
         return status
     before = last.get("rowsBefore")
     if before is None:
-        before = _rows_before(status, last, rows, ended=ended)
+        before = _rows_before(status, last, rows, includes_own=includes_own)
         status = status if last["number"] == 1 else update_last(status, {"rowsBefore": before})
     own, known = max(0, rows - before), last.get("rows", 0)
     if own == known:
@@ -195,23 +203,22 @@ def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
     return with_internal(status, progressTime=now) if own > known else status
 
 
-def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
-    """Return the rows that were finished before an attempt.
+def _rows_before(status: Status, last: Attempt, rows: int, *, includes_own: bool) -> int:
+    """Return the number of rows that earlier attempts have finished.
 
-    A driver that resumes includes them in its first report. A driver that starts over reports fewer
-    rows than the status has. If `ended`, the first report includes rows of this attempt, so the
-    rows in the status are used.
+    The first report of a driver that resumes has this number, unless it `includes_own` rows: then
+    the number in the status is used. A driver that starts over reports fewer rows than the status.
     """
     known = int(status.get("progress", {}).get("rows", 0))
     if last["number"] == 1 or rows < known:
         return 0
-    return known if ended else rows
+    return known if includes_own else rows
 
 
 def without_decrease(status: Status, report: Report | None) -> Report | None:
-    """Return the report, without progress and counts if it has fewer rows than the status.
+    """Return the report, without progress and counts if these are lower than in the status.
 
-    A driver that starts over counts from 0. Only its final report may decrease the progress.
+    A driver that starts over counts from 0. Only its final report may lower the progress.
     """
     if report is None or report.state.ended:
         return report
@@ -222,7 +229,7 @@ def without_decrease(status: Status, report: Report | None) -> Report | None:
 
 
 def own_progress(status: Status, report: Report | None) -> Report | None:
-    """Return the report with only the rows of the running attempt."""
+    """Return the report with a progress that counts only rows of the running attempt."""
     if report is None or report.progress is None:
         return report
     own = (last_attempt(status) or {}).get("rows", 0)

@@ -1,8 +1,8 @@
 """Builds conditions by the rules of kubectl wait, Flux, Argo CD and Helm 4.
 
 Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present only
-while they are true. A suspended job is Ready, as a suspended Job is in Flux. Nothing is in
-progress, so tools that wait for several objects do not wait for this one.
+while they are true. A suspended job is Ready, as in Flux, so that tools that wait for several
+objects do not wait for this one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from batchinference.text import in_one_line
 
 MAX_MESSAGE = 4096
-"""Maximum number of characters of a message. The API server rejects longer messages, which KubeRay
-or the driver may send."""
+"""Maximum number of characters of a message. The CRD rejects longer ones, and messages of KubeRay
+and drivers have any length."""
 NOTIFIED = "Notified"
-"""The condition of a job with notifications that have been sent, or have failed."""
+"""The condition that is added when the notifications about the end of a job were sent or failed."""
 _FALSE_REASONS = {
     "Complete": ("NotComplete", "the output is not complete"),
     "Failed": ("NotFailed", "the job has not failed"),
@@ -27,7 +27,7 @@ _FALSE_REASONS = {
 
 @dataclass(frozen=True)
 class Summary:
-    """Whether a job is active, complete, failed or suspended, and why."""
+    """Whether a job is complete, failed, suspended or (without any of them) active, and why."""
 
     reason: str
     message: str

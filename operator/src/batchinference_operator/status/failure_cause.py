@@ -33,7 +33,7 @@ _DRIVER_KILLED = re.compile(
 """Ray's messages if the driver was killed by the kernel, which may not kill the pod, or by Ray's
 memory monitor."""
 _UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.NODE_LOST, Cause.WORKER_CRASHED)
-"""Causes that a driver reports if it only observed that pods disappeared."""
+"""Causes that a driver may report although the reason is a lost pod, which it cannot see."""
 DISRUPTION_SECONDS = 300.0
 """Maximum time between the disruption of a pod and the failure of the attempt that it caused."""
 _WAITING_CAUSES = {
@@ -48,23 +48,24 @@ _WAITING_CAUSES = {
 }
 """Reasons of waiting containers that rarely resolve without a change by the user."""
 _BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": (?:ErrImagePull: )?(?=.)')
-"""The kubelet writes the same error with and without this, in turns. Each would be a new status."""
+"""A prefix that the kubelet adds to every other message about the same error. It is removed,
+because each change of a message is a status write."""
 _DISRUPTION_CAUSES = {"PreemptionByScheduler": Cause.PREEMPTED}
-"""Causes by the reason of the DisruptionTarget condition. All other reasons mean a lost node."""
+"""Causes by reason of the condition DisruptionTarget. All other reasons mean a lost node."""
 _NODE_LOST_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
 _POD_REASON_CAUSES = {
     **dict.fromkeys(_NODE_LOST_REASONS, Cause.NODE_LOST),
     "Preempting": Cause.PREEMPTED,
 }
 """Causes by `status.reason` of a pod."""
-_SHORT_OF = {
+_EVICTION_MESSAGES = {
     Cause.OUT_OF_MEMORY: re.compile('low on resource: memory|EmptyDir volume "shared-mem"'),
     Cause.OUT_OF_DISK: re.compile(
         "low on resource: (ephemeral-storage|inodes)|ephemeral (local )?storage|EmptyDir volume"
         "|DiskPressure"
     ),
 }
-"""Messages of the kubelet about an evicted pod. `shared-mem` is the object store of Ray."""
+"""Causes by the kubelet's message about an evicted pod. `shared-mem` is Ray's object store."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,10 @@ class PodProblem:
 
 @dataclass(frozen=True)
 class Disruption:
-    """The disruption of a running pod.
+    """The loss of a running pod, for instance by a preemption, a lost node or its memory limit.
 
     `at` is the time in seconds since 1970; None if unknown. `group` is the worker group of the pod,
-    or HEAD_GROUP. `replaced` is whether another head was created since then.
+    or HEAD_GROUP. `pod` is its uid. `replaced` is whether another head has been created since.
     """
 
     cause: Cause
@@ -97,9 +98,9 @@ def failure_cause(
 ) -> tuple[Cause, str]:
     """Return the cause and the message of a failed attempt.
 
-    The cause that the driver reported takes precedence, unless the driver only observed that pods
-    disappeared. Then, or without a report, a deadline of KubeRay takes precedence over a recent
-    disruption of a pod. A disruption of the head takes precedence over one of a worker.
+    The first that exists: a specific cause that the driver reported, a deadline of KubeRay, a
+    recent disruption of the head or else of a worker, an unspecific cause of the driver, and
+    KubeRay's cause.
     """
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
@@ -116,7 +117,7 @@ def failure_cause(
 
 
 def _may_have_caused(disruption: Disruption, end: float | None) -> bool:
-    """Return whether a disruption may have caused the end; True if one of the times is unknown."""
+    """Return whether a disruption may have ended the attempt; True if a time is unknown."""
     return end is None or disruption.at is None or end - disruption.at < DISRUPTION_SECONDS
 
 
@@ -138,7 +139,7 @@ def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
 
 
 def head_ran_out_of_memory(ray_job: RayJobView, crashes: Sequence[Crash]) -> bool:
-    """Return whether the head had too little memory, as far as Ray or its pods say so."""
+    """Return whether a head was killed for its memory, or Ray's message says this of the driver."""
     killed = any(one.of_head and one.cause == Cause.OUT_OF_MEMORY for one in crashes)
     return killed or bool(_DRIVER_KILLED.search(ray_job.message))
 
@@ -181,7 +182,7 @@ _CauseMessageTime = tuple[Cause, str, float | None]
 
 def _out_of_resource(status: Object) -> _CauseMessageTime | None:
     message = status.get("message", "") if status.get("reason") == "Evicted" else ""
-    for cause, pattern in _SHORT_OF.items():
+    for cause, pattern in _EVICTION_MESSAGES.items():
         if pattern.search(message):
             return cause, message, pod_ended_at(status) or None
     ray = [one for one in status.get("containerStatuses", []) if one["name"] in RAY_CONTAINERS]

@@ -1,4 +1,4 @@
-"""Derives Events for users from the difference between two statuses of a job."""
+"""Derives the Events that a job gets from the difference between two of its statuses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from batchinference_operator.status.attempts import (
     last_attempt,
     newly_ended,
 )
-from batchinference_operator.status.conditions import (
-    NOTIFIED,
-    find_condition,
-    is_condition_true,
-)
+from batchinference_operator.status.conditions import NOTIFIED, find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
 
 _ROUTINE_REASONS = frozenset(phase.value for phase in Phase)
@@ -33,12 +29,12 @@ _PROBLEM_REASONS = frozenset(cause.value for cause in Cause) | {
     "DriverUnauthorized",
     "ApiServerUnavailable",
 }
-"""Reasons that are problems. All other reasons are intended waits."""
+"""Reasons that are problems, so that the Event is a warning. Other reasons are intended waits."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes Event. `action` is the action of the operator, in one word."""
+    """A Kubernetes Event about a job or a schedule. `action` says what the operator does."""
 
     reason: str
     action: str
@@ -47,10 +43,7 @@ class Event:
 
 
 def events_between(before: Status, after: Status) -> list[Event]:
-    """Return the Events for the changes between two statuses, in order.
-
-    Changes of the progress are not Events.
-    """
+    """Return the Events for the changes between two statuses, in order."""
     return [*_attempts_ended(before, after), *_job_ended(before, after), *_blocked(before, after),
             *_suspended_or_resumed(before, after), *_attempt_started(before, after),
             *_notification_failed(before, after)]  # fmt: skip
@@ -98,8 +91,7 @@ def _describe_result(status: Status, message: str) -> str:
 def _blocked(before: Status, after: Status) -> Iterator[Event]:
     """Yield an Event if the job is blocked for a new reason.
 
-    A new message with the same reason is not an Event, because messages may change at each
-    reconcile.
+    A new message with the same reason yields none, because messages may change at each reconcile.
     """
     now, then = find_condition(after, "Reconciling"), find_condition(before, "Reconciling")
     if (

@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True)
 class StatusUpdate:
-    """The result of one reconcile. `ray_job` and `report` are None if they were not observed."""
+    """What one reconcile found. `ray_job` and `report` are None if they were not observed."""
 
     phase: Phase
     summary: Summary
@@ -57,7 +57,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
 
 
 def _with_report(status: Status, report: Report) -> Status:
-    """Return the status with the reported fields. A report without counts keeps the warnings."""
+    """Return the status with the fields of a report. If it has no counts, old warnings are kept."""
     left = without(status, "stage", *(["warnings"] if report.counts is not None else []))
     found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
     reported = ("progress", "stage", "counts", "replacedFiles", "warnings", "output")
@@ -67,8 +67,8 @@ def _with_report(status: Status, report: Report) -> Status:
 def with_observed_generation(status: Status, generation: int) -> Status | None:
     """Return the status with another `observedGeneration`, also in its conditions.
 
-    None if the status already has this generation, or has no conditions. Tools that wait for a job
-    compare one of these generations with the generation of the spec.
+    None if nothing would change. Tools that wait for a job compare one of these generations with
+    the generation of the spec.
     """
     if status.get("observedGeneration") == generation or "conditions" not in status:
         return None
@@ -82,20 +82,20 @@ def without(status: Status, *names: str) -> Status:
 
 
 def internal(status: Status) -> Status:
-    """Return the bookkeeping of the operator in a status."""
-    found: Status = status.get("operator", {})
-    return found
+    """Return the field `operator` of a status: bookkeeping that is not meant for users."""
+    bookkeeping: Status = status.get("operator", {})
+    return bookkeeping
 
 
 def with_internal(status: Status, **fields: object) -> Status:
-    """Return the status with other bookkeeping. None removes a field."""
+    """Return the status with changed fields in its bookkeeping. None removes a field."""
     known = {**internal(status), **fields}
     kept = {name: value for name, value in known.items() if value is not None}
     return {**without(status, "operator"), **({"operator": kept} if kept else {})}
 
 
 def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
-    """Return when the work ended, as reported by the driver or KubeRay; None if unknown."""
+    """Return when the driver ended, as reported by the driver or KubeRay; None if unknown."""
     if report is not None and report.state.ended:
         return report.updated_at
     return ray_job.ended_at if ray_job is not None and ray_job.ended_at else None

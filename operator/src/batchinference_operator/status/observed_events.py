@@ -1,4 +1,4 @@
-"""Reads the messages of Events and Workloads that explain why an object waits."""
+"""Reads Events of other components, and finds the warning that explains why an object waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.ray_job import Object
 
 NODE_WARNINGS = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
-"""Reasons of pod warnings about the node. They resolve over time or on another node."""
+"""Reasons of warnings about the node of a pod. They resolve over time or on another node."""
 _START_FAILURES = {
     "FailedMount",
     "FailedMapVolume",
@@ -23,7 +23,10 @@ _IMAGE_FAILURES = ("Failed to pull image", "Error: ErrImagePull", "Error: ImageP
 
 
 class EventSummary(NamedTuple):
-    """When an Event was last seen, whether it is a relevant warning, and its message."""
+    """When an Event was last seen, whether it is a relevant warning, and its message.
+
+    The order of the fields matters: the maximum is the last Event.
+    """
 
     last_seen: str
     warning: bool
@@ -34,38 +37,35 @@ class EventSummary(NamedTuple):
         return cls(_last_seen(event), _is_warning(event, of_pod=of_pod), _message_of(event))
 
 
-def last_warning(found: Iterable[EventSummary]) -> str:
+def last_warning(events: Iterable[EventSummary]) -> str:
     """Return the message of the last Event if it is a warning, else an empty string.
 
     A normal Event after a warning means that the problem is resolved.
     """
-    _, warning, message = max(found, default=("", False, ""))
+    _, warning, message = max(events, default=("", False, ""))
     return message if warning else ""
 
 
 def is_relevant(event: Object, *, of_pod: bool) -> bool:
-    """Return whether an Event is a normal one or a warning that says why its object has a problem.
-
-    Other Events are ignored.
-    """
+    """Return whether an Event is normal, or a warning that explains why its object waits."""
     return event.get("type") == "Normal" or _is_warning(event, of_pod=of_pod)
 
 
 def _message_of(event: Object) -> str:
     """Return the message of an Event, with its reason as prefix if it is in NODE_WARNINGS.
 
-    `derive_phase` derives the failure cause from this prefix. The message is truncated, because
-    users who may create Events can write messages of several megabytes.
+    `derive_phase` derives the failure cause from this prefix. The message is untrusted, so it is
+    truncated.
     """
     reason, message = event.get("reason"), str(event.get("message", ""))
     return truncate_message(f"{reason}: {message}" if reason in NODE_WARNINGS else message)
 
 
 def _is_warning(event: Object, *, of_pod: bool) -> bool:
-    """Return whether an Event is a relevant warning.
+    """Return whether an Event is a warning that explains why its object waits.
 
-    Many warnings about a scheduled pod do not prevent its start. A pod that cannot pull its image
-    says so in its status; a warning from an earlier try would hide that it is pulling again.
+    Many warnings about a scheduled pod do not prevent its start. Warnings about image pulls are
+    ignored, because the status of the pod has the current problem, and an Event may be older.
     """
     if of_pod:
         pulls = str(event.get("message", "")).startswith(_IMAGE_FAILURES)

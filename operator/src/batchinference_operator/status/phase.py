@@ -35,11 +35,9 @@ def derive_phase(
 ) -> tuple[Phase, Summary]:
     """Return the phase of a job and the summary of its conditions.
 
-    `before` is the last written phase. `messages` maps object names to messages: Events about pods
-    whose containers do not start or about a RayCluster without pods, and Kueue's messages about a
-    RayJob. With DRIVER, it has the error of driver polls. The driver's report takes precedence: if
-    it says that the output is complete, the job has succeeded, whatever happens to the cluster
-    afterwards.
+    `before` is the phase in the status. `messages` are the messages in `Observed.messages`, and
+    under the key DRIVER why the driver does not answer. The driver's report takes precedence: if it
+    says that the output is complete, the job has succeeded, whatever happens to the cluster later.
     """
     if report is not None and report.state.ended:
         return _ended(report)
@@ -61,8 +59,8 @@ def _ended(report: Report) -> tuple[Phase, Summary]:
 
 def _ended_without_report(ray_job: RayJobView, output: str) -> tuple[Phase, Summary]:
     if ray_job.succeeded:
-        place = f"{output.rstrip('/')}/_batchinference/report.json"
-        message = f"output written to {output}; {REPORT_UNREAD.format(report=place)}"
+        file = f"{output.rstrip('/')}/_batchinference/report.json"
+        message = f"output written to {output}; {REPORT_UNREAD.format(report=file)}"
         return Phase.SUCCEEDED, Summary("Succeeded", message, complete=True)
     message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
     return Phase.FAILED, Summary("Application", message, failed=True)

@@ -1,7 +1,7 @@
-"""Detects crashed pods: pods whose containers ended without being deleted or evicted.
+"""Detects crashed pods: pods whose container ended, although they were not deleted or evicted.
 
-The containers of Ray's pods never restart. KubeRay deletes the pod and creates another, so no
-container reports `CrashLoopBackOff`.
+Containers of Ray's pods never restart: KubeRay deletes the pod and creates another. So no container
+reports `CrashLoopBackOff`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20
-"""Maximum number of pods that may crash before the driver of an attempt starts. KubeRay replaces a
+"""Numbers of crashes at which an attempt ends, if its driver has not started. KubeRay replaces a
 pod every ten seconds and never gives up. On a slow node, a head may time out once or twice."""
 MAX_MESSAGE = 512
 
@@ -35,7 +35,7 @@ class Crash:
 
 
 def crash_of(pod: Object) -> Crash | None:
-    """Return the crash of a pod, with its exit code and termination message.
+    """Return the crash of a pod, with the exit code and the termination message of its container.
 
     None if the pod runs, was evicted, or was deleted before its container ended.
     """
@@ -56,8 +56,8 @@ def crash_of(pod: Object) -> Crash | None:
 def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
     """Return the last crash if the attempt must end because too many pods have crashed, else None.
 
-    `pods` is the current number of pods. All workers end with their head, so workers count only if
-    no head has crashed.
+    `pods` is the current number of pods, which raises the limit for workers. Workers are ignored if
+    a head has crashed, because all workers end with their head.
     """
     heads = [crash for crash in crashes if crash.of_head]
     workers = [] if heads else [crash for crash in crashes if not crash.of_head]
@@ -76,7 +76,7 @@ def describe_crashes(crashes: Sequence[Crash]) -> str:
 
 
 def _ended_container(status: Object) -> tuple[str, Object] | None:
-    """Return the name and state of the first failed init container or ended Ray container."""
+    """Return the name and the state of the first failed init container or ended Ray container."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind, []):
             state = (container.get("state") or {}).get("terminated")

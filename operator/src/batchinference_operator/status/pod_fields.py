@@ -1,4 +1,4 @@
-"""Reads fields of pods."""
+"""Reads fields of pods in the JSON form of the API server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def containers_of(status: Object) -> list[Object]:
 
 
 def is_gate(condition: Object) -> bool:
-    """Return whether a condition says that a scheduling gate holds the pod."""
+    """Return whether a condition of a pod says that the pod has a scheduling gate."""
     gated = condition.get("reason") == "SchedulingGated" and condition["status"] == "False"
     return gated and condition["type"] == "PodScheduled"
 
 
 def pod_ended_at(status: Object) -> float | None:
-    """Return when the last container ended; None while the pod runs."""
+    """Return when the last container of a pod ended; 0 if unknown, None while the pod runs."""
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [

@@ -23,13 +23,12 @@ _UNKNOWN = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job. Times are in seconds since 1970. `ended` is None while the pod holds
-    resources of its node."""
+    """A pod of a job. Times are in seconds since 1970."""
 
     name: str
     uid: str
     cluster: str
-    """Its RayCluster, which is different for each attempt and for other jobs of the same name."""
+    """Its RayCluster. Each attempt has another one, also of an earlier job of the same name."""
     is_head: bool
     group: str
     """The KubeRay worker group; empty for the head."""
@@ -38,11 +37,13 @@ class PodView:
     gpus: int
     cpus: float
     started: float | None
+    """When it got a node; None before."""
     ended: float | None
+    """When its last container ended; None while it may use resources of its node."""
     gated: bool
-    """Whether it has a scheduling gate, which Kueue removes when there is quota."""
+    """Whether it has a scheduling gate. Kueue removes the gate when there is quota."""
     waiting: bool
-    """Whether it has a node but its containers have not started. Often only Events explain this."""
+    """Whether it has a node, but a container is not started. Often only Events explain this."""
     problem: PodProblem | None
     disruption: Disruption | None
 

@@ -1,7 +1,4 @@
-"""The observed state of RayJobs.
-
-The operator caches thousands of them, so it keeps only the fields that it reads.
-"""
+"""The fields of a RayJob that the operator reads. It caches thousands of RayJobs."""
 
 from __future__ import annotations
 
@@ -36,6 +33,15 @@ Object = dict[str, Any]
 DASHBOARD_PORT = 8265
 RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
 """Names of the Ray container, including names from earlier versions. Others are sidecars."""
+_FAILED_DELETE = "FailedDelete"
+"""Prefix of KubeRay's reasons if it cannot delete a pod, usually because the pod is gone."""
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+MAX_DIGITS = 6
+MAX_CHOICE = 4096
+MAX_GROUPS = 64
+MAX_GROUP_NAME = 63
+MAX_MEMORY = 16
+"""Maximum sizes of the fields of RayJobs, which are untrusted. A job has at most 33 groups."""
 
 
 def owner_uid(body: Object, kind: str) -> str | None:
@@ -52,10 +58,6 @@ def _pod_creation_error(cluster: Object) -> str:
             failure = f"{condition.get('reason', '')} {condition.get('message', '')}"
             return "" if _FAILED_DELETE in failure else str(condition.get("message", ""))
     return ""
-
-
-_FAILED_DELETE = "FailedDelete"
-"""Prefix of KubeRay's reasons if it cannot delete a pod, usually because the pod is gone."""
 
 
 def _planned_gpus(spec: Object) -> tuple[int, int | None]:
@@ -75,15 +77,17 @@ def _planned_gpus(spec: Object) -> tuple[int, int | None]:
 
 
 def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
-    """Yield the name of each group of pods and the memory limit of its Ray container. Users may
-    create RayJobs with any number of groups."""
+    """Yield the name of each group of pods and the memory limit of its Ray container.
+
+    The spec is untrusted: users may create RayJobs with any number of groups and any values.
+    """
     cluster = spec.get("rayClusterSpec") or {}
     head = {"groupName": HEAD_GROUP, **(cluster.get("headGroupSpec") or {})}
     for group in (head, *(cluster.get("workerGroupSpecs") or [])[:MAX_GROUPS]):
         containers = ((group.get("template") or {}).get("spec") or {}).get("containers") or [{}]
         limits = (containers[0].get("resources") or {}).get("limits") or {}
         memory = str(limits.get("memory", ""))
-        if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):  # users may write any value
+        if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):
             yield bounded(group.get("groupName"), MAX_GROUP_NAME), memory
 
 
@@ -94,7 +98,7 @@ def _is_head_protected(spec: Object) -> bool:
 
 
 def _name_or_empty(value: object) -> str:
-    """Return a name that users may write; empty if it is none, because names become paths."""
+    """Return a name from an untrusted field, to use it in API paths; empty if it is invalid."""
     return value if is_name(value) else ""
 
 
@@ -103,12 +107,11 @@ def is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-
-
 def bounded(value: object, limit: int = 253) -> str:
-    """Return the beginning of a text; empty for other values. Users may write texts of 1 MiB into
-    the fields of a RayJob, and the operator keeps them."""
+    """Return the first `limit` characters of a text; empty for another type.
+
+    Users may write 1 MiB into a field of a RayJob, and the operator keeps RayJobs in memory.
+    """
     return value[:limit] if isinstance(value, str) else ""
 
 
@@ -117,13 +120,12 @@ def _is_suspended(status: Object) -> bool:
 
 
 def gpus_of(labels: dict[str, str]) -> int:
-    """Return the GPUs in the labels of a pod; 0 if the value, which users may set, is invalid."""
+    """Return the number of GPUs in the labels of a pod; 0 if the untrusted value is invalid."""
     return _parse_number(labels.get(DEVICES_LABEL)) or 0
 
 
 def _choice(annotations: dict[str, str]) -> Choice | None:
-    """Return the choice in the annotations of a RayJob; None if the value, which users may set, is
-    invalid."""
+    """Return the choice in the annotations of a RayJob; None if the untrusted value is invalid."""
     try:
         return Choice.model_validate_json(annotations.get(CHOICE, "")[:MAX_CHOICE], extra="ignore")
     except ValidationError:
@@ -135,17 +137,8 @@ def _parse_number(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() and len(text) < MAX_DIGITS else None
 
 
-MAX_DIGITS = 6
-MAX_CHOICE = 4096
-"""Maximum number of characters of a choice."""
-MAX_GROUPS = 64
-"""Maximum number of worker groups whose memory is kept. A job has at most 33."""
-MAX_GROUP_NAME = 63
-MAX_MEMORY = 16
-
-
 def _valid_time(status: Object, field: str) -> str:
-    """Return a time from a status that users may write; empty if it is not a valid time."""
+    """Return a time from an untrusted status; empty if it is not a valid time."""
     text = str(status.get(field) or "")
     return text if time_of(text) else ""
 
@@ -178,14 +171,13 @@ class RayJobView:
     """When the driver started; if unknown, when KubeRay accepted the RayJob."""
     ended_at: str
     suspend: bool
-    """Whether `suspend` is set, as Kueue does for queued RayJobs, or KubeRay has not resumed it
-    yet."""
+    """Whether `suspend` is set, for instance by Kueue, or KubeRay has not resumed it yet."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
     multikueue: bool
-    """Whether Kueue runs it on another cluster. KubeRay on this cluster then ignores it."""
+    """Whether Kueue runs it on another Kubernetes cluster, so that KubeRay here ignores it."""
     released_at: str
-    """When Kueue was last asked to look at its gated pods; empty if it was not."""
+    """When the operator last asked Kueue to look at its gated pods; empty if never."""
     backstop: KubeRayDeadlines
     """The deadlines after which KubeRay ends it."""
     generation: int | None
@@ -197,11 +189,11 @@ class RayJobView:
     max_gpus_per_pod: int
     """GPUs of the largest pod."""
     choice: Choice | None
-    """The devices and the capacity that it asks for."""
+    """The alternative of `cluster.fallback` that it was created with; None without alternatives."""
     head_protected: bool
     """Whether its head must not be evicted."""
     pod_creation_error: str
-    """The API server's message if KubeRay cannot create pods, such as of a quota or a policy."""
+    """Why KubeRay cannot create pods, for instance because of a quota or a policy."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -268,7 +260,7 @@ class RayJobView:
 
     @property
     def outcome(self) -> str:
-        """How it ended: KubeRay's status, or Ray's status if KubeRay's status is "Complete"."""
+        """How it ended: Ray's status if KubeRay's is "Complete", otherwise KubeRay's status."""
         ray = self.job_status.capitalize() if self.deployment_status == "Complete" else ""
         return ray or self.deployment_status
 

@@ -1,4 +1,4 @@
-"""Parses and formats timestamps of Kubernetes objects."""
+"""Parses, formats and checks timestamps of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seconds_since(text: str, now: datetime) -> float:
 
 
 def unix_seconds(timestamp: str) -> float:
-    """Return the seconds since 1970 of a timestamp. Raises ValueError if it is invalid."""
+    """Return a timestamp in seconds since 1970. Raises ValueError if it is invalid."""
     time = time_of(timestamp)
     if time is None:
         raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({timestamp})")
@@ -28,10 +28,8 @@ def unix_seconds(timestamp: str) -> float:
 
 
 def plausible_end(reported: str | None, start: str | None, now: str) -> str:
-    """Return the reported end; `now` if it is missing, before the start, or after `now`.
-
-    The clock of the driver or of KubeRay may be wrong.
-    """
+    """Return the reported end of a job; `now` if it is missing, before the start, or after `now`,
+    because the clock of the driver or of KubeRay may be wrong."""
     times = [time_of(text or "") for text in (reported, start or reported, now)]
     end, earliest, latest = times
     if end is None or earliest is None or latest is None or not earliest <= end <= latest:

@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.status.pod_crashes import (
+from batchinference_operator.status.crash_detection import (
     MAX_HEAD_CRASHES,
     MAX_MESSAGE,
     MAX_WORKER_CRASHES,

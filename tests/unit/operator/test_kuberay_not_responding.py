@@ -8,8 +8,8 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.requeue import KUBERAY_SECONDS
+from batchinference_operator.status.crash_detection import Crash
 from batchinference_operator.status.failure_cause import Disruption
-from batchinference_operator.status.pod_crashes import Crash
 from batchinference_operator.status.pods import PodView
 from plugins.messages import Messages
 from support.operator.objects import CREATED, pod_body, ray_job_body

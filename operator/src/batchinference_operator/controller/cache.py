@@ -191,7 +191,7 @@ class Cache:
         self.pods.forget_cluster(key, ray_job.cluster)
 
     def known_ray_jobs(self, namespace: str) -> list[Object]:
-        """Return the identities of the RayJobs of a namespace; an empty namespace means all."""
+        """Return the identifying fields of the RayJobs in a namespace; "" means all namespaces."""
         return [
             identity(key, ray_job.name, ray_job.uid)
             for key, known in self._ray_jobs.items()
@@ -211,12 +211,6 @@ class Cache:
     def _ray_job_of_cluster(self, key: JobKey, cluster: str) -> RayJobView | None:
         known = self._ray_jobs.get(key, {}).values()
         return next((ray_job for ray_job in known if ray_job.cluster == cluster), None)
-
-    def set_pod(self, body: Object) -> JobKey | None:
-        return self.pods.set_pod(body)
-
-    def delete_pod(self, body: Object) -> JobKey:
-        return self.pods.delete_pod(body)
 
     def observe(self, key: JobKey) -> Observed | None:
         """Return the cached state of a job and its objects; None if the job is gone."""

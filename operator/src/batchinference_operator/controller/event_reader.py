@@ -19,7 +19,7 @@ from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed
 
 MAX_PODS = 2
-"""Maximum number of pods of a job whose Events are read. Those of other pods are usually equal."""
+"""Maximum number of pods of a job whose Events are read. Those of its other pods are similar."""
 POD_START_SECONDS = 60.0
 """Seconds that a pod may take to start before its Events are read. Pulling an image takes time."""
 FIRST_BACKOFF = 10.0
@@ -68,12 +68,6 @@ class EventReader:
             **await self._read_all("Events", events),
             **await self._read_all("Workloads", queues),
         }
-
-    async def warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the last warning about an object, as `_warning` does; empty if Events cannot be
-        read."""
-        read = partial(self._warning, namespace, kind, name)
-        return (await self._read_all("Events", [(name, read)])).get(name, "")
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
         """Return the last warning about an object, from the last read if this was recent.

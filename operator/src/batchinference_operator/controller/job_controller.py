@@ -387,5 +387,5 @@ def stores(controller: JobController) -> dict[str, Store]:
         RAY_JOB: store(
             cache.set_ray_job, cache.delete_ray_job, cache.known_ray_jobs, cache.set_ray_job_version
         ),
-        POD: store(cache.set_pod, cache.delete_pod, cache.pods.known),
+        POD: store(cache.pods.set_pod, cache.pods.delete_pod, cache.pods.known),
     }

@@ -1,9 +1,9 @@
 """The handlers and settings with which kopf runs.
 
 kopf watches BatchInferences and BatchInferenceSchedules. The handlers update the cache, and add a
-key to the work queue if an event changes anything. Events about the operator's own writes do not,
-because these are already in the cache. The handlers set no finalizers or annotations and are not
-retried; the work queue retries.
+key to the work queue if an event changes anything. An event about a write of the operator changes
+nothing, because the write is already in the cache. The handlers set no finalizers or annotations
+and are not retried; the work queue retries.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.notification import ended_job, unsent_notifications
 
 MAX_TRIES = 10
-"""Number of tries to send the notifications of a job. With the backoff, they take four minutes."""
+"""Number of tries to send the notifications of a job. The backoff between them is three minutes."""
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 WORKERS = 8
 logger = logging.getLogger("batchinference.operator")

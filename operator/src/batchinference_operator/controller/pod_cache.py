@@ -8,8 +8,8 @@ from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
 from batchinference_operator.reconcile.job_view import JobKey, identity, parent_of
+from batchinference_operator.status.crash_detection import Crash, crash_of
 from batchinference_operator.status.failure_cause import Disruption
-from batchinference_operator.status.pod_crashes import Crash, crash_of
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
 

@@ -141,8 +141,7 @@ class ScheduleController:
         return ObservedSchedule(schedule, in_order, refused=refused)
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
-        """Create a run, and return the observation. If the run was refused or its name exists, this
-        is another one.
+        """Create a run and return `observed`; another observation if it was refused or exists.
 
         An interrupted reconcile or somebody else may have created an object of this name.
         """

@@ -22,7 +22,7 @@ from batchinference_operator.kube.object_client import (
 from batchinference_operator.kube.ray_clusters import RayClusterClient
 from batchinference_operator.reconcile.kueue import quota_message
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.observed_events import EventSummary, is_relevant, last_warning
+from batchinference_operator.status.last_warning import EventSummary, is_relevant, last_warning
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 MAX_RUNS = 1000

@@ -98,7 +98,7 @@ async def _call(
     client: ApiClient, method: str, path: str, body: Any, content_type: str, seconds: float
 ) -> RESTResponse:
     request_headers = {"Accept": JSON, "Content-Type": content_type}
-    # the body is passed to call_api: it is plain data, and serializing it here would be slow
+    # without the body, which is already plain data, because param_serialize would copy it slowly
     method, url, headers, *_ = await client.param_serialize(
         method, path, header_params=request_headers, auth_settings=["BearerToken"]
     )

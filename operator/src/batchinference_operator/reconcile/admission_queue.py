@@ -31,10 +31,8 @@ ROUND_FROM_POSITION = 10
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """What the admission queue knows about a job.
-
-    A job that neither runs nor waits is finished, suspended, being deleted or queued by Kueue.
-    """
+    """What the admission queue knows about a job. If it neither runs nor waits, it is finished,
+    suspended, being deleted or queued by Kueue."""
 
     resource_version: str
     """The resourceVersion of the job when it was observed."""
@@ -112,8 +110,6 @@ class AdmissionQueue:
     _positions: dict[JobKey, Position] = field(default_factory=dict)
     _waiting: dict[str, list[Position]] = field(default_factory=dict)
 
-    # --- observations -------------------------------------------------------------------
-
     def update(self, key: JobKey, entry: QueueEntry | None) -> None:
         """Record the state of a job; None if the job is gone."""
         if not self.limits.limited:
@@ -130,8 +126,6 @@ class AdmissionQueue:
         if self.limits.limited:
             (self._with_ray_jobs.add if running else self._with_ray_jobs.discard)(key)
             self._reindex(key)
-
-    # --- admission ----------------------------------------------------------------------
 
     def decide(self, key: JobKey) -> AdmissionDecision | None:
         """Return whether a job that wants to start may start; None if it needs no admission."""
@@ -166,8 +160,6 @@ class AdmissionQueue:
 
     def _namespace_capacity(self, namespace: str) -> int:
         return self.limits.namespace_capacity(self._running_per_namespace[namespace])
-
-    # --- order --------------------------------------------------------------------------
 
     def _reindex(self, key: JobKey) -> None:
         """Update the position of a job, and wake the jobs that may start because of this."""

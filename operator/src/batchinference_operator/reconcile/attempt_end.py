@@ -62,8 +62,7 @@ def fail_job(
 def fail_if_expired(
     job: JobView, spec: MutableSpec, now: datetime, update: StatusUpdate | None = None
 ) -> Actions | None:
-    """Return the actions that fail a job that has exceeded `deadlines.total` or its device hours,
-    otherwise None."""
+    """Return the actions that fail a job after `deadlines.total` or its device hours, else None."""
     passed = [limit for limit in job_deadlines(job, spec, now) if limit.remaining <= 0]
     return fail_job(job, passed[0].cause, passed[0].message, now, update) if passed else None
 

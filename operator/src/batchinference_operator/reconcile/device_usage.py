@@ -27,7 +27,7 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
     *before, last = status["attempts"]
-    start, counted = _first_second(plan, last), internal(status).get("usageTime")
+    start, counted = _usage_start(plan, last), internal(status).get("usageTime")
     since = unix_seconds(counted) if counted else start
     gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
@@ -61,7 +61,7 @@ def current_gpus(observed: Observed) -> int:
     return sum(_gpus(pod, plan) for pod in scheduled if pod.ended is None)
 
 
-def _first_second(plan: RayJobView | None, attempt: Attempt) -> float:
+def _usage_start(plan: RayJobView | None, attempt: Attempt) -> float:
     """Return the earliest time from which usage is counted: the start of the attempt if its RayJob
     is gone, otherwise 0."""
     if plan is not None:

@@ -21,8 +21,7 @@ QUEUED_SECONDS = 120.0
 """Interval of reading why Kueue queues a RayJob. Until there is a reason, the interval is the age
 of the RayJob, up to this maximum."""
 NO_PODS_SECONDS = 10.0
-"""Interval of a job whose cluster has no pods yet. The reason may be only in Events, which are not
-watched."""
+"""Interval of a job whose cluster has no pods. Why may be only in Events, which are not watched."""
 KUBERAY_SECONDS = 45.0
 """If a RayJob has no status or no pod for this number of seconds, KubeRay does not respond."""
 WATCHED_SECONDS = 3600.0

@@ -114,7 +114,7 @@ MAX_ACTIVE = 100
 """Maximum number of active runs that the status lists."""
 _SCHEDULED = Summary("Scheduled", "runs are created at their scheduled times")
 _ROUTINE_REASONS = ("Scheduled", "Suspended")
-"""Reasons of the condition Ready without an Event."""
+"""Reasons of the condition Ready that get no Event."""
 
 
 @dataclass(frozen=True)

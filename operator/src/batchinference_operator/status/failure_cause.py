@@ -10,8 +10,8 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import POD_GROUP_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
+from batchinference_operator.status.crash_detection import Crash
 from batchinference_operator.status.job_status import ended_at
-from batchinference_operator.status.pod_crashes import Crash
 from batchinference_operator.status.pod_fields import containers_of, is_gate, is_head, pod_ended_at
 from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
@@ -46,7 +46,7 @@ _WAITING_CAUSES = {
     "RunContainerError": Cause.CONTAINER_CONFIG,
     "CrashLoopBackOff": Cause.CRASH_LOOP,
 }
-"""Reasons of waiting containers that rarely resolve without a change by the user."""
+"""Causes by the reason of a waiting container that rarely starts without a change by the user."""
 _BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": (?:ErrImagePull: )?(?=.)')
 """A prefix that the kubelet adds to every other message about the same error. It is removed,
 because each change of a message is a status write."""

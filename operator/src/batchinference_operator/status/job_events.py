@@ -21,7 +21,7 @@ from batchinference_operator.status.conditions import NOTIFIED, find_condition, 
 from batchinference_operator.status.job_status import Status
 
 _ROUTINE_REASONS = frozenset(phase.value for phase in Phase)
-"""Reasons without an Event: the phase is enough."""
+"""Reasons that get no Event, because they only repeat the phase."""
 _PROBLEM_REASONS = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
     "KubeRayNotResponding",

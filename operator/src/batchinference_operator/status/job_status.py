@@ -44,7 +44,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         if "progress" in status:
             status["progress"] = without(status["progress"], "eta")
     if not (summary.complete or summary.failed):
-        status.pop("completionTime", None)  # the spec was invalid and has been corrected
+        status.pop("completionTime", None)  # the job failed, but its invalid spec was corrected
     else:
         end = plausible_end(ended_at(ray_job, report), status.get("startTime"), now)
         status.setdefault("completionTime", end)

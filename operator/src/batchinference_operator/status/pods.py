@@ -28,7 +28,7 @@ class PodView:
     name: str
     uid: str
     cluster: str
-    """Its RayCluster. Each attempt has another one, also of an earlier job of the same name."""
+    """Its RayCluster, which tells apart pods of other attempts and of earlier jobs of this name."""
     is_head: bool
     group: str
     """The KubeRay worker group; empty for the head."""

@@ -1,4 +1,4 @@
-"""Reads Events of other components, and finds the warning that explains why an object waits."""
+"""Finds the last Event about an object, if it is a warning that explains why the object waits."""
 
 from __future__ import annotations
 

@@ -89,14 +89,14 @@ class Cache:
     def set_job(self, body: Object) -> JobKey | None:
         job = JobView.of(body)
         key = job.key
-        known = self._jobs.get(key)
-        if _is_known(job, known) or _is_replaced(job, known):
+        cached = self._jobs.get(key)
+        if _is_known(job, cached) or _is_replaced(job, cached):
             return None
         self.admission_queue.update(key, entry_of(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
-        same = known is not None and known.uid == job.uid
-        if known is not None and same and not known.settled and job.managed:
-            self.changed(known.job(), job)
+        same = cached is not None and cached.uid == job.uid
+        if cached is not None and same and not cached.settled and job.managed:
+            self.changed(cached.job(), job)
         return key
 
     def set_written_job(self, body: Object) -> None:
@@ -127,11 +127,11 @@ class Cache:
         former = self._parents.get((key[0], view.name), key)
         if former != key:  # a user has changed the label that names the job
             self._drop_ray_job(former, view.name)
-        known = self._ray_jobs.setdefault(key, {})
-        before = known.get(view.name)
+        ray_jobs = self._ray_jobs.setdefault(key, {})
+        before = ray_jobs.get(view.name)
         if _is_replaced(view, before):
             return None
-        known[view.name] = view
+        ray_jobs[view.name] = view
         self._parents[key[0], view.name] = key
         self._update_usage(key)
         return None if view == before else key
@@ -141,8 +141,8 @@ class Cache:
 
         An empty namespace means all. With each change, the API server increases the version.
         """
-        known = self._ray_job_versions.get(namespace, "")
-        self._ray_job_versions[namespace] = max(known, version, key=_version_order)
+        former = self._ray_job_versions.get(namespace, "")
+        self._ray_job_versions[namespace] = max(former, version, key=_version_order)
 
     def add_ray_job(self, body: Object) -> None:
         """Store a RayJob that the operator has just created, before the watch reports it.
@@ -151,17 +151,17 @@ class Cache:
         deletion. Then nothing is stored.
         """
         key, metadata = parent_of(body), body["metadata"]
-        known = max(
+        reported = max(
             map(_version_order, (self._ray_job_versions.get(each, "") for each in (key[0], "")))
         )
-        if _version_order(metadata["resourceVersion"]) > known:
+        if _version_order(metadata["resourceVersion"]) > reported:
             self._set_ray_job(body)
 
     def mark_deleting(self, key: JobKey, ray_job: RayJobView, now: str) -> None:
         """Mark a RayJob as being deleted, before the watch reports it."""
-        known = self._ray_jobs.get(key, {})
-        if known.get(ray_job.name) is ray_job:
-            known[ray_job.name] = replace(ray_job, deleted_at=ray_job.deleted_at or now)
+        ray_jobs = self._ray_jobs.get(key, {})
+        if ray_jobs.get(ray_job.name) is ray_job:
+            ray_jobs[ray_job.name] = replace(ray_job, deleted_at=ray_job.deleted_at or now)
             self._update_usage(key)
 
     def _update_usage(self, key: JobKey) -> None:
@@ -169,16 +169,16 @@ class Cache:
 
         RayJobs that Kueue manages do not use the limit.
         """
-        known = self._ray_jobs.get(key, {}).values()
-        live = [ray_job for ray_job in known if ray_job.owner_uid and not ray_job.ended]
+        ray_jobs = self._ray_jobs.get(key, {}).values()
+        live = [ray_job for ray_job in ray_jobs if ray_job.owner_uid and not ray_job.ended]
         self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))
         active = any(ray_job.driver_started for ray_job in live)
         (self._active_drivers.add if active else self._active_drivers.discard)(key)
 
     def delete_ray_job(self, body: Object) -> JobKey:
         key, name = parent_of(body), body["metadata"]["name"]
-        known = self._ray_jobs.get(key, {}).get(name)
-        if known is not None and known.uid == body["metadata"]["uid"]:
+        cached = self._ray_jobs.get(key, {}).get(name)
+        if cached is not None and cached.uid == body["metadata"]["uid"]:
             self._drop_ray_job(key, name)
         return key
 
@@ -194,23 +194,23 @@ class Cache:
         """Return the identifying fields of the RayJobs in a namespace; "" means all namespaces."""
         return [
             identity(key, ray_job.name, ray_job.uid)
-            for key, known in self._ray_jobs.items()
-            for ray_job in known.values()
+            for key, ray_jobs in self._ray_jobs.items()
+            for ray_job in ray_jobs.values()
             if namespace in ("", key[0])
         ]
 
     def is_current(self, job: JobView) -> bool:
         """Return whether the cache holds this version of a job."""
-        known = self._jobs.get(job.key)
-        return known is not None and known.resource_version == job.resource_version
+        cached = self._jobs.get(job.key)
+        return cached is not None and cached.resource_version == job.resource_version
 
     def ray_jobs(self, key: JobKey) -> tuple[RayJobView, ...]:
         """Return the RayJobs that have the label of a job. The job itself may be gone."""
         return tuple(self._ray_jobs.get(key, {}).values())
 
     def _ray_job_of_cluster(self, key: JobKey, cluster: str) -> RayJobView | None:
-        known = self._ray_jobs.get(key, {}).values()
-        return next((ray_job for ray_job in known if ray_job.cluster == cluster), None)
+        ray_jobs = self._ray_jobs.get(key, {}).values()
+        return next((ray_job for ray_job in ray_jobs if ray_job.cluster == cluster), None)
 
     def observe(self, key: JobKey) -> Observed | None:
         """Return the cached state of a job and its objects; None if the job is gone."""
@@ -242,22 +242,22 @@ class Cache:
         return (job.summary for job in self._jobs.values())
 
 
-def _is_known(job: JobView, known: CompactJob | None) -> bool:
+def _is_known(job: JobView, cached: CompactJob | None) -> bool:
     """Return whether this version of a job or a newer one is in the cache.
 
     The operator stores the response of each write, before the watch reports it.
     """
-    if known is None or known.uid != job.uid:
+    if cached is None or cached.uid != job.uid:
         return False
-    return _version_order(job.resource_version) <= _version_order(known.resource_version)
+    return _version_order(job.resource_version) <= _version_order(cached.resource_version)
 
 
-def _is_replaced(view: JobView | RayJobView, known: CompactJob | RayJobView | None) -> bool:
+def _is_replaced(view: JobView | RayJobView, cached: CompactJob | RayJobView | None) -> bool:
     """Return whether the cache has another object of this name that was created later."""
     return (
-        known is not None
-        and known.uid != view.uid
-        and _creation_order(view) < _creation_order(known)
+        cached is not None
+        and cached.uid != view.uid
+        and _creation_order(view) < _creation_order(cached)
     )
 
 

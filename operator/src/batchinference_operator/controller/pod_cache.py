@@ -58,11 +58,11 @@ class PodCache:
         """
         if crash is None:
             return False
-        known = self._crashes.setdefault(key, {}).setdefault(cluster, {})
-        count = sum(one.of_head == crash.of_head for one in known.values())
-        if crash.pod in known or count >= MAX_CRASHES:
+        crashes = self._crashes.setdefault(key, {}).setdefault(cluster, {})
+        count = sum(one.of_head == crash.of_head for one in crashes.values())
+        if crash.pod in crashes or count >= MAX_CRASHES:
             return False
-        known[crash.pod] = crash
+        crashes[crash.pod] = crash
         return True
 
     def delete_pod(self, body: Object) -> JobKey:
@@ -81,8 +81,8 @@ class PodCache:
 
     def known(self, namespace: str) -> list[Object]:
         """Return the identifying fields of the pods in a namespace; "" means all namespaces."""
-        found = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
-        return [_identity(key, pod) for key, pod in found if namespace in ("", key[0])]
+        pods_of_jobs = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
+        return [_identity(key, pod) for key, pod in pods_of_jobs if namespace in ("", key[0])]
 
     def forget_job(self, key: JobKey) -> None:
         """Forget everything about a job that is gone."""
@@ -93,8 +93,8 @@ class PodCache:
 
     def forget_cluster(self, key: JobKey, cluster: str) -> None:
         """Forget the disruptions and crashes of a cluster that is gone."""
-        known: tuple[dict[JobKey, dict[str, Any]], ...] = (self._disruptions, self._crashes)
-        for each in known:
+        records: tuple[dict[JobKey, dict[str, Any]], ...] = (self._disruptions, self._crashes)
+        for each in records:
             of_job = each.get(key, {})
             of_job.pop(cluster, None)
             if not of_job:
@@ -128,8 +128,8 @@ def _replaces(pod: PodView, lost: Disruption) -> bool:
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
 
-def _decisive(known: Disruption | None, new: Disruption) -> Disruption:
+def _decisive(former: Disruption | None, new: Disruption) -> Disruption:
     """Return the disruption that takes precedence: that of a head, otherwise the newer one."""
-    if known is None or known.pod == new.pod:
-        return new if known is None else replace(new, replaced=known.replaced)
-    return known if known.of_head and not new.of_head else new
+    if former is None or former.pod == new.pod:
+        return new if former is None else replace(new, replaced=former.replaced)
+    return former if former.of_head and not new.of_head else new

@@ -32,8 +32,8 @@ async def resync(controller: JobController, namespaces: Sequence[str]) -> None:
 
 async def _forget_deleted(controller: JobController, namespace: str) -> None:
     """Forget the cached jobs that the API server does not have. An empty namespace means all."""
-    known = controller.cache.uids().items()
-    deleted = {key: uid for key, uid in known if namespace in ("", key[0])}
+    cached = controller.cache.uids().items()
+    deleted = {key: uid for key, uid in cached if namespace in ("", key[0])}
     async for body in controller.api.list_all(KIND, namespace):
         key = body["metadata"]["namespace"], body["metadata"]["name"]
         if deleted.get(key) == body["metadata"]["uid"]:

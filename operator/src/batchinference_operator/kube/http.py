@@ -145,9 +145,9 @@ async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         incomplete.append(rest)
 
 
-def is_error(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
+def is_error(status: int, answer: Any, expected: HTTPStatus, reason: str) -> bool:
     """Return whether an answer of the API server is the error with this status and reason."""
-    return status == wanted and isinstance(answer, dict) and answer.get("reason") == reason
+    return status == expected and isinstance(answer, dict) and answer.get("reason") == reason
 
 
 def is_gone(status: int, answer: Any) -> bool:

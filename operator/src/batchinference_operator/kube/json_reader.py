@@ -61,21 +61,21 @@ def read(text: bytes) -> Any:
 
 def _object(scanner: _Scanner) -> Object:
     """Return the object, list or watch event at the position of the scanner."""
-    found: Object = {}
+    body: Object = {}
     skipped: dict[str, str] = {}
     for key in scanner.members():
         if key == "items" and scanner.next == b"[":
-            found[key] = [_object(scanner) for _ in scanner.elements()]
+            body[key] = [_object(scanner) for _ in scanner.elements()]
         elif key == "object":
-            found[key] = _object(scanner)
-        elif _is_limited(found.get("kind"), key) and scanner.next == b"{":
-            limit = MAX_RAY_JOB_BYTES if found.get("kind") == RAY_JOB else MAX_BYTES
-            found[key] = _section(scanner, key, skipped, limit)
+            body[key] = _object(scanner)
+        elif _is_limited(body.get("kind"), key) and scanner.next == b"{":
+            limit = MAX_RAY_JOB_BYTES if body.get("kind") == RAY_JOB else MAX_BYTES
+            body[key] = _section(scanner, key, skipped, limit)
         else:
-            found[key] = from_json(scanner.text[scanner.skip()])
+            body[key] = from_json(scanner.text[scanner.skip()])
     if skipped:
-        found[SKIPPED_FIELDS] = skipped
-    return found
+        body[SKIPPED_FIELDS] = skipped
+    return body
 
 
 def _is_limited(kind: Any, section: str) -> bool:
@@ -154,28 +154,28 @@ class _Scanner:
             self._at = self._match(_SCALAR, start).end()
             return slice(start, self._at)
         depth = 0
-        for found in _TO_BRACKETS.finditer(self.text, start):
-            if found.lastindex is None:
+        for match in _TO_BRACKETS.finditer(self.text, start):
+            if match.lastindex is None:
                 break
-            length = found.end() - found.start(found.lastindex)
-            if found.lastindex == 1:
+            length = match.end() - match.start(match.lastindex)
+            if match.lastindex == 1:
                 depth += length
             elif length < depth:
                 depth -= length
             else:
-                self._at = found.start(2) + depth
+                self._at = match.start(2) + depth
                 return slice(start, self._at)
         raise ValueError("the JSON text ends too early")
 
     def _read_punctuation(self, marks: bytes) -> bytes:
         """Move past the next punctuation mark and return it."""
-        found = self._match(_PUNCTUATION, self._at)
-        if found[1] not in marks:
+        match = self._match(_PUNCTUATION, self._at)
+        if match[1] not in marks:
             raise ValueError(f"{marks!r} is missing at byte {self._at}")
-        self._at = found.end()
-        return found[1]
+        self._at = match.end()
+        return match[1]
 
     def _match(self, pattern: re.Pattern[bytes], at: int) -> re.Match[bytes]:
-        if (found := pattern.match(self.text, at)) is None:
+        if (match := pattern.match(self.text, at)) is None:
             raise ValueError(f"no JSON at byte {at}")
-        return found
+        return match

@@ -150,9 +150,9 @@ class Lease:
         return self._spec.get("holderIdentity") or ""
 
     async def take(self, identity: str) -> bool:
-        """Take or renew the Lease, unless another replica holds it. Return whether it is held."""
-        found = await self._read()
-        if found is None:
+        """Take or renew the Lease, unless another replica holds it. Return whether it succeeded."""
+        metadata = await self._read()
+        if metadata is None:
             return False
         if self.holder not in ("", identity) and not self._is_expired:
             return False
@@ -165,7 +165,7 @@ class Lease:
             "renewTime": now,
             "leaseTransitions": self._spec.get("leaseTransitions", -1) + is_new,
         }
-        return await self._write(found, spec)
+        return await self._write(metadata, spec)
 
     @property
     def _is_expired(self) -> bool:
@@ -175,10 +175,10 @@ class Lease:
 
     async def release(self, identity: str) -> None:
         """Release the Lease, so that the next leader does not wait until it expires."""
-        found = await self._read()
-        if found is None or self.holder != identity:
+        metadata = await self._read()
+        if metadata is None or self.holder != identity:
             return
-        if not await self._write(found, {**self._spec, "holderIdentity": ""}):
+        if not await self._write(metadata, {**self._spec, "holderIdentity": ""}):
             logger.warning("the Lease was not released: the next leader waits until it expires")
 
     async def _read(self) -> Object | None:
@@ -201,11 +201,11 @@ class Lease:
         metadata: Object = answer["metadata"]
         return metadata
 
-    async def _write(self, found: Object, spec: Object) -> bool:
-        """Create or replace the Lease, unless it has changed since it was read."""
-        method, path = ("PUT", f"{self._collection}/{self._name}") if found else (
+    async def _write(self, read: Object, spec: Object) -> bool:
+        """Create or replace the Lease, unless it has changed. `read` is the result of `_read`."""
+        method, path = ("PUT", f"{self._collection}/{self._name}") if read else (
             "POST", self._collection)  # fmt: skip
-        metadata = found or {"name": self._name, "namespace": self._namespace}
+        metadata = read or {"name": self._name, "namespace": self._namespace}
         body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
         status, answer = await self._request(method, path, body)
         written = status in (HTTPStatus.OK, HTTPStatus.CREATED)

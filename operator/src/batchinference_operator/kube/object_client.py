@@ -158,8 +158,8 @@ class ObjectClient:
         path = f"{path_of(kind, namespace)}?{query}"
         timeout = seconds + WATCH_GRACE_SECONDS
         try:
-            async with open_stream(self._client, self._on_request, path, timeout) as found:
-                status, stream = found
+            async with open_stream(self._client, self._on_request, path, timeout) as response:
+                status, stream = response
                 if status != HTTPStatus.OK:
                     raise_for(status, (await stream.read(MAX_ERROR_BYTES)).decode(errors="replace"))
                 accepted()

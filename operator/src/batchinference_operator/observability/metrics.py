@@ -115,11 +115,11 @@ class Metrics:
 def verb_and_resource(method: str, path: str) -> tuple[str, str]:
     """Return the verb and the resource of a request as in an RBAC rule."""
     path, _, query = path.partition("?")
-    found = _RESOURCE_PATH.fullmatch(path)
-    if found is None:
+    match = _RESOURCE_PATH.fullmatch(path)
+    if match is None:
         return "get", "discovery"
-    if method == "GET" and not found["name"]:
+    if method == "GET" and not match["name"]:
         verb = "watch" if "watch=true" in query else "list"
     else:
         verb = _VERBS.get(method, "get")
-    return verb, found["plural"] + (found["subresource"] or "")
+    return verb, match["plural"] + (match["subresource"] or "")

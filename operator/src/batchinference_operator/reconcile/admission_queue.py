@@ -177,8 +177,8 @@ class AdmissionQueue:
             self._running_per_namespace[key[0]] += 1 if running else -1
         if entry is not None and entry.waiting and not running:
             self._insert(key, entry)
-        left = (was_running or position is not None) and not running
-        return left and position != self._positions.get(key, ())
+        made_room = (was_running or position is not None) and not running
+        return made_room and position != self._positions.get(key, ())
 
     def _insert(self, key: JobKey, entry: QueueEntry) -> None:
         if key in self._positions or key in self._running:

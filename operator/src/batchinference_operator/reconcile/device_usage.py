@@ -46,10 +46,10 @@ def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str,
     running attempt has `used` more; empty if it has no price of its own."""
     if (price := attempt.get("choice", {}).get("deviceHour")) is None:
         return {}
-    known, seconds = internal(status), used["deviceSeconds"]
-    cost = known.get("pricedCost", 0.0) + seconds * float(price) / 3600
+    bookkeeping, seconds = internal(status), used["deviceSeconds"]
+    cost = bookkeeping.get("pricedCost", 0.0) + seconds * float(price) / 3600
     return {
-        "pricedSeconds": known.get("pricedSeconds", 0) + seconds,
+        "pricedSeconds": bookkeeping.get("pricedSeconds", 0) + seconds,
         "pricedCost": round(cost, 6),
     }
 

@@ -34,17 +34,17 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
     attempt = last_attempt(status) or {}
     if ray_job.choice is None:
         return status
-    pods, known = _pods_of_choice(observed, ray_job), attempt.get("waiting")
+    pods, former = _pods_of_choice(observed, ray_job), attempt.get("waiting")
     placed = {pod.group for pod in pods if pod.started is not None}
     waiting = [pod for pod in pods if _waits(pod) and pod.group not in placed]
-    if known is not None and known["group"] not in placed:
-        gap = {"gapSince": known.get("gapSince", to_rfc3339(now))}
+    if former is not None and former["group"] not in placed:
+        gap = {"gapSince": former.get("gapSince", to_rfc3339(now))}
         if seconds_since(gap["gapSince"], now) <= GAP_SECONDS:
-            waits = any(pod.group == known["group"] for pod in waiting)
-            kept = without(known, "gapSince") | ({} if waits else gap)
+            waits = any(pod.group == former["group"] for pod in waiting)
+            kept = without(former, "gapSince") | ({} if waits else gap)
             return update_last(status, {"waiting": kept})
     if not waiting:
-        return status if known is None else _without_waiting(status)
+        return status if former is None else _without_waiting(status)
     first = min(waiting, key=lambda pod: pod.created)
     admitted = unix_seconds(attempt.get("admittedTime", "1970-01-01T00:00:00Z"))
     since = datetime.fromtimestamp(max(first.created, admitted), UTC)

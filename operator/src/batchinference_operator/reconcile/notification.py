@@ -50,10 +50,10 @@ def unsent_notifications(job: JobView) -> list[Notification]:
     if not job.finished or find_condition(job.status, NOTIFIED) is not None:
         return []
     try:
-        known = _NOTIFICATIONS.validate_python(job.spec.get("notifications", []))
+        notifications = _NOTIFICATIONS.validate_python(job.spec.get("notifications", []))
     except ValidationError:  # the condition Failed says why
         return []
-    return ended_job(job).wanted(known)
+    return ended_job(job).wanted(notifications)
 
 
 def record_notifications(actions: Actions, observed: Observed, now: datetime) -> Actions:

@@ -100,10 +100,10 @@ def _urgent_part(status: Status, condition_fields: set[str]) -> Status:
 
     `condition_fields` are the fields of a condition that can wait.
     """
-    left = without(status, *_DEFERRABLE_FIELDS)
+    urgent = without(status, *_DEFERRABLE_FIELDS)
     for name, deferrable in (
         ("attempts", _DEFERRABLE_ATTEMPT_FIELDS),
         ("conditions", condition_fields),
     ):
-        left[name] = [without(one, *deferrable) for one in status.get(name, [])]
-    return left
+        urgent[name] = [without(one, *deferrable) for one in status.get(name, [])]
+    return urgent

@@ -332,9 +332,9 @@ def _status(observed: ObservedSchedule, result: _DueTimeResult, now: datetime) -
 
 
 def _conditions(schedule: ScheduleView, summary: Summary, now: datetime) -> list[Status]:
-    wanted = {"Ready": not summary.failed, **({"Stalled": True} if summary.failed else {})}
+    is_true_by_type = {"Ready": not summary.failed, **({"Stalled": True} if summary.failed else {})}
     previous = schedule.status.get("conditions", [])
-    return conditions_of(wanted, summary, previous, schedule.generation, to_rfc3339(now))
+    return conditions_of(is_true_by_type, summary, previous, schedule.generation, to_rfc3339(now))
 
 
 def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> ScheduleActions:

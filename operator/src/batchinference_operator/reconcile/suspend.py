@@ -43,8 +43,7 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
     summary = Summary(
         "Suspended", "suspended by spec.suspend; set it to false to resume", suspended=True
     )
-    update = StatusUpdate(Phase.SUSPENDED, summary)
-    status = job.build_status(update, now)
+    status = job.build_status(StatusUpdate(Phase.SUSPENDED, summary), now)
     suspended = Actions(release_clusters=release, status=status)
     return with_ttl_of_cancelled(suspended, job, ttl, now) if job.cancelled else suspended
 

@@ -46,9 +46,9 @@ def add_attempt(status: Status, names: Names) -> Status:
     """Return the status with a new running attempt. `record_ray_job` sets its start time."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     attempts = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
-    left = without(status, "nextAttemptTime", "rayClusterName")
-    left = with_internal(left, progressTime=None, usageTime=None)
-    return {**left, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
+    kept = without(status, "nextAttemptTime", "rayClusterName")
+    kept = with_internal(kept, progressTime=None, usageTime=None)
+    return {**kept, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
 
 
 def remove_attempt(status: Status) -> Status:
@@ -57,11 +57,11 @@ def remove_attempt(status: Status) -> Status:
     The next attempt gets the same number.
     """
     *before, last = status["attempts"]
-    left = without(status, "attempt", "attempts", "rayJobName")
+    kept = without(status, "attempt", "attempts", "rayJobName")
     if not before:
-        return left
+        return kept
     name = before[-1]["rayJobName"]
-    return {**left, "attempt": last["number"] - 1, "attempts": before, "rayJobName": name}
+    return {**kept, "attempt": last["number"] - 1, "attempts": before, "rayJobName": name}
 
 
 def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] = ()) -> Status:
@@ -136,13 +136,13 @@ def end_attempt(
     last = last_attempt(status)
     if last is None or "outcome" in last:
         return status
-    ended: Attempt = {**last, "outcome": outcome, "completionTime": now}
+    attempt: Attempt = {**last, "outcome": outcome, "completionTime": now}
     if cause is not None:
-        ended["cause"] = cause.value
+        attempt["cause"] = cause.value
     if message:
-        ended["message"] = in_one_line(message)[:MAX_ATTEMPT_MESSAGE]
+        attempt["message"] = in_one_line(message)[:MAX_ATTEMPT_MESSAGE]
     count = failed_attempts(status) + (outcome == "Failed" and cause != Cause.NO_CAPACITY)
-    return {**update_last(without(status, "devices"), ended), "failedAttempts": count}
+    return {**update_last(without(status, "devices"), attempt), "failedAttempts": count}
 
 
 def next_choice(status: Status) -> int:
@@ -158,12 +158,12 @@ def next_choice(status: Status) -> int:
 
 def newly_ended(before: Status, after: Status) -> list[Attempt]:
     """Return the attempts that ended between two statuses of a job."""
-    known = {one["number"] for one in before.get("attempts", []) if "outcome" in one}
+    ended_before = {one["number"] for one in before.get("attempts", []) if "outcome" in one}
     return [
         one
         for one in after.get("attempts", [])
         if "outcome" in one
-        and one["number"] not in known
+        and one["number"] not in ended_before
         and one["number"] >= attempt_number(before)
     ]
 

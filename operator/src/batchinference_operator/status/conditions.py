@@ -44,31 +44,31 @@ def build_conditions(
     The `lastTransitionTime` of a condition changes only with its status.
     """
     active = not (summary.complete or summary.failed or summary.suspended)
-    wanted = {
+    is_true_by_type = {
         "Ready": summary.complete or summary.suspended,
         "Complete": summary.complete,
         "Failed": summary.failed,
         "Suspended": summary.suspended,
     }
     if active:
-        wanted["Reconciling"] = True
+        is_true_by_type["Reconciling"] = True
     if summary.failed:
-        wanted["Stalled"] = True
-    return conditions_of(wanted, summary, previous, generation, now)
+        is_true_by_type["Stalled"] = True
+    return conditions_of(is_true_by_type, summary, previous, generation, now)
 
 
 def conditions_of(
-    wanted: dict[str, bool],
+    is_true_by_type: dict[str, bool],
     summary: Summary,
     previous: list[dict[str, Any]],
     generation: int,
     now: str,
 ) -> list[dict[str, Any]]:
-    """Return a condition for each type in `wanted`, which maps types to True or False."""
+    """Return a condition for each type in `is_true_by_type`."""
     before = {condition["type"]: condition for condition in previous}
     return [
         _condition(kind, is_true, summary, before.get(kind), generation, now)
-        for kind, is_true in wanted.items()
+        for kind, is_true in is_true_by_type.items()
     ]
 
 
@@ -105,8 +105,7 @@ def truncate_message(message: str) -> str:
 
 def find_condition(status: dict[str, Any], kind: str) -> dict[str, Any] | None:
     """Return the condition of this type; None if the status does not have it."""
-    found = (one for one in status.get("conditions", []) if one["type"] == kind)
-    return next(found, None)
+    return next((one for one in status.get("conditions", []) if one["type"] == kind), None)
 
 
 def is_condition_true(status: dict[str, Any], kind: str) -> bool:

@@ -60,12 +60,9 @@ def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
     a head has crashed, because all workers end with their head.
     """
     heads = [crash for crash in crashes if crash.of_head]
-    workers = [] if heads else [crash for crash in crashes if not crash.of_head]
-    max_workers = max(MAX_WORKER_CRASHES, 3 * pods)
-    for found, limit in ((heads, MAX_HEAD_CRASHES), (workers, max_workers)):
-        if len(found) >= limit:
-            return found[-1]
-    return None
+    limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
+    counted = heads or crashes
+    return counted[-1] if len(counted) >= limit else None
 
 
 def describe_crashes(crashes: Sequence[Crash]) -> str:

@@ -167,10 +167,10 @@ def problem_of(pod: Object) -> PodProblem | None:
 def disruption_of(pod: Object) -> Disruption | None:
     """Return the disruption of a pod or of one of its containers; None if there was none."""
     status = pod.get("status") or {}
-    found = _out_of_resource(status) or _evicted_or_preempted(status)
-    if found is None:
+    loss = _out_of_resource(status) or _evicted_or_preempted(status)
+    if loss is None:
         return None
-    cause, reason, at = found
+    cause, reason, at = loss
     metadata, of_head = pod["metadata"], is_head(pod)
     group = HEAD_GROUP if of_head else metadata["labels"].get(POD_GROUP_LABEL, "")
     message, uid = f"pod {metadata['name']}: {reason}", metadata.get("uid") or metadata["name"]
@@ -186,8 +186,8 @@ def _out_of_resource(status: Object) -> _CauseMessageTime | None:
         if pattern.search(message):
             return cause, message, pod_ended_at(status) or None
     ray = [one for one in status.get("containerStatuses", []) if one["name"] in RAY_CONTAINERS]
-    found = map(_oom_kill, ray)
-    return next(((Cause.OUT_OF_MEMORY, message, at) for at, message in filter(None, found)), None)
+    kills = map(_oom_kill, ray)
+    return next(((Cause.OUT_OF_MEMORY, message, at) for at, message in filter(None, kills)), None)
 
 
 def _oom_kill(container: Object) -> tuple[float | None, str] | None:

@@ -64,10 +64,10 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
 
 def _job_ended(before: Status, after: Status) -> Iterator[Event]:
     for kind in ("Complete", "Failed"):
-        condition, known = find_condition(after, kind), find_condition(before, kind)
+        condition, former = find_condition(after, kind), find_condition(before, kind)
         if condition is None or condition["status"] != "True":
             continue
-        if is_condition_true(before, kind) and known and known["message"] == condition["message"]:
+        if is_condition_true(before, kind) and former and former["message"] == condition["message"]:
             continue
         if kind == "Complete":
             yield Event("Succeeded", "Finish", _describe_result(after, condition["message"]))
@@ -82,8 +82,8 @@ def _describe_result(status: Status, message: str) -> str:
     if counts is None:
         return message
     rows = ", ".join(f"{counts[name]} {name}" for name in ("written", "failed", "filtered"))
-    found = [WarningCount.model_validate(one) for one in status.get("warnings", ())]
-    warnings = f"; warnings: {summarize(found)}" if found else ""
+    counts_by_name = [WarningCount.model_validate(one) for one in status.get("warnings", ())]
+    warnings = f"; warnings: {summarize(counts_by_name)}" if counts_by_name else ""
     read = counts["read"]
     return f"{counted(read, 'row')} read: {rows}{warnings}; output in {status.get('output', '')}"
 

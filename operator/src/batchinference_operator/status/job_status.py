@@ -58,10 +58,10 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
 
 def _with_report(status: Status, report: Report) -> Status:
     """Return the status with the fields of a report. If it has no counts, old warnings are kept."""
-    left = without(status, "stage", *(["warnings"] if report.counts is not None else []))
-    found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
+    kept = without(status, "stage", *(["warnings"] if report.counts is not None else []))
+    fields = report.model_dump(mode="json", by_alias=True, exclude_none=True)
     reported = ("progress", "stage", "counts", "replacedFiles", "warnings", "output")
-    return {**left, **{key: found[key] for key in reported if found.get(key)}}
+    return {**kept, **{key: fields[key] for key in reported if fields.get(key)}}
 
 
 def with_observed_generation(status: Status, generation: int) -> Status | None:
@@ -89,8 +89,8 @@ def internal(status: Status) -> Status:
 
 def with_internal(status: Status, **fields: object) -> Status:
     """Return the status with changed fields in its bookkeeping. None removes a field."""
-    known = {**internal(status), **fields}
-    kept = {name: value for name, value in known.items() if value is not None}
+    bookkeeping = {**internal(status), **fields}
+    kept = {name: value for name, value in bookkeeping.items() if value is not None}
     return {**without(status, "operator"), **({"operator": kept} if kept else {})}
 
 

@@ -250,11 +250,11 @@ def test_known_objects_are_listed_by_namespace(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body())
     cache.pods.set_pod(pod_body("job-1-head"))
     for namespace, found in (("", 1), (NAMESPACE, 1), ("other", 0)):
-        assert len(cache.known_ray_jobs(namespace)) == found
-        assert len(cache.pods.known(namespace)) == found
-    for body in cache.known_ray_jobs(""):
+        assert len(cache.ray_job_stubs(namespace)) == found
+        assert len(cache.pods.stubs(namespace)) == found
+    for body in cache.ray_job_stubs(""):
         cache.delete_ray_job(body)
-    for body in cache.pods.known(""):
+    for body in cache.pods.stubs(""):
         cache.pods.delete_pod(body)
     assert (observe(cache).ray_jobs, observe(cache).pods) == ({}, ())
 

@@ -10,12 +10,7 @@ import pytest
 from batchinference_operator.controller.job_controller import ORPHAN_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import (
-    NAMESPACE,
-    UID,
-    owner,
-    ray_job_body,
-)
+from support.operator.objects import NAMESPACE, UID, owner, ray_job_body
 from support.operator.virtual_time import BEGINNING, in_virtual_time
 
 

@@ -174,8 +174,8 @@ def test_usage_does_not_depend_on_reconcile_frequency(
 
 
 def _held(one: PodView) -> float:
-    end = BEGINNING.timestamp() + 2000 if one.ended is None else one.ended
-    return end - (one.started or end)
+    end = BEGINNING.timestamp() + 2000 if one.ended_at is None else one.ended_at
+    return end - (one.scheduled_at or end)
 
 
 def plan(groups: dict[int, int]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def worker(loop: ReconcileLoop, *, placed: bool = False) -> PodView:
     pod = PodView.of(pod_body("worker", attempt=number, gpus=1, conditions=[UNSCHEDULABLE]))
     created = loop.now.timestamp()
     if placed:
-        return replace(pod, group="embed", created=created, started=created, problem=None)
-    return replace(pod, group="embed", created=created)
+        return replace(pod, group="embed", created_at=created, scheduled_at=created, problem=None)
+    return replace(pod, group="embed", created_at=created)
 
 
 def start(loop: ReconcileLoop) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def test_cost_has_the_price_of_each_choice() -> None:
         since = loop.now.timestamp()
         loop.pods = (replace(worker(loop, placed=True), cpus=0.0),)
         loop.reconcile(3600)
-        loop.pods = (replace(loop.pods[0], ended=since + 3600),)
+        loop.pods = (replace(loop.pods[0], ended_at=since + 3600),)
         loop.reconcile()
         assert float(loop.status["cost"]["amount"]) == pytest.approx(float(expected), abs=0.01)
         if expected == "1.6":

@@ -6,7 +6,7 @@ import pytest
 
 from batchinference.rendering import QUEUE_LABEL, RELEASED
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import entry_of
+from batchinference_operator.reconcile.admission_queue import queue_entry
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.requeue import POLL_SECONDS, QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
@@ -150,9 +150,9 @@ def test_queued_job_needs_no_admission(by: str) -> None:
         body["spec"]["cluster"] = {"queueName": "gpu"}
     else:
         platform = platform.model_copy(update={"queue_name": "gpu"})
-    entry = entry_of(JobView.of(body), platform)
+    entry = queue_entry(JobView.of(body), platform)
     assert (entry.waiting, entry.running) == (False, False)
-    assert entry_of(JobView.of(job_body()), CONFIG.defaults).waiting
+    assert queue_entry(JobView.of(job_body()), CONFIG.defaults).waiting
 
 
 def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> None:

@@ -159,18 +159,19 @@ def test_attempt_that_kueue_evicts_is_queued(loop: ReconcileLoop) -> None:
     assert loop.phases[-1] == "Pending"
 
 
-@pytest.mark.parametrize("other", [{"disruption": None}, {"disruption": None, "started": None}])
+@pytest.mark.parametrize("change", [{}, {"scheduled_at": None}])
 def test_attempt_continues_with_a_remaining_or_starting_worker(
-    loop: ReconcileLoop, other: dict[str, Any]
+    loop: ReconcileLoop, change: dict[str, Any]
 ) -> None:
     lost = lost_worker(loop)
-    loop.disruptions, loop.pods = (), (lost, replace(lost, name="job-1-other", **other))
+    other = replace(lost, name="job-1-other", disruption=None, **change)
+    loop.disruptions, loop.pods = (), (lost, other)
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 
 
 def test_ended_pods_of_lost_workers_are_replaced_by_kuberay(loop: ReconcileLoop) -> None:
-    loop.disruptions, loop.pods = (), (replace(lost_worker(loop), ended=loop.now.timestamp()),)
+    loop.disruptions, loop.pods = (), (replace(lost_worker(loop), ended_at=loop.now.timestamp()),)
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 

@@ -103,7 +103,7 @@ def test_pod_holds_resources_from_scheduling_to_its_last_container(
     status: dict[str, Any], started: float | None, ended: float | None
 ) -> None:
     pod = seen(**status)
-    assert (pod.started, pod.ended) == (started, ended)
+    assert (pod.scheduled_at, pod.ended_at) == (started, ended)
 
 
 def test_times_are_read_in_any_time_zone() -> None:

@@ -15,14 +15,14 @@ from batchinference.rendering.pods import PROTECTION
 from batchinference.spec import SpecError
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision, entry_of
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision, queue_entry
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
-    polls_driver,
+    must_poll_driver,
 )
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.ray_jobs_of_job import names_of
@@ -470,7 +470,7 @@ def test_deleting_job_gets_no_actions() -> None:
     for ray_job in (view(**RUNNING), view(OTHER_UID), view(**SUCCEEDED)):
         observed = Observed(going, {"job-1": ray_job})
         assert act(observed) == Actions()
-        assert not polls_driver(observed)
+        assert not must_poll_driver(observed)
 
 
 @pytest.mark.parametrize(
@@ -498,7 +498,7 @@ def test_job_is_finished_by_conditions_not_by_phase(status: dict[str, Any], expe
     ids=["no-ray-job", "no-driver", "running", "ended", "foreign", "no-attempt", "finished"],
 )
 def test_only_a_started_driver_is_polled(observed: Observed, wanted: bool) -> None:
-    assert polls_driver(observed) is wanted
+    assert must_poll_driver(observed) is wanted
 
 
 @pytest.mark.parametrize(
@@ -510,7 +510,7 @@ def test_a_job_of_another_controller_is_ignored(controller: str | None, runs: bo
     spec = job_body()["spec"] | ({"managedBy": controller} if controller else {})
     waiting, config = replace(job(), spec=spec), replace(CONFIG, concurrency=Concurrency(total=1))
     assert bool(reconcile(Observed(waiting), CONFIG, NOW).create) is runs
-    entry = entry_of(waiting, config.defaults)
+    entry = queue_entry(waiting, config.defaults)
     assert (entry.waiting, entry.running) == (runs, False)
     finished = replace(waiting.with_status(ended("Complete")), generation=2)
     assert (reconcile(Observed(finished), CONFIG, NOW) == Actions()) is not runs

@@ -14,7 +14,7 @@ from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
-from batchinference_operator.reconcile.driver_report import polls_driver
+from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -152,7 +152,7 @@ def observations(draw: st.DrawFn) -> Observed:
     last = replace(draw(RAY_JOBS), name=f"job-{attempt_number(job.status)}", owner_uid=UID)
     mine = [last] if attempt_number(job.status) and draw(st.integers(0, 3)) else []
     observed = Observed(job, {seen.name: seen for seen in [*some, *mine]}, draw(PODS))
-    if not polls_driver(observed) or not draw(st.integers(0, 3)):
+    if not must_poll_driver(observed) or not draw(st.integers(0, 3)):
         return observed
     return replace(observed, report=draw(REPORTS), driver_reached=True)
 
@@ -201,7 +201,7 @@ def removes_only_its_own_ray_jobs(observed: Observed, actions: Actions, _: datet
         assert seen == observed.ray_jobs[seen.name]
     for seen in [*actions.delete_ray_jobs, *actions.release_clusters]:
         assert seen.owner_uid == UID
-        clusters_with_pods = {pod.cluster for pod in observed.pods if pod.ended is None}
+        clusters_with_pods = {pod.cluster for pod in observed.pods if pod.ended_at is None}
         assert not seen.deleting or seen.cluster in clusters_with_pods
 
 

@@ -23,7 +23,7 @@ from batchinference_operator.kube.reflector import (
     Store,
     WatchHealth,
 )
-from batchinference_operator.reconcile.job_view import identity
+from batchinference_operator.reconcile.job_view import stub_of
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE
 from support.operator.virtual_time import clock, in_virtual_time
@@ -36,7 +36,7 @@ PERIOD = 60
 
 
 def ray_job(name: str, version: int = 1) -> Object:
-    body = identity((NAMESPACE, "job"), name, f"{name}-uid")
+    body = stub_of((NAMESPACE, "job"), name, f"{name}-uid")
     return {**body, "metadata": {**body["metadata"], "resourceVersion": str(version)}}
 
 

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference_operator.controller.workqueue import (
-    BUSY_SECONDS,
-    WorkQueue,
-)
+from batchinference_operator.controller.workqueue import BUSY_SECONDS, WorkQueue
 from support.operator.virtual_time import clock, in_virtual_time, run
 from support.tiers import examples
 

@@ -10,9 +10,9 @@ from dataclasses import fields as dataclass_fields
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.pod_cache import PodCache
 from batchinference_operator.observability.job_metrics import JobSummary
-from batchinference_operator.reconcile.admission_queue import AdmissionQueue, entry_of
+from batchinference_operator.reconcile.admission_queue import AdmissionQueue, queue_entry
 from batchinference_operator.reconcile.config import Concurrency, Config
-from batchinference_operator.reconcile.job_view import JobKey, JobView, identity, key_of, parent_of
+from batchinference_operator.reconcile.job_view import JobKey, JobView, key_of, parent_of, stub_of
 from batchinference_operator.reconcile.notification import unsent_notifications
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import attempt_number
@@ -92,7 +92,7 @@ class Cache:
         cached = self._jobs.get(key)
         if _is_known(job, cached) or _is_replaced(job, cached):
             return None
-        self.admission_queue.update(key, entry_of(job, self._platform))
+        self.admission_queue.update(key, queue_entry(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
         same = cached is not None and cached.uid == job.uid
         if cached is not None and same and not cached.settled and job.managed:
@@ -190,10 +190,10 @@ class Cache:
         self._update_usage(key)
         self.pods.forget_cluster(key, ray_job.cluster)
 
-    def known_ray_jobs(self, namespace: str) -> list[Object]:
-        """Return the identifying fields of the RayJobs in a namespace; "" means all namespaces."""
+    def ray_job_stubs(self, namespace: str) -> list[Object]:
+        """Return stubs of the RayJobs in a namespace ("" for all), as `stub_of` does."""
         return [
-            identity(key, ray_job.name, ray_job.uid)
+            stub_of(key, ray_job.name, ray_job.uid)
             for key, ray_jobs in self._ray_jobs.items()
             for ray_job in ray_jobs.values()
             if namespace in ("", key[0])
@@ -223,7 +223,7 @@ class Cache:
         cluster = observed.cluster
         return replace(
             observed,
-            pods=self.pods.of(key),
+            pods=self.pods.pods_of(key),
             disruptions=self.pods.disruptions(key, cluster),
             crashes=self.pods.crashes(key, cluster),
         )
@@ -232,7 +232,7 @@ class Cache:
         """Return the uids of all known jobs."""
         return {key: job.uid for key, job in self._jobs.items()}
 
-    def attempt(self, key: JobKey) -> int:
+    def attempt_number(self, key: JobKey) -> int:
         """Return the number of a job's last attempt; 0 if there is none, or the job is settled."""
         job = self._jobs.get(key)
         return 0 if job is None else job.attempt

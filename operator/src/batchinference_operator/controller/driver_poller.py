@@ -213,12 +213,12 @@ class _DriverState:
     answer: Answer | None = None
     """The result that reconciles use, from the time `answered_at`."""
     answered_at: float = 0.0
-    at: float | None = None
+    polled_at: float | None = None
     """When the driver was last polled."""
     missed: int = 0
     """The number of polls without an answer since `heard_at`."""
     problem: str = ""
-    used: float = 0.0
+    used_at: float = 0.0
     """When a reconcile last used this state."""
     backoff: float = 0.0
     due: float = 0.0
@@ -263,7 +263,7 @@ class DriverPoller:
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
             state.pending = True
-            due = 0.0 if state.at is None else max(state.due, state.at + interval)
+            due = 0.0 if state.polled_at is None else max(state.due, state.polled_at + interval)
             self._queue.add_after(key, max(0.0, due - self._clock()))
         now, unread = self._clock(), state.unread
         if state.answer is not None:
@@ -305,7 +305,7 @@ class DriverPoller:
         unread = self._unread.setdefault((job, ray_job.uid, ray_job.ended), _Unread(now))
         state = self._states.pop(key, None) or _DriverState(ray_job, tokens, now, unread)
         self._states[key] = state
-        state.ray_job, state.tokens, state.used = ray_job, tokens, now
+        state.ray_job, state.tokens, state.used_at = ray_job, tokens, now
         self._drop_unused()
         return key, state
 
@@ -367,7 +367,7 @@ class DriverPoller:
             level = logging.WARNING if answer.unauthorized else logging.INFO
             logger.log(level, "the driver of %s: %s", state.ray_job.name, answer.problem)
         now = self._clock()
-        state.problem, state.at, state.pending = answer.problem, now, False
+        state.problem, state.polled_at, state.pending = answer.problem, now, False
         state.missed = 0 if answer.reached else state.missed + 1
         state.heard_at = now if answer.reached else state.heard_at
         state.unread.polls += 1
@@ -381,7 +381,7 @@ class DriverPoller:
         """Drop states that no reconcile uses. The least recently used states come first."""
         limit = self._clock() - FORGET_SECONDS
         for key, state in list(self._states.items()):
-            if state.pending or state.used >= limit:
+            if state.pending or state.used_at >= limit:
                 return
             del self._states[key]
             self._slow.discard(key)

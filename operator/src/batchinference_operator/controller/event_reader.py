@@ -56,7 +56,7 @@ class EventReader:
         namespace, api = observed.job.namespace, self.api
         ray_job = attempt_ray_job(observed)
         since = self.now().timestamp() - POD_START_SECONDS
-        pods = [pod for pod in observed.pods if pod.waiting and (pod.started or inf) <= since]
+        pods = [pod for pod in observed.pods if pod.waiting and (pod.scheduled_at or inf) <= since]
         waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
         if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
             waiting.append((RAY_CLUSTER, ray_job.cluster))

@@ -126,7 +126,7 @@ class JobController:
         while True:
             key = await self.queue.get()
             if self.is_listed(key[0]):
-                with log_context(*key, self.cache.attempt(key)):
+                with log_context(*key, self.cache.attempt_number(key)):
                     await self._process(key)
             else:
                 self._wait_for_list(key)
@@ -385,7 +385,7 @@ def stores(controller: JobController) -> dict[str, Store]:
 
     return {
         RAY_JOB: store(
-            cache.set_ray_job, cache.delete_ray_job, cache.known_ray_jobs, cache.set_ray_job_version
+            cache.set_ray_job, cache.delete_ray_job, cache.ray_job_stubs, cache.set_ray_job_version
         ),
-        POD: store(cache.pods.set_pod, cache.pods.delete_pod, cache.pods.known),
+        POD: store(cache.pods.set_pod, cache.pods.delete_pod, cache.pods.stubs),
     }

@@ -12,7 +12,7 @@ from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.event_reader import EventReader
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.driver_report import polls_driver
+from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import poll_interval
@@ -68,7 +68,7 @@ class Observer:
 
     async def _observe_attempt(self, observed: Observed) -> Observed:
         ray_job = attempt_ray_job(observed)
-        if polls_driver(observed) and ray_job is not None:
+        if must_poll_driver(observed) and ray_job is not None:
             observed = self._with_answer(observed, ray_job)
             observed = await self._recheck_eviction(observed, ray_job)
         return replace(observed, messages=await self._event_reader.messages(observed))

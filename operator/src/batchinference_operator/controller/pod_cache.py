@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
-from batchinference_operator.reconcile.job_view import JobKey, identity, parent_of
+from batchinference_operator.reconcile.job_view import JobKey, parent_of, stub_of
 from batchinference_operator.status.crash_detection import Crash, crash_of
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.pods import PodView
@@ -79,10 +79,10 @@ class PodCache:
         if self._ray_job_of_cluster(key, pod.cluster) is None:
             self.forget_cluster(key, pod.cluster)
 
-    def known(self, namespace: str) -> list[Object]:
-        """Return the identifying fields of the pods in a namespace; "" means all namespaces."""
+    def stubs(self, namespace: str) -> list[Object]:
+        """Return stubs of the pods in a namespace ("" for all), as `stub_of` does."""
         pods_of_jobs = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
-        return [_identity(key, pod) for key, pod in pods_of_jobs if namespace in ("", key[0])]
+        return [_stub(key, pod) for key, pod in pods_of_jobs if namespace in ("", key[0])]
 
     def forget_job(self, key: JobKey) -> None:
         """Forget everything about a job that is gone."""
@@ -100,7 +100,7 @@ class PodCache:
             if not of_job:
                 each.pop(key, None)
 
-    def of(self, key: JobKey) -> tuple[PodView, ...]:
+    def pods_of(self, key: JobKey) -> tuple[PodView, ...]:
         """Return the pods of a job, sorted by name."""
         return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
@@ -114,8 +114,8 @@ class PodCache:
         return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
 
 
-def _identity(key: JobKey, pod: PodView) -> Object:
-    body = identity(key, pod.name)
+def _stub(key: JobKey, pod: PodView) -> Object:
+    body = stub_of(key, pod.name)
     body["metadata"]["labels"][CLUSTER_LABEL] = pod.cluster
     return body
 

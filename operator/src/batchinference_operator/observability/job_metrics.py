@@ -146,7 +146,7 @@ class JobMetrics(Collector):
 
     def record_status_change(self, namespace: str, before: Status, after: Status) -> None:
         """Increase the counters by the difference between two statuses of a job."""
-        label = self._label(namespace)
+        label = self._namespace_label(namespace)
         for counter, path in (
             (self._rows.labels(label), ("progress", "rows")),
             (self._failed_rows.labels(label), ("counts", "failed")),
@@ -165,7 +165,7 @@ class JobMetrics(Collector):
                 attempt.get("deviceSeconds", 0)
             )
 
-    def _label(self, namespace: str) -> str:
+    def _namespace_label(self, namespace: str) -> str:
         """Return the label value of a namespace. Create its counters with the value 0 if it is new.
 
         If a series began at 1 with the first failure, Prometheus would see no increase.
@@ -190,7 +190,7 @@ class JobMetrics(Collector):
         gpus = Counts[str]()
         oldest: dict[str, str] = {}
         for job in self._jobs():
-            label = self._label(job.namespace)
+            label = self._namespace_label(job.namespace)
             phases[label, job.phase] += 1
             gpus[label] += job.gpus
             if job.waiting_since:

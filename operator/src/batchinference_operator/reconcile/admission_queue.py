@@ -52,7 +52,7 @@ def local_queue_of(job: JobView, platform: Cluster) -> str | None:
     return queue if isinstance(queue, str) else platform.queue_name
 
 
-def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
+def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
     """Return the entry of a job in the admission queue."""
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)

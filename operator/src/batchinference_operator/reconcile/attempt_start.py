@@ -180,7 +180,7 @@ def _pods_terminating(observed: Observed, now: datetime) -> bool:
     ended_at = (last_attempt(observed.job.status) or {}).get("completionTime")
     if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
         return False
-    return any(pod.ended is None for pod in observed.pods)
+    return any(pod.ended_at is None for pod in observed.pods)
 
 
 def find_unadopted(observed: Observed) -> RayJobView | None:

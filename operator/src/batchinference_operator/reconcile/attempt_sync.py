@@ -272,6 +272,5 @@ def _fail_expired(
 def _wait_for_report(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     """Return the actions while the operator waits for the final report of an ended driver."""
     summary = Summary("Finalizing", "the RayJob has ended; reading the driver's report")
-    update = StatusUpdate(Phase.FINALIZING, summary, ray_job)
-    status = job.build_status(update, now)
+    status = job.build_status(StatusUpdate(Phase.FINALIZING, summary, ray_job), now)
     return Actions(status=status, requeue_after=POLL_SECONDS)

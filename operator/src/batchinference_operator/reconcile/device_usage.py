@@ -46,19 +46,19 @@ def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str,
     running attempt has `used` more; empty if it has no price of its own."""
     if (price := attempt.get("choice", {}).get("deviceHour")) is None:
         return {}
-    bookkeeping, seconds = internal(status), used["deviceSeconds"]
-    cost = bookkeeping.get("pricedCost", 0.0) + seconds * float(price) / 3600
+    known, seconds = internal(status), used["deviceSeconds"]
+    cost = known.get("pricedCost", 0.0) + seconds * float(price) / 3600
     return {
-        "pricedSeconds": bookkeeping.get("pricedSeconds", 0) + seconds,
+        "pricedSeconds": known.get("pricedSeconds", 0) + seconds,
         "pricedCost": round(cost, 6),
     }
 
 
 def current_gpus(observed: Observed) -> int:
     """Return the number of GPUs that the pods of the last attempt have now."""
-    scheduled = [pod for pod in observed.pods_of_attempt if pod.started is not None]
+    scheduled = [pod for pod in observed.pods_of_attempt if pod.scheduled_at is not None]
     plan = observed.ray_jobs.get(observed.job.status.get("rayJobName", ""))
-    return sum(_gpus(pod, plan) for pod in scheduled if pod.ended is None)
+    return sum(_gpus(pod, plan) for pod in scheduled if pod.ended_at is None)
 
 
 def _usage_start(plan: RayJobView | None, attempt: Attempt) -> float:
@@ -106,7 +106,7 @@ def _incremented(counts: Status, used: dict[str, int]) -> dict[str, int]:
 
 def _held_seconds(pod: PodView, until: float) -> float:
     """Return the seconds for which a pod held its resources up to a time."""
-    if pod.started is None:
+    if pod.scheduled_at is None:
         return 0.0
-    ended = until if pod.ended is None else pod.ended
-    return max(0.0, min(ended, until) - pod.started)
+    ended = until if pod.ended_at is None else pod.ended_at
+    return max(0.0, min(ended, until) - pod.scheduled_at)

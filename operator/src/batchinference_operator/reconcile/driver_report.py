@@ -23,7 +23,7 @@ REPORT_MAX_AGE_SECONDS = 300.0
 less often."""
 
 
-def polls_driver(observed: Observed) -> bool:
+def must_poll_driver(observed: Observed) -> bool:
     """Return whether the driver must be polled for its report."""
     ray_job = running_ray_job(observed)
     return ray_job is not None and ray_job.driver_started and not observed.job.deleting

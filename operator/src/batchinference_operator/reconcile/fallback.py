@@ -35,7 +35,7 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
     if ray_job.choice is None:
         return status
     pods, former = _pods_of_choice(observed, ray_job), attempt.get("waiting")
-    placed = {pod.group for pod in pods if pod.started is not None}
+    placed = {pod.group for pod in pods if pod.scheduled_at is not None}
     waiting = [pod for pod in pods if _waits(pod) and pod.group not in placed]
     if former is not None and former["group"] not in placed:
         gap = {"gapSince": former.get("gapSince", to_rfc3339(now))}
@@ -45,9 +45,9 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
             return update_last(status, {"waiting": kept})
     if not waiting:
         return status if former is None else _without_waiting(status)
-    first = min(waiting, key=lambda pod: pod.created)
+    first = min(waiting, key=lambda pod: pod.created_at)
     admitted = unix_seconds(attempt.get("admittedTime", "1970-01-01T00:00:00Z"))
-    since = datetime.fromtimestamp(max(first.created, admitted), UTC)
+    since = datetime.fromtimestamp(max(first.created_at, admitted), UTC)
     return update_last(status, {"waiting": {"group": first.group, "since": to_rfc3339(since)}})
 
 
@@ -86,13 +86,13 @@ def _waiting_since(observed: Observed, ray_job: RayJobView, attempt: Attempt) ->
 
 def _pods_of_choice(observed: Observed, ray_job: RayJobView) -> list[PodView]:
     """Return the pods to which the choice applies: those with devices, or else all workers."""
-    workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended is None]
+    workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended_at is None]
     return [pod for pod in workers if not pod.deleting and (pod.gpus or not ray_job.max_gpus)]
 
 
 def _waits(pod: PodView) -> bool:
     unschedulable = pod.problem is not None and pod.problem.cause == Cause.UNSCHEDULABLE
-    return pod.started is None and (pod.gated or unschedulable)
+    return pod.scheduled_at is None and (pod.gated or unschedulable)
 
 
 def _without_waiting(status: Status) -> Status:

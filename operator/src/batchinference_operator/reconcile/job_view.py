@@ -154,7 +154,7 @@ def key_of(body: Object) -> JobKey:
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
-def identity(key: JobKey, name: str, uid: str = "") -> Object:
+def stub_of(key: JobKey, name: str, uid: str = "") -> Object:
     """Return an object of a job with only the fields that identify it."""
     namespace, job = key
     labels = {NAME_LABEL: job}

@@ -54,7 +54,7 @@ def needs_release(observed: Observed, ray_job: RayJobView, now: datetime) -> boo
     asked = seconds_since(ray_job.released_at, now) if ray_job.released_at else RELEASE_SECONDS
     oldest = now.timestamp() - GATED_SECONDS
     gated = (pod for pod in observed.pods_of_attempt if pod.gated and not pod.deleting)
-    return asked >= RELEASE_SECONDS and any(pod.created <= oldest for pod in gated)
+    return asked >= RELEASE_SECONDS and any(pod.created_at <= oldest for pod in gated)
 
 
 def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime) -> Observed:

@@ -40,7 +40,7 @@ def running_ray_job(observed: Observed) -> RayJobView | None:
     return ray_job if is_running(job.status) and ray_job and ray_job.owner_uid == job.uid else None
 
 
-def owned(observed: Observed) -> list[RayJobView]:
+def owned_ray_jobs(observed: Observed) -> list[RayJobView]:
     """Return the RayJobs of this job, without RayJobs of an earlier job with the same name."""
     uid = observed.job.uid
     return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
@@ -48,7 +48,7 @@ def owned(observed: Observed) -> list[RayJobView]:
 
 def live_ray_jobs(observed: Observed) -> list[RayJobView]:
     """Return the RayJobs of this job that are not being deleted."""
-    return [ray_job for ray_job in owned(observed) if not ray_job.deleting]
+    return [ray_job for ray_job in owned_ray_jobs(observed) if not ray_job.deleting]
 
 
 def ray_jobs_of_earlier_attempts(observed: Observed) -> tuple[RayJobView, ...]:
@@ -60,11 +60,12 @@ def ray_jobs_of_earlier_attempts(observed: Observed) -> tuple[RayJobView, ...]:
 
 def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
     """Return the RayJobs that are being deleted although their pods are not: KubeRay is down."""
-    clusters = {pod.cluster for pod in observed.pods if pod.ended is None and not pod.deleting}
-    return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)
+    clusters = {pod.cluster for pod in observed.pods if pod.ended_at is None and not pod.deleting}
+    deleting = (ray_job for ray_job in owned_ray_jobs(observed) if ray_job.deleting)
+    return tuple(ray_job for ray_job in deleting if ray_job.cluster in clusters)
 
 
 def holds_resources(observed: Observed) -> bool:
     """Return whether a RayJob or a pod of this job has not ended."""
-    live = any(not ray_job.ended for ray_job in owned(observed))
-    return live or any(pod.ended is None for pod in observed.pods)
+    live = any(not ray_job.ended for ray_job in owned_ray_jobs(observed))
+    return live or any(pod.ended_at is None for pod in observed.pods)

@@ -13,7 +13,7 @@ from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.ray_jobs_of_job import (
     live_ray_jobs,
-    owned,
+    owned_ray_jobs,
     stuck_in_deletion,
 )
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -39,7 +39,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
         if kept <= since < inf:  # not if the end time is invalid
             return Actions(delete_job=True)
         waits.append(kept - since)
-    if remove or any(not ray_job.ended for ray_job in owned(observed)):
+    if remove or any(not ray_job.ended for ray_job in owned_ray_jobs(observed)):
         waits.append(END_SECONDS)  # in case a watch misses their deletion
     for ray_job in live_ray_jobs(observed):
         grace = _grace_seconds(observed, ray_job, spec.ttl)
@@ -88,7 +88,7 @@ def _with_idle_workers(observed: Observed, deleted: list[RayJobView]) -> tuple[R
 def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:
     """Return whether the cluster of a RayJob has workers that are not being deleted."""
     workers = (pod for pod in observed.pods if not (pod.is_head or pod.deleting))
-    return any(pod.cluster == ray_job.cluster and pod.ended is None for pod in workers)
+    return any(pod.cluster == ray_job.cluster and pod.ended_at is None for pod in workers)
 
 
 def _head_retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:

@@ -54,7 +54,7 @@ def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str]
 
 def _running_head(observed: Observed) -> PodView | None:
     heads = [pod for pod in observed.pods_of_attempt if pod.is_head and not pod.deleting]
-    running = [pod for pod in heads if pod.started is not None and pod.ended is None]
+    running = [pod for pod in heads if pod.scheduled_at is not None and pod.ended_at is None]
     return running[0] if len(running) == 1 else None
 
 
@@ -104,7 +104,7 @@ def _lost_workers(observed: Observed, then: float) -> Disruption | None:
     """
     groups: defaultdict[str, list[Disruption | None]] = defaultdict(list)
     for pod in observed.pods_of_attempt:
-        if not pod.is_head and pod.ended is None:
+        if not pod.is_head and pod.ended_at is None:
             groups[pod.group].append(_node_loss(pod, then))
     return next((disruptions[0] for disruptions in groups.values() if all(disruptions)), None)
 

@@ -83,14 +83,14 @@ def without(status: Status, *names: str) -> Status:
 
 def internal(status: Status) -> Status:
     """Return the field `operator` of a status: bookkeeping that is not meant for users."""
-    bookkeeping: Status = status.get("operator", {})
-    return bookkeeping
+    fields: Status = status.get("operator", {})
+    return fields
 
 
 def with_internal(status: Status, **fields: object) -> Status:
     """Return the status with changed fields in its bookkeeping. None removes a field."""
-    bookkeeping = {**internal(status), **fields}
-    kept = {name: value for name, value in bookkeeping.items() if value is not None}
+    changed = {**internal(status), **fields}
+    kept = {name: value for name, value in changed.items() if value is not None}
     return {**without(status, "operator"), **({"operator": kept} if kept else {})}
 
 

@@ -33,12 +33,12 @@ class PodView:
     group: str
     """The KubeRay worker group; empty for the head."""
     deleting: bool
-    created: float
+    created_at: float
     gpus: int
     cpus: float
-    started: float | None
+    scheduled_at: float | None
     """When it got a node; None before."""
-    ended: float | None
+    ended_at: float | None
     """When its last container ended; None while it may use resources of its node."""
     gated: bool
     """Whether it has a scheduling gate. Kueue removes the gate when there is quota."""
@@ -58,11 +58,11 @@ class PodView:
             is_head=is_head(body),
             group=labels.get(POD_GROUP_LABEL, ""),
             deleting="deletionTimestamp" in metadata,
-            created=unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN),
+            created_at=unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN),
             gpus=gpus_of(labels),
             cpus=requested_cpus(running_containers(body.get("spec") or {})),
-            started=_scheduled_at(status),
-            ended=pod_ended_at(status),
+            scheduled_at=_scheduled_at(status),
+            ended_at=pod_ended_at(status),
             gated=any(map(is_gate, status.get("conditions", []))),
             waiting=_has_waiting_container(status) and "deletionTimestamp" not in metadata,
             problem=problem_of(body),

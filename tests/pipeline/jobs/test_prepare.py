@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.output_plan import plan_outputs
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> Path:
 
 def prepare_job(job: Document, identity: str = "") -> AttemptRun | NothingToDo:
     spec = parse(job).spec
-    return prepare(spec, next(plan_outputs(spec, Layout.of(spec))), identity)
+    return prepare(spec, next(output_targets(spec, Layout.of(spec))), identity)
 
 
 def local_model(folder: Path) -> Document:
@@ -91,7 +91,7 @@ def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> No
     job = job_document("job", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
     prepared = begin_job(job)
     assert prepared.count == RowCount(2, estimated=False)
-    prepared.attempt.lease.complete(prepared.attempt.layout)
+    prepared.attempt.lease.write_success_marker(prepared.attempt.layout)
     found = prepare_job(job)
     assert isinstance(found, NothingToDo)
     assert found.remark == ""
@@ -104,7 +104,7 @@ def test_complete_output_with_other_input_is_reported(
 ) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = begin_job(job)
-    prepared.attempt.lease.complete(prepared.attempt.layout)
+    prepared.attempt.lease.write_success_marker(prepared.attempt.layout)
     if change == "gone":
         (source / "b.txt").unlink()
     else:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from batchinference.pipeline.commit import attempt, table_commit
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.layout import work_of
+from batchinference.pipeline.commit.output_paths import work_of
 from batchinference.rendering.config_map import job_file
 from batchinference.spec import SpecError, parse, parse_one
 from batchinference.spec.parameters import Values

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.jobs import StoredJob
+    from batchinference.pipeline.verify.stored_jobs import StoredJob
 
 _SHOWN = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
@@ -63,7 +63,7 @@ def stored_jobs(output: str) -> list[StoredJob]:
     """Return the jobs that have written to an output. Raises JobFailure if there are none."""
     from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
+    from batchinference.pipeline.verify.stored_jobs import stored_job, stored_layouts
 
     found = [work for place in stored_layouts(Location(output)) if (work := stored_job(place))]
     if not found:
@@ -108,12 +108,12 @@ def _has_ended(work: StoredJob, report: Report | None) -> bool:
 def _counts(work: StoredJob) -> tuple[Counts, int]:
     """Return the counts of the committed rows, without reading every manifest, and the number of
     rows that the last attempt has finished, if the output is not complete."""
-    from batchinference.pipeline.commit.attempt import Attempt, start_of
+    from batchinference.pipeline.commit.attempt import Attempt, start_file
     from batchinference.pipeline.commit.snapshot import Snapshot
 
     if work.finished:
         return work.committed().counts, 0
-    start = Snapshot.read(start_of(work.layout, work.lease), work.layout.key)
+    start = Snapshot.read(start_file(work.layout, work.lease), work.layout.key)
     added = Attempt(work.layout, work.lease).counts()
     return start.counts + added, added.read
 
@@ -181,7 +181,7 @@ def outputs_below(directory: str) -> list[str]:
 
 
 def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
-    from batchinference.pipeline.commit.layout import STATE_DIRECTORY
+    from batchinference.pipeline.commit.output_paths import STATE_DIRECTORY
     from batchinference.pipeline.storage.location import base_name
 
     inside = {base_name(each.path): each for each in directory.directories()}
@@ -204,7 +204,7 @@ def logs_of(work: StoredJob) -> list[Location]:
     """Return the stored logs of an output, oldest first."""
     from batchinference.api.run_log import LOG_DIRECTORY, stored_logs
 
-    return stored_logs(work.layout.whole.state / LOG_DIRECTORY)
+    return stored_logs(work.layout.main.state / LOG_DIRECTORY)
 
 
 def last_log(output: str) -> str:

@@ -8,14 +8,14 @@ from batchinference.cli.printing import echo
 from batchinference.pipeline.verify.findings import (
     Finding,
     JobReport,
+    Position,
     Result,
-    Spot,
     VerificationReport,
 )
 from batchinference.spec.warnings import WarningCount, sum_warnings, summarize
 from batchinference.text import counted, named_lines
 
-SHOWN_SPOTS = 5
+SHOWN_POSITIONS = 5
 WIDTH = 13
 _RESULT_TEXTS = {
     Result.PROVEN: "proven: each row of the input is in the output or among the errors, once",
@@ -32,12 +32,12 @@ def show(proof: VerificationReport) -> None:
 
 def _lines(proof: VerificationReport) -> Iterator[Line]:
     yield "output", proof.output
-    for work in proof.works:
-        yield from _job_lines(work, named=len(proof.works) > 1)
+    for work in proof.jobs:
+        yield from _job_lines(work, named=len(proof.jobs) > 1)
     for finding in proof.findings:
         yield from _finding_lines(finding)
-    if len(proof.works) > 1 or proof.findings:
-        warnings = sum_warnings(warning for work in proof.works for warning in work.warnings)
+    if len(proof.jobs) > 1 or proof.findings:
+        warnings = sum_warnings(warning for work in proof.jobs for warning in work.warnings)
         yield "overall", _with_warnings(proof.result, warnings)
 
 
@@ -58,7 +58,7 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
     errors = counted(len(made.errors), "error file")
     yield "committed", f"{len(made.data)} data and {errors}, {made.bytes} B"
     if work.missing:
-        yield from _spot_lines("to be done", work.missing, len(work.missing))
+        yield from _position_lines("to be done", work.missing, len(work.missing))
     for finding in work.findings:
         yield from _finding_lines(finding)
     yield from named_lines("warnings", work.warnings)
@@ -79,12 +79,12 @@ def _with_warnings(result: Result, warnings: Iterable[WarningCount]) -> str:
 
 def _finding_lines(finding: Finding) -> Iterator[Line]:
     yield finding.kind.value, f"{finding.count} {finding.kind.meaning}"
-    yield from _spot_lines("", finding.spots, len(finding.spots))
+    yield from _position_lines("", finding.positions, len(finding.positions))
     yield "", f"-> {finding.kind.fix}"
 
 
-def _spot_lines(name: str, spots: list[Spot], count: int) -> Iterator[Line]:
-    for number, spot in enumerate(spots[:SHOWN_SPOTS]):
-        yield "" if number else name, f"  {spot}"
-    if count > SHOWN_SPOTS:
-        yield "", f"  and {count - SHOWN_SPOTS} more"
+def _position_lines(name: str, positions: list[Position], count: int) -> Iterator[Line]:
+    for number, position in enumerate(positions[:SHOWN_POSITIONS]):
+        yield "" if number else name, f"  {position}"
+    if count > SHOWN_POSITIONS:
+        yield "", f"  and {count - SHOWN_POSITIONS} more"

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from batchinference.pipeline.commit.decision import decide, load_state
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.output_plan import plan_outputs
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_state import load_state
+from batchinference.pipeline.commit.output_targets import output_targets
+from batchinference.pipeline.commit.start_or_resume import decide
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.files import FileInput, open_input
@@ -123,7 +124,7 @@ def _check_output(
     check_writable(Location(spec.write.path, spec.write.storage))
     if not reads_content:
         return
-    (target, *_) = plan_outputs(spec, layout)
+    (target, *_) = output_targets(spec, layout)
     request = request_of(spec, job)
     decide(load_state(target.layout, request, table_of(spec.write), target.reader), request)
 

@@ -14,8 +14,8 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.commit.committer import warnings_of_group
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.commit_groups import warnings_of_group
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner

@@ -72,7 +72,7 @@ class ChunkCommits:
     def add(self, batch: RowBatch) -> None:
         """Add rows. Commit the chunk if it is large enough. Raises JobFailure if the rows cannot be
         written because of their columns."""
-        self._committer.files.check(batch.table.column_names)
+        self._committer.encoder.check_columns(batch.table.column_names)
         self._batches.append(batch)
         self._rows += len(batch.source)
         self._bytes += batch.nbytes

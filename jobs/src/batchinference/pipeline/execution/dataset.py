@@ -366,7 +366,7 @@ class CommitSink(Datasink[None]):
         known = schema if isinstance(schema, pa.Schema) else pa.schema([])
         if not self._segment.has_stages:
             names = [name for name in known.names if name not in OWN_COLUMNS]
-            self._committer.files.check(names)
+            self._committer.encoder.check_columns(names)
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]

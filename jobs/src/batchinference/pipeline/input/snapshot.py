@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import RESTART, BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.ignored_files import (
@@ -430,9 +430,9 @@ def read_own_snapshot(
     try:
         return read_snapshot(attempt.layout.input, storage, wanted), False
     except BadOutput:
-        if not attempt.input.exists():
+        if not attempt.changed_input.exists():
             raise
-    return read_snapshot(attempt.input, storage, wanted), True
+    return read_snapshot(attempt.changed_input, storage, wanted), True
 
 
 def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str) -> str:

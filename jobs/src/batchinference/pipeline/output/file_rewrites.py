@@ -6,7 +6,7 @@ becomes an integer column, even if other tasks have fractions in it. Readers tha
 the first file then fail or drop the column. A small job also commits after a few rows, so that it
 shows progress. Such files are therefore rewritten before the output counts as complete. The new
 files have new names. The old files are deleted after a snapshot names the new ones
-(`Attempt.put_unified`).
+(`Attempt.write_unified_snapshot`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,9 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import renamed_part
-from batchinference.pipeline.commit.manifest import (
-    Content,
-    DataFile,
-    ManifestEntry,
-    warnings_of,
-)
-from batchinference.pipeline.commit.removed_files import merged_origins
+from batchinference.pipeline.commit.changed_input_files import merged_origins
+from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, warnings_of
+from batchinference.pipeline.commit.output_paths import renamed_part
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
@@ -187,11 +182,11 @@ def put_renamed(attempt: Attempt, place: Location, old: DataFile, content: Conte
 
 def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content) -> DataFile:
     """Write a new file. Raises BadOutput, and leaves no file, if the task is late."""
-    attempt.check_rewrite()
+    attempt.check_can_rewrite()
     file = place / name
     file.write(content)
     try:
-        attempt.check_rewrite()
+        attempt.check_can_rewrite()
     except BadOutput:
         file.delete()
         raise

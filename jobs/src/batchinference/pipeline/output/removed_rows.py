@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
-from batchinference.pipeline.commit.retry_errors import ids_of
+from batchinference.pipeline.commit.retry_failed_rows import ids_of
 from batchinference.pipeline.output.file_rewrites import put_renamed, unchanged_content
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -66,6 +66,6 @@ def _kept(
         return None
     table = writer.read(unchanged_content(place, file))
     if table.num_rows != sum(rows):
-        raise damaged_state(attempt.place)
+        raise damaged_state(attempt.directory)
     left = table.filter(pa.array(np.repeat(counts, rows)))
     return put_renamed(attempt, place, file, writer.write([left]))

@@ -132,7 +132,7 @@ class IcebergTable(MergingTable):
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         conflicts = (CommitFailedException, TableAlreadyExistsError)
-        fence.put(lambda: self._register(rows, fence), conflicts)
+        fence.retry_conflicts(lambda: self._register(rows, fence), conflicts)
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         catalog = self._catalog()
@@ -146,7 +146,7 @@ class IcebergTable(MergingTable):
                 self._add(creation, rows, fence)
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
-        if fence.is_passed(partial(self.commits_in, table)):
+        if fence.has_committed(partial(self.commits_in, table)):
             return
         # after a conflict, pyiceberg would retry without a check of the new commits' marks
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"

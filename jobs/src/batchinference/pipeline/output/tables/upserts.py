@@ -205,7 +205,7 @@ class UpsertTable(MergingTable):
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         with self._session() as client:
-            if fence.is_passed(partial(self._marked, client)):
+            if fence.has_committed(partial(self._marked, client)):
                 return
             self.create(client, MARKS, None)
             version = self._next_version(client)

@@ -1,4 +1,4 @@
-"""Removes failed rows from a snapshot, so that they are processed again."""
+"""Removes failed rows from a snapshot, so that the next attempt processes them again."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
 
 
-def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
+def without_failed_rows(snapshot: Snapshot, errors: Location) -> Snapshot:
     """Return the snapshot without the rows that have error records, so that these rows are missing.
-    A row that has failed in part, or has a warning about its file, is in a separate manifest entry,
-    which is removed completely.
+    Manifest entries of which no row remains are removed (see `commit_groups`).
 
-    If the last row of a file could not be read, it may represent the entire rest of the file. The
-    end of that file is then unknown and is removed from `ends`."""
+    If the last row of a file could not be read, its error record may represent the rest of the
+    file. The end of such a file is unknown, so it is removed from `ends`."""
     entries, ends = list[ManifestEntry](), dict(snapshot.ends)
-    lasts = {pack_id(file, after - 1): file for file, after in ends.items() if after}
+    last_rows = {pack_id(file, after - 1): file for file, after in ends.items() if after}
     for entry in snapshot.entries:
         if entry.errors is None:
             entries.append(entry)
             continue
         failed, unread = failed_ids(errors / entry.errors.name)
-        for row in lasts.keys() & unread.tolist():
-            del ends[lasts.pop(row)]
-        if (remaining := _without_failed_rows(entry, failed)) is not None:
+        for row in last_rows.keys() & unread.tolist():
+            del ends[last_rows.pop(row)]
+        if (remaining := _entry_without(entry, failed)) is not None:
             entries.append(remaining)
-    return replace(snapshot, ends=ends).only(entries)
+    return replace(snapshot, ends=ends).with_entries(entries)
 
 
 def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids (int64) of the rows in an error file, sorted and without duplicates, and those
-    of its rows that could not be read. Raises BadOutput if the file is damaged."""
+    """Return the ids (int64) of the rows in an error file, sorted and without duplicates, and the
+    ids of rows that could not be read. Raises BadOutput if the file is damaged."""
     try:
         table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
         ids = ids_of(table)
@@ -49,7 +48,7 @@ def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
 
 def ids_of(records: pa.Table) -> np.ndarray:
     """Return the row ids of error records, int64. Raises ArrowInvalid if a text is not an id."""
-    import pyarrow.compute as pc  # commands that only read need it rarely
+    import pyarrow.compute as pc  # imported here, because most commands do not need it
 
     pairs = pc.split_pattern(records.column("id"), ":")
     files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
@@ -57,8 +56,8 @@ def ids_of(records: pa.Table) -> np.ndarray:
     return ids
 
 
-def _without_failed_rows(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
-    """Return the manifest entry without its failed rows; None if no row is left."""
+def _entry_without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
+    """Return the manifest entry without its failed rows; None if no row remains."""
     if entry.shares:
         return None
     row_ranges = _without_rows(entry.row_ranges, failed)
@@ -73,7 +72,7 @@ def _without_failed_rows(entry: ManifestEntry, failed: np.ndarray) -> ManifestEn
 
 
 def _without_rows(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:
-    """Return the ranges without the rows that have these ids, which are sorted."""
+    """Return the ranges without the rows that have these ids. The ids must be sorted."""
     remaining: list[Range] = []
     for file, first, after in row_ranges:
         base = pack_id(file, 0)

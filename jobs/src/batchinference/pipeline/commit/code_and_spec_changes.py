@@ -1,4 +1,4 @@
-"""How the code, the models and the spec of a job differ from those with which its output was begun.
+"""Describes how the code, the models and the spec of a job have changed since its output was begun.
 
 The hashes of the code and of the models are in `code.json`, and the spec is in `spec.json`."""
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from batchinference.pipeline.commit.layout import work_of
+from batchinference.pipeline.commit.output_paths import work_of
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.json import (
     START_OVER,
@@ -27,13 +27,13 @@ MAX_CHANGES, MAX_VALUE = 3, 120
 _UNSET = object()
 
 
-def write_code(place: Location, code: Mapping[str, str]) -> None:
-    """Store the hashes of the code and of the models with which an output is begun."""
-    place.write(dump_checksummed({"code": dict(code)}))
+def write_code(file: Location, code: Mapping[str, str]) -> None:
+    """Store the hashes of the code and of the models of a job."""
+    file.write(dump_checksummed({"code": dict(code)}))
 
 
 def parse_code(content: bytes) -> dict[str, str]:
-    """Return stored hashes. Raises ValueError if they are damaged."""
+    """Return the hashes in the content of a file. Raises ValueError if it is damaged."""
     verify_checksum(content)
     try:
         return _CODE.validate_python(load_json(content)["code"], strict=True)
@@ -41,16 +41,16 @@ def parse_code(content: bytes) -> dict[str, str]:
         raise ValueError("it holds no hashes") from error
 
 
-def changed_code(place: Location, code: Mapping[str, str]) -> str:
-    """Return a message if the stored hashes differ from `code`; empty if they do not. Raises
-    BadOutput if they are damaged."""
+def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
+    """Return how the stored hashes in `file` differ from `code`, as text; empty if they do not.
+    Raises BadOutput if the file is damaged."""
     try:
-        stored = parse_code(place.read())
+        stored = parse_code(file.read())
     except FileNotFoundError:  # the run died before it stored them
         return ""
     except ValueError:
         raise BadOutput(
-            f"'{place.uri}' is damaged, so it is unknown whether the code has changed. Remove the "
+            f"'{file.uri}' is damaged, so it is unknown whether the code has changed. Remove the "
             f"file to continue with the current code, or {START_OVER}"
         ) from None
     names = [name for name in stored | dict(code) if stored.get(name) != code.get(name)]
@@ -61,15 +61,15 @@ def changed_code(place: Location, code: Mapping[str, str]) -> str:
     return f"{names[0]} changed since the output was begun (from {before} to {now}){more}"
 
 
-def changed_spec(place: Location, work: Mapping[str, Any]) -> str:
-    """Return the fields in which the stored spec differs from this work, with both values, as text.
-    Values of arguments of user code are not stored, and not shown. Empty if nothing is known."""
+def describe_spec_change(file: Location, work: Mapping[str, Any]) -> str:
+    """Return the fields in which the spec in `file` differs from `work`, with both values, as text.
+    Arguments of user code are neither stored nor shown. Empty if the file is unreadable."""
     from batchinference.spec.job import BatchInferenceSpec
     from batchinference.spec.secrets import without_arguments
 
     try:
-        before = work_of(BatchInferenceSpec.model_validate(load_json(place.read())))
-    except (ValueError, OSError):  # another version may have stored it
+        before = work_of(BatchInferenceSpec.model_validate(load_json(file.read())))
+    except (ValueError, OSError):  # a later version may have written the file
         return ""
     now = without_arguments(work)
     changes = list(_changes(without_arguments(before), now, ""))
@@ -80,7 +80,7 @@ def changed_spec(place: Location, work: Mapping[str, Any]) -> str:
 
 
 def _changes(before: Any, now: Any, path: str) -> Iterator[str]:
-    """Yield a text for each field that differs."""
+    """Yield a text for each field below `path` that differs."""
     if before == now:
         return
     if isinstance(before, dict) and isinstance(now, dict):

@@ -36,7 +36,7 @@ OTHER = OutputState(LAYOUT, replace(lease(), key=THEIRS))
 CLAIMED, UNFINISHED = state(begun=False), state()
 COMPLETE = state(complete=True)
 COMPLETE_WITH_FAILED = state(complete=True, has_failed_rows=True)
-DONE, CONTINUE = Action.ALREADY_COMPLETE, Action.START_IN_SAME_SERIES
+DONE, CONTINUE = Action.ALREADY_COMPLETE, Action.START_IN_SERIES
 
 CASES = {
     # state: the actions with resume in the modes error, append and overwrite

@@ -120,7 +120,7 @@ def open_job(source: Path, write: Write) -> TableJob | None:
         return None
     table.open(pa.schema([]))
     overwrite = spec.write.mode == "overwrite"
-    series = state.lease.series if state.lease and action is Action.START_IN_SAME_SERIES else ""
+    series = state.lease.series if state.lease and action is Action.START_IN_SERIES else ""
     lease = Claim(layout, state.lease, overwrite, series=series).claim_and_clear()
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))

@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.changed_input_files import without_input_fil
 from batchinference.pipeline.commit.lease import Lease, is_cluster_job
 from batchinference.pipeline.commit.output_paths import Layout, work_of
 from batchinference.pipeline.commit.output_state import (
-    CachedOutputReader,
+    CachedReader,
     Request,
     storage_errors_as_bad_output,
 )
@@ -73,7 +73,7 @@ def prepare(
     plan = plan_attempt(target, request, table)
     if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
         _complete(spec, target.layout, plan.state.lease)
-        plan = plan_attempt(replace(target, reader=CachedOutputReader()), request, table)
+        plan = plan_attempt(replace(target, reader=CachedReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:

@@ -17,7 +17,7 @@ from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.missing_files import ListedFiles
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import (
-    CachedOutputReader,
+    CachedReader,
     OutputState,
     Request,
     load_state,
@@ -52,10 +52,8 @@ class AttemptPlan:
         """Return the plan to start over, because an input of the format `source` cannot be resumed.
         Raises BadInput if a retry of failed rows would start a complete output over."""
         layout, lease = self.state.layout, self.state.lease
-        retried = (
-            layout.final_snapshot.exists()
-            and Snapshot.read(layout.final_snapshot, layout.key).attempt
-        )
+        final = layout.final_snapshot
+        retried = final.exists() and Snapshot.read(final, layout.key).attempt
         if layout.success.exists() or (lease is not None and retried and retried < lease.attempt):
             raise BadInput(
                 f"errors.retryFailedRows: read.format '{source}' cannot read only the failed rows, "
@@ -63,7 +61,7 @@ class AttemptPlan:
                 "Remove errors.retryFailedRows, or process all rows again with write.mode: "
                 "overwrite"
             )
-        return replace(self, action=Action.START_IN_SAME_SERIES, start=None, files=None)
+        return replace(self, action=Action.START_IN_SERIES, start=None, files=None)
 
 
 def plan_attempt(
@@ -82,7 +80,7 @@ def plan_attempt(
         with storage_errors_as_bad_output(request.write):
             if not _has_waited(state, request, reader, ended):
                 return _with_rows(state, action, request, table)
-        reader = CachedOutputReader()  # another run may have changed the output meanwhile
+        reader = CachedReader()  # another run may have changed the output meanwhile
 
 
 def _with_rows(
@@ -111,7 +109,7 @@ def _delete_staged_files(state: OutputState) -> None:
 
 
 def _decide(
-    layout: Layout, request: Request, table: CommittedTable | None, reader: CachedOutputReader
+    layout: Layout, request: Request, table: CommittedTable | None, reader: CachedReader
 ) -> tuple[OutputState, Action]:
     """Return the state of the output to write, and what the job does with it. Swap in a complete
     replacement before. Raises BadOutput like `decide`."""
@@ -126,11 +124,11 @@ def _decide(
             layout = layout.replacement
         else:
             return state, action
-    return _decide(layout, request, table, CachedOutputReader())  # what is cached is out of date
+    return _decide(layout, request, table, CachedReader())  # what is cached is out of date
 
 
 def _has_waited(
-    state: OutputState, request: Request, reader: CachedOutputReader, ended: set[Lease | None]
+    state: OutputState, request: Request, reader: CachedReader, ended: set[Lease | None]
 ) -> bool:
     """Return whether the job has waited for the heartbeat of another run, so that `reader` may be
     out of date. Leases without a heartbeat are added to `ended`, and not waited for again. Raises
@@ -157,9 +155,8 @@ def begin_attempt(
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
     starts_over, changed_input = start is None or lease is None, None
     if start is None or lease is None:
-        series = (
-            lease.series if lease is not None and plan.action is Action.START_IN_SAME_SERIES else ""
-        )
+        in_series = plan.action is Action.START_IN_SERIES
+        series = lease.series if lease is not None and in_series else ""
         overwrite = request.write.mode == "overwrite"
         lease = Claim(layout, lease, overwrite, request.job, series).claim_and_clear()
         content = serialized()

@@ -46,14 +46,14 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Return the heartbeat file of a run. An attempt has its own in the attempt directory."""
+    """Return the heartbeat file of a run: in its attempt directory, or before in the state."""
     return (lease.attempt_directory(layout) if lease.begun else layout.state) / "heartbeat"
 
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
-    """Raise BadOutput if the run with this lease is writing to the output, unless it belongs to the
-    job `identity` and was stopped. Wait for its heartbeat if necessary, and return whether that was
-    done: the other run may have completed the output meanwhile."""
+    """Raise BadOutput if another run, which has this lease, is writing to the output. Unless that
+    run is known to have ended, wait for its heartbeat. Return whether the function has waited,
+    because the other run may have completed the output meanwhile."""
     if lease is None or _has_ended(lease, identity) or lease.has_completed(layout):
         return False
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
@@ -69,9 +69,8 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
 
 
 def _has_ended(lease: Lease, identity: str) -> bool:
-    """Return whether a run is known to have ended, so that waiting for its heartbeat is needless.
-
-    The operator starts an attempt only after it has stopped the previous one."""
+    """Return whether the run with this lease is known to have ended. One case is an earlier attempt
+    of the same BatchInference object, because the operator stops it before it starts the next."""
     stopped = lease.job == identity and (
         is_cluster_job(identity) or lease.process == this_process()
     )

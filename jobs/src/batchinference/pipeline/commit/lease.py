@@ -43,7 +43,7 @@ class Lease:
     run: RunId
     """A random ID. `attempt` is not unique: it restarts at 1 if a user deletes the state."""
     begun: _Flag = True
-    """False between the claim of the output and the attempt. Earlier rows are invalid by then."""
+    """False from the claim of the output to the attempt. Rows from before the claim are invalid."""
     job: _Text = ""
     """The identity of the job (see `identity_of`)."""
     errors: _Text = ""
@@ -83,7 +83,7 @@ class Lease:
         new = (json.dumps(stored, indent=2) + "\n").encode()
 
         def replace_lease(content: bytes | None) -> bytes:
-            # a retry after a lost response finds this lease
+            # a retry after a lost response finds that this lease is already written
             if content != new and _parse_lease(layout.lease_file, content) != before:
                 raise another_run_error(layout)
             return new

@@ -40,5 +40,5 @@ def without_missing_files(
     )
 
 
-def _sizes(place: Location) -> dict[str, int]:
-    return {place.below(info.path): info.size for info in place.data_files()}
+def _sizes(directory: Location) -> dict[str, int]:
+    return {directory.below(info.path): info.size for info in directory.data_files()}

@@ -104,7 +104,7 @@ class Request:
         return lease.key == key or (is_named and without_uid(lease.job) == name)
 
 
-class CachedOutputReader:
+class CachedReader:
     """Reads outputs, and caches what it has read. A new reader is needed to see changes. A stale
     lease does no harm, because `Lease.write_if_unchanged` compares it again."""
 
@@ -120,7 +120,7 @@ class CachedOutputReader:
         """Return whether an output has a completion marker, of whichever run."""
         return self._marker(layout.success) is not None
 
-    def is_completed(self, layout: Layout) -> bool:
+    def is_completed_by_lease(self, layout: Layout) -> bool:
         """Return whether the run that has the lease of an output has completed the output."""
         lease = self.lease(layout)
         return lease is not None and lease.is_success_marker(self._marker(layout.success))
@@ -132,7 +132,7 @@ class CachedOutputReader:
 
     def is_complete(self, layout: Layout) -> bool:
         """Return whether an output is complete, and its lease has the key of this layout."""
-        return self.is_of_work(layout) and self.is_completed(layout)
+        return self.is_of_work(layout) and self.is_completed_by_lease(layout)
 
     def all_appended(self, layout: Layout) -> list[Layout]:
         """Return the layouts of all rows that any jobs have appended to a main output."""
@@ -147,26 +147,26 @@ def load_state(
     layout: Layout,
     request: Request,
     table: CommittedTable | None = None,
-    reader: CachedOutputReader | None = None,
+    reader: CachedReader | None = None,
 ) -> OutputState:
     """Return the state of an output, which is not changed. What `reader` has cached is used. Raises
     BadOutput if the state is damaged, or cannot be read."""
-    reader = reader or CachedOutputReader()
+    reader = reader or CachedReader()
     with storage_errors_as_bad_output(request.write):
         lease = reader.lease(layout)
         if layout.is_replacement:
             change = _code_change(layout, lease, request)
             committed = _has_commits(layout, lease, change)
             return OutputState(layout, lease, code_change=change, has_commits=committed)
-        if reader.is_completed(layout.replacement):
+        if reader.is_completed_by_lease(layout.replacement):
             return OutputState(layout, replaced_by=reader.lease(layout.replacement))
         return _load_output(layout, request, table, reader)
 
 
 def _load_output(
-    layout: Layout, request: Request, table: CommittedTable | None, reader: CachedOutputReader
+    layout: Layout, request: Request, table: CommittedTable | None, reader: CachedReader
 ) -> OutputState:
-    lease, complete = reader.lease(layout), reader.is_completed(layout)
+    lease, complete = reader.lease(layout), reader.is_completed_by_lease(layout)
     same_work = lease is not None and lease.key == layout.key
     change = _code_change(layout, lease, request, complete=complete)
     needs_failed = same_work and complete and bool(request.retry or change)
@@ -232,7 +232,7 @@ def has_failed_rows(layout: Layout) -> bool:
     return Snapshot.read(layout.final_snapshot, layout.key).counts.failed > 0
 
 
-def _appended_by(layout: Layout, request: Request, reader: CachedOutputReader) -> str:
+def _appended_by(layout: Layout, request: Request, reader: CachedReader) -> str:
     """Return another job that has appended rows to the output; empty if there is none, or if the
     job is allowed to replace its rows."""
     for appended in reader.all_appended(layout) if request.own_only else ():
@@ -244,7 +244,7 @@ def _appended_by(layout: Layout, request: Request, reader: CachedOutputReader) -
     return ""
 
 
-def _has_foreign_files(layout: Layout, mode: str, reader: CachedOutputReader) -> bool:
+def _has_foreign_files(layout: Layout, mode: str, reader: CachedReader) -> bool:
     """Return whether an output without a lease has files that the job must not touch or add to."""
     if mode == "append":
         return False

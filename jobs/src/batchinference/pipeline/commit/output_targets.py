@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from batchinference.pipeline.commit.lease import without_uid
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import (
-    CachedOutputReader,
+    CachedReader,
     has_failed_rows,
     storage_errors_as_bad_output,
 )
@@ -31,9 +31,7 @@ class OutputTarget:
     """The other outputs of the same work."""
     complete: tuple[Layout, ...] = ()
     """The outputs of the work that are complete. They may include this output."""
-    reader: CachedOutputReader = field(
-        default_factory=CachedOutputReader, compare=False, repr=False
-    )
+    reader: CachedReader = field(default_factory=CachedReader, compare=False, repr=False)
     recompute: bool = False
     """Whether to replace the rows of input files that have changed or are gone."""
 
@@ -74,7 +72,7 @@ def output_targets(
     files. `has_changes` returns whether a complete output has rows of changed files. Raises
     BadOutput if the state of the existing outputs cannot be determined."""
     if not isinstance(spec.read, ReadFiles | ReadVersioned) or spec.write.mode == "overwrite":
-        reader = CachedOutputReader()
+        reader = CachedReader()
         with storage_errors_as_bad_output(spec.write):
             first = _first_output(spec, layout, reader)
         yield OutputTarget(first, reader=reader)
@@ -89,7 +87,7 @@ def output_targets(
         yield target
     if not reopened or _adds_new_files(spec):
         with storage_errors_as_bad_output(spec.write):
-            target = _next_target(spec, layout, CachedOutputReader())
+            target = _next_target(spec, layout, CachedReader())
         yield target
 
 
@@ -101,7 +99,7 @@ def _adds_new_files(spec: BatchInferenceSpec) -> bool:
     return spec.write.adds and not limited and not pinned
 
 
-def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedOutputReader) -> Layout:
+def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> Layout:
     """Return the first output of the work, to which additions are made. It may have been begun with
     another write mode than that of the job."""
     candidates: tuple[Layout, ...] = (layout,)
@@ -110,18 +108,18 @@ def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedOutput
     return next(filter(reader.is_of_work, candidates), layout)
 
 
-def _was_complete(reader: CachedOutputReader, layout: Layout) -> bool:
+def _was_complete(reader: CachedReader, layout: Layout) -> bool:
     """Return whether an output is complete, or was before an unfinished retry of failed rows."""
-    return reader.is_of_work(layout) and (
-        reader.has_success_marker(layout) or layout.final_snapshot.exists()
-    )
+    if not reader.is_of_work(layout):
+        return False
+    return reader.has_success_marker(layout) or layout.final_snapshot.exists()
 
 
 def _reopened_targets(
     spec: BatchInferenceSpec, layout: Layout, has_changes: HasChanges
 ) -> Iterator[OutputTarget]:
     """Yield the outputs that were complete, and in which rows are retried or replaced."""
-    reader, retries = CachedOutputReader(), spec.errors.retry_failed_rows
+    reader, retries = CachedReader(), spec.errors.retry_failed_rows
     with storage_errors_as_bad_output(spec.write):
         first = _first_output(spec, layout, reader)
         outputs = (first, *reader.own_additions(layout))
@@ -134,12 +132,10 @@ def _reopened_targets(
             target = _target(layout, output, first, reader) if reopened else None
         if target is not None:
             yield replace(target, recompute=changed)
-            reader = CachedOutputReader()  # the run has changed the output
+            reader = CachedReader()  # the run has changed the output
 
 
-def _next_target(
-    spec: BatchInferenceSpec, layout: Layout, reader: CachedOutputReader
-) -> OutputTarget:
+def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> OutputTarget:
     """Return the first output until it is complete, and then, if the job adds new files, an
     addition: the unfinished one or a new one."""
     first = _first_output(spec, layout, reader)
@@ -152,9 +148,7 @@ def _next_target(
     return _target(layout, chosen, first, reader)
 
 
-def _target(
-    layout: Layout, chosen: Layout, first: Layout, reader: CachedOutputReader
-) -> OutputTarget:
+def _target(layout: Layout, chosen: Layout, first: Layout, reader: CachedReader) -> OutputTarget:
     outputs = (first, *reader.own_additions(layout))
     complete = tuple(output for output in outputs if reader.is_complete(output))
     others = tuple(output for output in outputs if output != chosen)

@@ -16,12 +16,10 @@ from batchinference.spec.write import WriteTable
 class Action(Enum):
     """What a job does with its output."""
 
-    START = "claim the output, and delete what earlier runs have left in it"
-    START_IN_SAME_SERIES = "like START, and continue the series of table commits"
+    START = "claim the output, and delete the contents of earlier runs"
+    START_IN_SERIES = "like START, and continue the series of table commits"
     REPLACE = "write a replacement; the output keeps its rows until the replacement is complete"
-    FINISH_REPLACEMENT = (
-        "swap in a replacement that was complete when its driver died; decide again"
-    )
+    FINISH_REPLACEMENT = "swap in a complete replacement whose driver died, then decide again"
     RESUME = "process the missing rows"
     RETRY_FAILED = "process the missing rows, and the failed rows again"
     RECOMPUTE = "replace the rows of files that have changed or are gone"
@@ -31,7 +29,7 @@ class Action(Enum):
     @property
     def discards_rows(self) -> bool:
         """Whether the job discards all committed rows."""
-        return self in (Action.START, Action.START_IN_SAME_SERIES)
+        return self in (Action.START, Action.START_IN_SERIES)
 
     @property
     def begins_attempt(self) -> bool:
@@ -81,9 +79,8 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     if table is not None and table.attempt_committed:
         return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
-        if (
-            overwrite or request.write.mode == "merge"
-        ):  # merging the same rows twice changes nothing
+        # merging the same rows twice changes nothing
+        if overwrite or request.write.mode == "merge":
             return Action.START
         raise BadOutput(
             "a delayed attempt has already committed the rows to the table of write.path "
@@ -92,11 +89,11 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
         )
     if lease.begun and request.resumes(lease):
         return Action.RETRY_FAILED if request.retry else Action.RESUME
-    return Action.START_IN_SAME_SERIES
+    return Action.START_IN_SERIES
 
 
 def _action_after_code_change(state: OutputState, request: Request, action: Action) -> Action:
-    """Return the action, or START_IN_SAME_SERIES if the code has changed before any row was
+    """Return the action, or START_IN_SERIES if the code has changed before any row was
     committed. Raises BadOutput if the action would mix rows of the old and of the new code."""
     # a retry of failed rows is not refused, because users normally correct the code before it
     if (
@@ -106,7 +103,7 @@ def _action_after_code_change(state: OutputState, request: Request, action: Acti
     ):
         return action
     if action is Action.RESUME and not state.has_commits:
-        return Action.START_IN_SAME_SERIES
+        return Action.START_IN_SERIES
     raise BadOutput(f"{state.code_change}. {_advice_after_code_change(state, request)}")
 
 

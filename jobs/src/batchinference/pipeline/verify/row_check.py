@@ -149,25 +149,25 @@ class InputRows:
         return self.names[number] if known else f"part {number}, which is not in the input"
 
 
-def input_rows(job: StoredJob, end: Snapshot, *, quick: bool) -> InputRows:
+def input_rows(job: StoredJob, committed: Snapshot, *, quick: bool) -> InputRows:
     """Count the rows of the input again, and return them. With `quick`, count only the rows of
     files that store their number of rows. Raises BadOutput if the state of the input is damaged,
     and BadInput or JobFailure if the input cannot be read."""
     attempt = Attempt(job.layout, job.lease)
-    snapshot, _ = read_own_snapshot(attempt, job.storage_of_input, end.input)
-    return replace(_input_rows(job, end, snapshot, quick=quick), ignored=snapshot.ignored)
+    snapshot, _ = read_own_snapshot(attempt, job.storage_of_input, committed.input)
+    return replace(_input_rows(job, committed, snapshot, quick=quick), ignored=snapshot.ignored)
 
 
 def _input_rows(
-    job: StoredJob, end: Snapshot, snapshot: InputSnapshot, *, quick: bool
+    job: StoredJob, committed: Snapshot, snapshot: InputSnapshot, *, quick: bool
 ) -> InputRows:
     content = job.layout.input.read()
     names = read_table(pa.BufferReader(content), columns=["path"]).column("path").to_pylist()
     for number in snapshot.removed:  # a file that has come back is listed as a new file
         names[number] += " (removed)"
-    ends = {number: rows for number, rows in end.ends.items() if number < len(snapshot)}
+    ends = {number: rows for number, rows in committed.ends.items() if number < len(snapshot)}
     read = job.spec.read
-    if not isinstance(read, ReadFiles | ReadVersioned):  # it may return other rows now
+    if not isinstance(read, ReadFiles | ReadVersioned):  # may return other rows now
         return InputRows(names, Sizes(len(snapshot), ends))
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables import gone_files, reader_of
@@ -228,7 +228,7 @@ def _counted(
     the job counts the rest of a damaged file as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return
-    # the statistics in the snapshot come from the job, so they are read again
+    # the statistics in the snapshot come from the job, so they are not used
     if (path := read.locations.get("path")) is not None:
         snapshot = replace(snapshot, root=snapshot.root.contained_in([path]))
     elif isinstance(read, ReadFiles):

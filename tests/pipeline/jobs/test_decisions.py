@@ -140,7 +140,7 @@ def test_resource_starts_over_once(job: str, expected: Action) -> None:
 def test_decision_for_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
     """A complete output is retried even if the mode is overwrite."""
     if found.lease is not None and found.lease.key == LAYOUT.key and found.lease.begun:
-        expected = Action.RETRY_FAILED if found.failed_rows or not found.complete else DONE
+        expected = Action.RETRY_FAILED if found.has_failed_rows or not found.complete else DONE
     check(expected, found, mode, retry=True)
 
 

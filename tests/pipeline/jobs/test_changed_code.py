@@ -350,7 +350,7 @@ def test_all_files_are_below_the_output() -> None:
         "s3://out/result/_batchinference/job.json",
         "s3://out/result/_batchinference/report.json",
     ]
-    assert Lease(layout.key, 12, "0a1b2c3d4e5f").place(layout).uri == (
+    assert Lease(layout.key, 12, "0a1b2c3d4e5f").attempt_directory(layout).uri == (
         "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
     )
     assert layout.errors.uri == "s3://out/result/_batchinference/errors"

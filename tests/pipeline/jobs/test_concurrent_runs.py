@@ -174,9 +174,11 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
     elsewhere.write_if_unchanged(layout, lease)
     layout.success.delete()
     monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.0)
-    before(monkeypatch, heartbeat, "_read_heartbeat", lambda: elsewhere.complete(layout))
+    before(
+        monkeypatch, heartbeat, "_read_heartbeat", lambda: elsewhere.write_success_marker(layout)
+    )
     fail_after_tasks(monkeypatch, place.job("new", source, write={"mode": mode}), tasks=0)
-    assert elsewhere.is_complete(layout)
+    assert elsewhere.has_completed(layout)
     assert place.rows() == ["a1", "a2", "b1"]
 
 

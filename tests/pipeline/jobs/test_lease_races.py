@@ -177,7 +177,7 @@ def driver(layout: Layout, name: str, held: dict[str, Attempt]) -> Iterator[None
     start = Snapshot(layout.key, "0" * 64)
     held[name] = Attempt.begin(layout, claim, start, name)
     yield
-    held[name].complete(start, succeeded_report(layout.output.uri))
+    held[name].mark_complete(start, succeeded_report(layout.output.uri))
 
 
 def has_lease(attempt: Attempt) -> bool:
@@ -210,7 +210,7 @@ def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) 
         assert completed, order
         last = read_lease(layout)
         assert last is not None
-        assert last.is_complete(layout) == (last.job in completed), order
+        assert last.has_completed(layout) == (last.job in completed), order
 
 
 LOST: dict[str, Exception] = {

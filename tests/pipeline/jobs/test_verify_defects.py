@@ -304,7 +304,8 @@ def test_wrong_report_is_found(layout: Layout) -> None:
 def test_damaged_state_is_found(
     layout: Layout, name: str, content: bytes | None, messages: Messages
 ) -> None:
-    place = getattr(layout, name)
+    attribute = {"end": "final_snapshot", "job": "lease_file"}.get(name, name)
+    place = getattr(layout, attribute)
     place.delete() if content is None else place.write(content)
     done = invoke(layout.output.path)
     if name == "job" and content is None:

@@ -114,7 +114,7 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     action = decide(state, request)
     if action is Action.FINISH_TABLE_COMMIT and state.lease is not None:
         end = Snapshot.read(layout.final_snapshot, layout.key)
-        Attempt(layout, state.lease).complete(end, finished_report(layout, end))
+        Attempt(layout, state.lease).mark_complete(end, finished_report(layout, end))
         return None
     if not action.begins_attempt:
         return None

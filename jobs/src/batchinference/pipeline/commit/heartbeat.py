@@ -57,10 +57,10 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
     if lease is None or _has_ended(lease, identity) or lease.has_completed(layout):
         return False
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
-    before = file.read_if_exists()
+    before = _read_heartbeat(file)
     while time.monotonic() < deadline:
         time.sleep(min(1.0, LEASE_TIMEOUT_SECONDS / 10))
-        if file.read_if_exists() != before:
+        if _read_heartbeat(file) != before:
             raise BadOutput(
                 f"spec.write.path: '{layout.output.uri}' is being written by {lease.job}. Choose "
                 "another path, or wait until that job has ended"
@@ -75,3 +75,7 @@ def _has_ended(lease: Lease, identity: str) -> bool:
         is_cluster_job(identity) or lease.process == this_process()
     )
     return stopped or is_dead(lease.process)
+
+
+def _read_heartbeat(file: Location) -> bytes:
+    return file.read_if_exists() or b""

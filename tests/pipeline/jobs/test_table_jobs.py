@@ -87,7 +87,7 @@ def test_rows_that_cannot_fit_the_table_are_refused_before_the_job(table: TextTa
     job["spec"]["steps"] = [{"name": "all", "filter": "text != ''"}]
     report = table.run_job(job)
     assert (report.reason, "'text'" in (report.message or "")) == ("BadOutput", True)
-    assert not Layout.of(parse(job).spec).job.exists()
+    assert not Layout.of(parse(job).spec).lease_file.exists()
 
 
 @pytest.mark.parametrize("table", MERGES, indirect=True)

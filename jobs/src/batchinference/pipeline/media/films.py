@@ -20,7 +20,8 @@ from PIL import Image
 
 from batchinference.pipeline.media.cut_files import missing_end
 from batchinference.pipeline.media.images import Frame, decoded
-from batchinference.pipeline.media.pixels import FrameTurn, in_mode, resized
+from batchinference.pipeline.media.orientation import FrameTurn
+from batchinference.pipeline.media.pixels import in_mode, resized
 from batchinference.pipeline.media.recordings import open_video
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.spec.media import FrameFields

@@ -28,13 +28,8 @@ from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
 from batchinference.pipeline.media.cut_files import ACCEPT, completed, is_cut_animation
 from batchinference.pipeline.media.deep_pixels import RawMode, with_planes
-from batchinference.pipeline.media.pixels import (
-    TURNED_BY_DECODER,
-    Page,
-    in_mode,
-    orientation_of,
-    pixels_of,
-)
+from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, orientation_of
+from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
 from batchinference.spec.warnings import WarningName

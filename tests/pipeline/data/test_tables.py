@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.table_commit import (
     TableFiles,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.contents import first_rows
+from batchinference.pipeline.output.read_output import first_rows
 from plugins.messages import Messages
 from support.jobs.table_writes import TableTarget
 from support.outputs.tables import table_rows

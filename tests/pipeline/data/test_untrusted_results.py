@@ -10,7 +10,7 @@ import pytest
 
 from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution.worker_output import WorkerOutput
-from batchinference.pipeline.output.contents import first_rows, table_of
+from batchinference.pipeline.output.read_output import first_rows, table_of
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.user_code import columns_of
 from batchinference.spec.write import WriteParquet

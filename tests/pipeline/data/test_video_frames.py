@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import ColorRange, Colorspace
 
-from batchinference.pipeline.media.cut_files import missing_end, stated_size
+from batchinference.pipeline.media.truncated_files import missing_end, stated_size
 from plugins.messages import Messages
 from support.inputs.media_files import HEIGHT, WIDTH, quarters, turn_film, write_film
 from support.inputs.read_files import Outcome, read_files

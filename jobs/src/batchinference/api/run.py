@@ -70,7 +70,7 @@ class Result(Rows):
     def to_arrow(self) -> pa.Table:
         """Return all rows of the output as an Arrow table. Without rows, it has the columns that
         they would have."""
-        from batchinference.pipeline.output.contents import columns_of, table_of
+        from batchinference.pipeline.output.read_output import columns_of, table_of
 
         table = table_of(self.job.spec.write)
         empty = None if table.num_rows else columns_of(self.job.spec)

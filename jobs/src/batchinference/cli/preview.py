@@ -113,7 +113,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
     Append the outcome of reading and of each step to `outcomes`."""
     from batchinference.api.display import lines_of_rows
     from batchinference.api.preview import lines_of
-    from batchinference.pipeline.output.stored_rows import rows_of_table
+    from batchinference.pipeline.output.python_rows import rows_of_table
     from batchinference.pipeline.report.builder import NO_ROWS
 
     rows = preview.rows

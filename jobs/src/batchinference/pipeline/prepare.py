@@ -37,7 +37,7 @@ from batchinference.pipeline.input.snapshot import (
     check_previous_versions,
     describe_changes,
 )
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report.stored import finished_report
@@ -203,7 +203,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
     they are computed."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
-        names = FileLayout.of(spec.write).written(columns.names)
+        names = FileSplit.of(spec.write).written(columns.names)
         table.open(pa.schema(map(columns.field, names)))
 
 

@@ -26,8 +26,8 @@ from PIL.ExifTags import Base
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
-from batchinference.pipeline.media.cut_files import ACCEPT, completed, is_cut_animation
-from batchinference.pipeline.media.deep_pixels import RawMode, with_planes
+from batchinference.pipeline.media.truncated_files import ACCEPT, completed, is_cut_animation
+from batchinference.pipeline.media.bit_depth import RawMode, with_planes
 from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, orientation_of
 from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageCms
 from PIL.ImageFile import ImageFile
 
-from batchinference.pipeline.media.deep_pixels import DeepImage, RawMode
+from batchinference.pipeline.media.bit_depth import DeepImage, RawMode
 from batchinference.pipeline.media.orientation import Orientation, oriented
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import ImageFields

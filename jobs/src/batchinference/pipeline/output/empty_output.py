@@ -14,7 +14,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.file_rewrites import put_rewritten
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.schema import agreed_types, is_complete, map_nulls
@@ -30,7 +30,7 @@ def with_columns(
     without rows if readers need one. `planned` are the columns as far as they are known without
     rows. If none are known, they are `guessed`, unless rows may be appended."""
     known = planned.names or end.empty_schemas or write.adds
-    schema = _schema(end, FileLayout.of(write), planned if known else guessed)
+    schema = _schema(end, FileSplit.of(write), planned if known else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
     if isinstance(write, WriteTable) or not _may_have_file(attempt, end, write, schema):
         return end
@@ -53,7 +53,7 @@ def without_empty_files(end: Snapshot) -> Snapshot:
     return replace(end, entries=entries)
 
 
-def _schema(end: Snapshot, layout: FileLayout, planned: pa.Schema) -> pa.Schema:
+def _schema(end: Snapshot, layout: FileSplit, planned: pa.Schema) -> pa.Schema:
     """Return the columns of the output, including partition columns. Unknown types are null."""
     schemas = [planned, *map(schema_in, end.empty_schemas)]
     types = agreed_types(schemas, lambda known, _: known)

@@ -34,7 +34,7 @@ from batchinference.pipeline.errors import (
     BadOutput,
     require_package,
 )
-from batchinference.pipeline.output.file_layout import FileLayout, partitions
+from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
@@ -115,7 +115,7 @@ class Table(Writer, CommittedTable):
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():
             raise error
-        layout = FileLayout(partition_by=self.file_partitions)
+        layout = FileSplit(partition_by=self.file_partitions)
         rows = layout.chosen(self.converted(table))
         self._check_with_earlier(rows.schema)
         for _, partition in partitions(rows, self.file_partitions):

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_snake
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
+from batchinference.pipeline.output.python_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from batchinference.gzip_format import gzip_compressor
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.stored_rows import Row, unpacked
+from batchinference.pipeline.output.python_rows import Row, unpacked
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.json import load_limited_json

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
 from batchinference.pipeline.storage.json import load_json, load_limited_json

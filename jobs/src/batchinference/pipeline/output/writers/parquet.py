@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.output.stored_rows import Row, rows_of_table
+from batchinference.pipeline.output.python_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables

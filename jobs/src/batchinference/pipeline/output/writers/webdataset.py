@@ -20,8 +20,8 @@ from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.file_layout import safe
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.file_split import safe
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import FileWriter
 from batchinference.pipeline.storage.location import Location
 

@@ -18,11 +18,11 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from PIL import Image
 
-from batchinference.pipeline.media.cut_files import missing_end
+from batchinference.pipeline.media.truncated_files import missing_end
 from batchinference.pipeline.media.images import Frame, decoded
 from batchinference.pipeline.media.orientation import FrameTurn
 from batchinference.pipeline.media.pixels import in_mode, resized
-from batchinference.pipeline.media.recordings import open_video
+from batchinference.pipeline.media.audio import open_video
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.spec.media import FrameFields
 from batchinference.spec.read import VideoOptions

@@ -19,7 +19,7 @@ import numpy as np
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from batchinference.pipeline.media.cut_files import missing_end
+from batchinference.pipeline.media.truncated_files import missing_end
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import SoundFields
 from batchinference.spec.warnings import WarningName
@@ -68,7 +68,7 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
     cannot be decoded, or takes more than `maxBytes`."""
     import soundfile  # videos do not need it
 
-    from batchinference.pipeline.media.sound_files import read_sound
+    from batchinference.pipeline.media.libsndfile import read_sound
 
     try:
         sound = read_sound(content, options, max_bytes)
@@ -95,7 +95,7 @@ def _longer(
 ) -> tuple[np.ndarray, int]:
     """Return the samples and rate that FFmpeg decodes if it decodes more samples than are known.
     Raises ValueError if there are more, and it does not."""
-    from batchinference.pipeline.media.sound_files import CHAIN, is_chained_mp3
+    from batchinference.pipeline.media.libsndfile import CHAIN, is_chained_mp3
 
     with suppress(av.FFmpegError, ValueError):
         other = _read_track(content, options, max_bytes)
@@ -109,7 +109,7 @@ def _longer(
 def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
     """Return the samples of the first audio track (channels x samples, float32), and their rate in
     Hz. Raises FFmpegError if the file cannot be opened."""
-    from batchinference.pipeline.media.sound_files import check_end, check_size, check_values
+    from batchinference.pipeline.media.libsndfile import check_end, check_size, check_values
 
     with open_video(io.BytesIO(content), SOUND_FORMATS) as container:
         tracks = container.streams.audio

@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 from soundfile import SoundFile
 
-from batchinference.pipeline.media.cut_files import ACCEPT, STREAMED, is_chained_ogg, missing_end
+from batchinference.pipeline.media.truncated_files import ACCEPT, STREAMED, is_chained_ogg, missing_end
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import SoundFields
 from batchinference.spec.warnings import WarningName

@@ -38,7 +38,7 @@ _UNSAFE = re.compile(
 
 
 @dataclass(frozen=True)
-class FileLayout:
+class FileSplit:
     """The columns to write, the partition columns, the maximum number of rows per file, the column
     of row numbers, and the fields of the specification that name columns."""
 
@@ -49,7 +49,7 @@ class FileLayout:
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, write: Write) -> FileLayout:
+    def of(cls, write: Write) -> FileSplit:
         from batchinference.spec.write import WritePartitioned, WriteSized, WriteTable
 
         needed = write.columns_needed

@@ -16,7 +16,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.pipeline.output.writers.csv import CsvWriter

@@ -15,8 +15,8 @@ from PIL import Image
 
 from batchinference.credentials import MASK
 from batchinference.pipeline import html_report
-from batchinference.pipeline.html_report.performance_advice import advice
 from batchinference.pipeline.html_report.page import render
+from batchinference.pipeline.html_report.performance_advice import advice
 from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
 from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
 from batchinference.spec import parse

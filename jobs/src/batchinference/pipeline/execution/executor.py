@@ -47,13 +47,13 @@ from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import known_columns
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
-from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.file_rewrites import (
     MERGED_BYTES,
     fit_in_driver,
     rewrites,
     size_of,
 )
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.removed_row_rewrites import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.tables.keys import store_keys

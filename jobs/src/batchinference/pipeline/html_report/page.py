@@ -16,8 +16,8 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from batchinference.credentials import without_credentials
-from batchinference.pipeline.html_report.performance_advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
+from batchinference.pipeline.html_report.performance_advice import advice, limiting_step
 from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of, key_of_row
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause

@@ -1,9 +1,9 @@
-"""Opens videos and decodes audio from untrusted sources.
+"""Decodes and resamples audio, and opens untrusted audio and video files with FFmpeg.
 
-libsndfile decodes the formats of audio that it knows. FFmpeg decodes other audio and videos, and
-resamples audio. FFmpeg detects formats by content, not by file name. Some formats only refer to
-streams: to read them, FFmpeg would open sockets or other files. Therefore only formats that contain
-the frames are opened. A test fails if other code calls `av.open`.
+libsndfile decodes the audio formats that it knows, and FFmpeg the others. FFmpeg detects formats by
+content, not by file name. It would open sockets or other files for formats that only refer to
+streams, so `open_media` allows only formats that contain their samples or frames. A test fails if
+other code calls `av.open`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
-from batchinference.pipeline.media.truncated_files import missing_end
+from batchinference.pipeline.media.truncated_files import truncation_error
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import SoundFields
 from batchinference.spec.warnings import WarningName
@@ -34,17 +34,17 @@ SOUND_FORMATS = (
     *("w64", "wav", "wv", "xwma"),
 )
 _STATING_FORMATS = ("ape", "tta", "wv")
-"""The formats that state the number of samples and not their own size."""
+"""The formats that state the exact number of samples, but not the size of the file."""
 _MIN_SAMPLES = 64
-"""Shorter audio is extended before it is resampled, because FFmpeg returns nothing for it."""
+"""Shorter audio is padded before it is resampled, because FFmpeg returns nothing for it."""
 
 
-def open_video(source: Any, formats: tuple[str, ...] = FORMATS, **options: Any) -> InputContainer:
-    """Return an open video. FFmpeg opens no other file and no socket for it. Raises FFmpegError if
-    the video cannot be opened."""
+def open_media(source: Any, formats: tuple[str, ...] = FORMATS, **options: Any) -> InputContainer:
+    """Return an open audio or video file. FFmpeg opens no other file and no socket for it. Raises
+    FFmpegError if the file cannot be opened or has another format."""
     restrictions = {"format_whitelist": ",".join(formats), "protocol_whitelist": ""}
-    film: InputContainer = av.open(source, "r", options=restrictions, **options)
-    return film
+    container: InputContainer = av.open(source, "r", options=restrictions, **options)
+    return container
 
 
 def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
@@ -65,8 +65,8 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
     """Return the samples (float32) and the sample rate in Hz.
 
     The shape is (samples,) with `mono`, else (channels, samples). Raises ValueError if the content
-    cannot be decoded, or takes more than `maxBytes`."""
-    import soundfile  # videos do not need it
+    cannot be decoded, or takes more than `max_bytes`."""
+    import soundfile  # imported here because videos do not need it
 
     from batchinference.pipeline.media.libsndfile import read_sound
 
@@ -76,12 +76,12 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
         try:
             channels, rate = _read_track(content, options, max_bytes)
         except av.FFmpegError:
-            missing = missing_end(io.BytesIO(content), len(content))
+            missing = truncation_error(io.BytesIO(content), len(content))
             raise ValueError(str(missing or error.error_string)) from error
     else:
         channels, rate, certain = sound or (*_read_track(content, options, max_bytes), True)
         if not certain:
-            channels, rate = _longer(content, options, max_bytes, (channels, rate))
+            channels, rate = _with_ffmpeg_if_longer(content, options, max_bytes, (channels, rate))
     if options.mono:
         channels = channels.mean(axis=0, keepdims=True)
     if options.sample_rate not in (None, rate):
@@ -90,11 +90,12 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
     return channels[0] if options.mono else channels, rate
 
 
-def _longer(
+def _with_ffmpeg_if_longer(
     content: bytes, options: SoundFields, max_bytes: int, known: tuple[np.ndarray, int]
 ) -> tuple[np.ndarray, int]:
-    """Return the samples and rate that FFmpeg decodes if it decodes more samples than are known.
-    Raises ValueError if there are more, and it does not."""
+    """Return the samples and rate that FFmpeg decodes if they are more than `known`, else `known`.
+
+    Raises ValueError if the file has further recordings that neither decoder reads."""
     from batchinference.pipeline.media.libsndfile import CHAIN, is_chained_mp3
 
     with suppress(av.FFmpegError, ValueError):
@@ -107,17 +108,21 @@ def _longer(
 
 
 def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
-    """Return the samples of the first audio track (channels x samples, float32), and their rate in
-    Hz. Raises FFmpegError if the file cannot be opened."""
-    from batchinference.pipeline.media.libsndfile import check_end, check_size, check_values
+    """Return the samples of the first audio track as FFmpeg decodes them (channels x samples,
+    float32), and their rate in Hz. Raises FFmpegError if the file cannot be opened."""
+    from batchinference.pipeline.media.libsndfile import (
+        check_size,
+        warn_about_range,
+        warn_or_fail_at_end,
+    )
 
-    with open_video(io.BytesIO(content), SOUND_FORMATS) as container:
+    with open_media(io.BytesIO(content), SOUND_FORMATS) as container:
         tracks = container.streams.audio
         if not tracks:
             raise ValueError("the file has no sound")
         track, count = tracks[0], 0
         parts = [np.empty((track.channels, 0), np.float32)]
-        missing: Exception | None = missing_end(io.BytesIO(content), len(content))
+        missing: Exception | None = truncation_error(io.BytesIO(content), len(content))
         try:
             for part in _decoded(container, track):
                 count += part.size
@@ -128,18 +133,18 @@ def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[n
         samples = np.concatenate(parts, axis=1)
         missing = missing or _missing_samples(container, track, samples.shape[1])
     if missing:
-        check_end(str(missing), samples, options)
+        warn_or_fail_at_end(str(missing), samples, options)
     if len(tracks) > 1:
         warn(WarningName.PAGES_IGNORED, amount=len(tracks) - 1)
     if track.codec_context.name.startswith("pcm_f"):
-        check_values(samples)
+        warn_about_range(samples)
     return samples, track.rate
 
 
 def _missing_samples(
     container: InputContainer, track: AudioStream, samples: int
 ) -> Exception | None:
-    """Return an error if there are less samples than a format states that states them exactly."""
+    """Return an error if there are fewer samples than a format of _STATING_FORMATS states."""
     if container.format.name in _STATING_FORMATS and track.duration and track.time_base:
         stated = round(track.duration * track.time_base * track.rate)
         if samples < stated:

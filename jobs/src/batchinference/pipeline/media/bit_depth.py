@@ -1,8 +1,8 @@
-"""Reduces pixel values with more than 8 bits to 8 bits, or gives them as 16-bit numbers.
+"""Converts pixel values with more than 8 bits to 8 bits, or returns them as 16-bit numbers.
 
 Files rarely state which value is white: cameras, scanners and microscopes store 10, 12 or 14 bits
-in 16-bit numbers. If neither the file nor the job states it, white is the largest number of the
-smallest usual depth that holds all values of the image.
+in 16-bit numbers. If neither the file nor the job states the value, the bit depth is the smallest
+of 8, 10, 12, 14 and 16 bits that holds all values of the image, and white is its largest number.
 """
 
 from __future__ import annotations
@@ -22,36 +22,39 @@ from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import ImageFields
 from batchinference.spec.warnings import WarningName
 
-# Pillow reads several channels of 16 bits as their high bytes. The low bytes are the high bytes for
-# the other byte order, so the image is decoded again in that order if they are needed.
+# Of images with several 16-bit channels, Pillow keeps only the high byte of each value. If the low
+# bytes are needed, the image is decoded again in the other byte order, which swaps the two bytes.
 
 _OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 _PLANES, _SEPARATE = Base.PlanarConfiguration, 2
-"""The tag and value of a TIFF file whose channels are stored one after the other."""
+"""The TIFF tag, and its value if the channels are stored one after the other."""
 FULL_WHITE = 65535
 _PPM_CODECS = ("ppm", "ppm_plain")
 _SIGNED = 2
-"""The value of a tag of a TIFF file whose numbers have a sign."""
+"""The value of the TIFF tag SampleFormat for numbers with a sign."""
 _JPEG2000_HEAD, _JPEG2000_SIZES = b"\xff\x4f\xff\x51", 40
-"""The beginning of the pixels of a JPEG 2000 file, and the offset of the number of channels."""
+"""The first bytes of the codestream in a JPEG 2000 file, and the offset of the number of channels
+in it."""
 _AVIF_HEAD, _AVIF_FLAGS, _AVIF_DEEP = b"av1C", 6, 0x40
 
 
 class RawMode(NamedTuple):
-    """How a file stores the pixels of an image: the name and the codec that Pillow uses, the offset
-    of the pixels, the maximum value that a PPM file states, the bits per channel that other files
-    state, and whether a TIFF file has 8 bits with a sign."""
+    """How a file stores the pixels of an image."""
 
     name: str = ""
+    """Pillow's name of the raw mode, such as `RGB;16B`."""
     codec: str = ""
     offset: int = 0
     maximum: int = 0
+    """The maximum value that a PPM file states; 0 for other files."""
     bits: int = 8
+    """The bits per channel that a HEIC, AVIF or JPEG 2000 file states."""
     signed: bool = False
+    """Whether this is a TIFF file of 8-bit numbers with a sign."""
 
     @classmethod
     def of(cls, image: ImageFile, content: bytes) -> RawMode:
-        """Return the raw mode of an image that is not decoded yet, from the content of a file."""
+        """Return the raw mode of an image that is not decoded yet. `content` is its file."""
         bits = _stated_bits(image, content)
         if not image.tile:
             return cls(bits=bits)
@@ -67,7 +70,7 @@ class RawMode(NamedTuple):
         """Return whether the pixels have more than 8 bits per channel, or a sign."""
         if self.maximum > 255 or self.bits > 8 or self.signed:
             return True
-        return ";16" in self.name and self.name != "BGR;16"  # which has 16 bits for all channels
+        return ";16" in self.name and self.name != "BGR;16"  # 16 bits for all channels together
 
     @property
     def white(self) -> int | None:
@@ -78,8 +81,8 @@ class RawMode(NamedTuple):
 
 
 def _stated_bits(image: ImageFile, content: bytes) -> int:
-    """Return the bits per channel that a HEIC, AVIF or JPEG 2000 file states, of which Pillow may
-    keep 8; 8 for other files."""
+    """Return the bits per channel that a HEIC, AVIF or JPEG 2000 file states, although Pillow may
+    decode only 8 of them. Return 8 for other files."""
     if image.format == "AVIF":
         at = content.find(_AVIF_HEAD) + _AVIF_FLAGS
         return 10 if content[at] & _AVIF_DEEP else 8  # or 12
@@ -90,9 +93,9 @@ def _stated_bits(image: ImageFile, content: bytes) -> int:
     return int(image.info.get("bit_depth", 8))
 
 
-def with_planes(image: ImageFile) -> ImageFile:
-    """Return an image that is not decoded yet. Pillow takes separate channels of 16 bits for
-    channels of 8 bits, so their raw modes are corrected."""
+def with_16_bit_planes(image: ImageFile) -> ImageFile:
+    """Correct the raw modes of an image that is not decoded yet, and return it. Otherwise Pillow
+    would decode separately stored 16-bit channels as 8-bit channels."""
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(_PLANES) == _SEPARATE and 16 in tags.get(Base.BitsPerSample, ()):
         suffix = ";16L" if tags.prefix == b"II" else ";16B"
@@ -108,9 +111,10 @@ def with_planes(image: ImageFile) -> ImageFile:
 def stored_values(
     image: Image.Image, raw: RawMode, again: Callable[[], ImageFile]
 ) -> np.ndarray | None:
-    """Return the values of a decoded image as its file stores them: height x width, or height x
-    width x 3 or 4 channels. None if Pillow reduces them in a way that cannot be avoided. `again`
-    returns the image before it is decoded. Raises ValueError if they cannot be read."""
+    """Return the values of a decoded image as its file stores them (height x width, or height x
+    width x 3 or 4 channels), or None if Pillow can only read 8 bits of each.
+
+    `again` opens the image again, not decoded. Raises ValueError if the values cannot be read."""
     if image.mode not in ("RGB", "RGBA"):
         return _other_values(np.asarray(image), raw)
     if raw.codec == "ppm":
@@ -133,14 +137,14 @@ def stored_values(
 
 
 def _other_values(values: np.ndarray, raw: RawMode) -> np.ndarray | None:
-    """Return the values of an image that is not RGB. None if they are the high bytes."""
-    if raw.name == "I;32N":  # Pillow has no mode for numbers without a sign
+    """Return the stored values of an image that is not RGB; None if Pillow kept only 8 bits."""
+    if raw.name == "I;32N":  # unsigned, but Pillow has only a mode with a sign
         return values.view(np.uint32)
     if values.dtype == np.uint8:
         return values.view(np.int8) if raw.signed else None
     if values.dtype.kind == "u" or raw.name == "I;16B":
         return values.astype(np.uint16)  # in the byte order of this machine
-    if raw.maximum:  # Pillow scales them to FULL_WHITE
+    if raw.maximum:  # undo Pillow's scaling from raw.maximum to FULL_WHITE
         return np.rint(values * (raw.maximum / FULL_WHITE)).astype(np.uint16)
     return values
 
@@ -158,7 +162,8 @@ def _in_other_order(args: Any) -> Any:
 
 def _gray_and_opacity(image: ImageFile) -> np.ndarray:
     """Return the values of a PNG image of gray and opacity with 16 bits each, as 4 channels."""
-    image.tile = [tile._replace(args="RGBA") for tile in image.tile]  # the same number of bytes
+    # RGBA with 8 bits has as many bytes, so the channels are the high and low bytes
+    image.tile = [tile._replace(args="RGBA") for tile in image.tile]
     pairs = np.asarray(image).astype(np.uint16)
     gray, opacity = ((pairs[:, :, at] << 8) | pairs[:, :, at + 1] for at in (0, 2))
     return np.dstack((gray, gray, gray, opacity))
@@ -168,7 +173,7 @@ _DEPTHS = (8, 10, 12, 14)
 _FULL_DEPTH = 16
 _WHITE_IS_ZERO = 0
 _GRAY = np.array([0.299, 0.587, 0.114], np.float32)
-"""The shares of red, green and blue in the brightness, as Pillow computes it."""
+"""The weights of red, green and blue in the brightness, as in Pillow."""
 _ONLY_8_BITS = (
     "{}: only 8 bits per channel of this image can be read. Leave out the option, or store the "
     "image as PNG"
@@ -176,9 +181,9 @@ _ONLY_8_BITS = (
 
 
 class DeepImage:
-    """A decoded image with more than 8 bits per channel. `again` returns it before it is decoded.
+    """A decoded image with more than 8 bits per channel. `again` opens it again, not decoded.
 
-    Raises ValueError if the values of black and white are unknown."""
+    The methods raise ValueError if the values of black and white are unknown."""
 
     def __init__(
         self, image: Image.Image, raw: RawMode, options: ImageFields, again: Callable[[], ImageFile]
@@ -203,8 +208,8 @@ class DeepImage:
         return Image.fromarray(reduced if opacity is None else np.dstack((reduced, opacity)))
 
     def in_16_bits(self) -> np.ndarray:
-        """Return the brightness: height x width, uint16. Without the option `range`, it is as the
-        file stores it."""
+        """Return the brightness: height x width, uint16. Without the option `range`, values are not
+        scaled."""
         channels = self._channels()
         if channels is None:
             raise ValueError(_ONLY_8_BITS.format("mode I;16"))
@@ -229,8 +234,8 @@ class DeepImage:
         return float(np.array([red, green, blue]) @ _GRAY) * FULL_WHITE / 255
 
     def _has_bright_high_bytes(self) -> bool:
-        """Return whether the high bytes, which Pillow has decoded, are the result: so much of the
-        full depth is in use that no smaller depth holds all values."""
+        """Return whether the high bytes, which Pillow has decoded, already are the result, because
+        all 16 bits are in use."""
         if self._image.mode not in ("RGB", "RGBA") or self._options.range is not None:
             return False
         if self._transparent is not None or self._raw.white is not None:
@@ -238,8 +243,8 @@ class DeepImage:
         return bool(np.asarray(self._image)[:, :, :3].max() >> (_DEPTHS[-1] - 8))
 
     def _channels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the values without opacity, and the opacity (uint8) if a pixel may be transparent;
-        None if the values cannot be read."""
+        """Return the values of the colours, and the opacity (uint8), or None if no pixel can be
+        transparent. Return None if only 8 bits of the values can be read."""
         values = stored_values(self._image, self._raw, self._again)
         if values is None:
             return None
@@ -276,8 +281,8 @@ class DeepImage:
 
 
 def _scaled(values: np.ndarray, ends: Sequence[float], white: int) -> np.ndarray:
-    """Return values as numbers from 0 for the first end to `white` for the second one. NaN becomes
-    0, and values outside of the ends are clipped."""
+    """Return values scaled so that the first end becomes 0 and the second `white`. Values outside
+    of the ends are clipped, and NaN becomes 0."""
     first, last = ends
     if not ((values >= first) & (values <= last)).all():
         warn(WarningName.OUT_OF_RANGE)

@@ -1,6 +1,6 @@
-"""Decodes audio with libsndfile, and recognizes recordings whose end is missing.
+"""Decodes audio with libsndfile, and recognizes truncated recordings.
 
-libsndfile silently reads less than a WAV or Ogg file states, so its log and the file are inspected.
+libsndfile reads truncated WAV and Ogg files without an error, so its log and the file are checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ import numpy as np
 import soundfile
 from soundfile import SoundFile
 
-from batchinference.pipeline.media.truncated_files import ACCEPT, STREAMED, is_chained_ogg, missing_end
+from batchinference.pipeline.media.truncated_files import (
+    ACCEPT,
+    STREAMED,
+    is_chained_ogg,
+    truncation_error,
+)
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import SoundFields
 from batchinference.spec.warnings import WarningName
@@ -23,14 +28,15 @@ BLOCK = 4096
 _STATED = re.compile(
     r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.M
 )
-"""The lines of libsndfile's log about a chunk of samples with another size than stated."""
+"""The lines of libsndfile's log about a chunk of samples that has another size than stated."""
 _MP3_FRAME = 1152
-"""Samples of a frame. Some programs count the frame that holds the index."""
+"""Samples of an MP3 frame. Some programs also count the frame that holds the index."""
 _MP3_HEAD = 256
 _HAS_FRAMES, _HAS_BYTES = 1, 2
-"""Bits of the index of an MP3 file: it states its number of frames, and of bytes."""
+"""Flags in the index of an MP3 file, which say whether it states the number of frames and bytes."""
 _MP3_SYNC, _MAX_MP3_FRAME = 0xFFE0, 1441
-"""The beginning and bytes of a frame. Some programs do not count the frame with the index."""
+"""The first bits of an MP3 frame, and its maximum number of bytes. Up to one frame may follow the
+bytes that the index states, because some programs do not count the frame with the index."""
 _TAGS = (b"ID3", b"TAG", b"APETAGEX")
 _TAG_HEADER, _ID3V1, _APE_HEADER = 10, 128, 32
 _UNKNOWN_LENGTH = 2**63 - 1
@@ -42,14 +48,14 @@ CHAIN = (
 )
 _FLOATS = ("FLOAT", "DOUBLE")
 MAX_RATE = 1_000_000
-"""Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in
-proportion to the rate."""
+"""Maximum sample rate in Hz, because resampling takes memory in proportion to the rate. The option
+`sample_rate` has the same maximum."""
 SAMPLE_BYTES = 4
 
 
 def check_size(samples: int, rate: int, options: SoundFields, max_bytes: int) -> None:
-    """Raise ValueError if samples of all channels take more bytes than the limit, as float32 after
-    resampling, or if the rate is invalid."""
+    """Raise ValueError if `samples` values, counted over all channels, take more than `max_bytes`
+    as float32 after resampling, or if the rate is invalid."""
     if not 1 <= rate <= MAX_RATE:
         raise ValueError(f"{rate} samples a second are no rate of a recording")
     ratio = max(1.0, (options.sample_rate or rate) / rate)
@@ -57,16 +63,16 @@ def check_size(samples: int, rate: int, options: SoundFields, max_bytes: int) ->
         raise ValueError(f"{samples} samples take more bytes than maxRowBytes ({max_bytes})")
 
 
-def check_end(missing: str, samples: np.ndarray, options: SoundFields) -> None:
-    """Report that the end of a recording is missing. Raises ValueError unless the job accepts it
-    and there are samples."""
+def warn_or_fail_at_end(missing: str, samples: np.ndarray, options: SoundFields) -> None:
+    """Warn that the end of a recording is missing. Raises ValueError if the job does not accept
+    that, or if there are no samples at all."""
     if options.truncated == "fail" or not samples.size:
         raise ValueError(missing if ACCEPT in missing else f"{missing.rstrip('.')}. {ACCEPT}")
     warn(WarningName.TRUNCATED)
 
 
-def check_values(samples: np.ndarray) -> None:
-    """Report floating-point samples outside of -1 to 1, or NaN."""
+def warn_about_range(samples: np.ndarray) -> None:
+    """Warn about floating-point samples that are NaN or outside of -1 to 1."""
     if samples.size and not (samples.min() >= -1 and samples.max() <= 1):
         warn(WarningName.OUT_OF_RANGE)
 
@@ -75,11 +81,11 @@ def read_sound(
     content: bytes, options: SoundFields, max_bytes: int
 ) -> tuple[np.ndarray, int, bool] | None:
     """Return the samples (channels x samples, float32), the sample rate in Hz, and whether these
-    are certainly all samples. None if libsndfile cannot read all of them, and FFmpeg may.
+    are certainly all samples. Return None if only FFmpeg may be able to read the file.
 
     Raises LibsndfileError if libsndfile does not know the format, and ValueError if the recording
-    is damaged or takes more than `maxBytes`."""
-    content, unstated = _with_all_samples(content)
+    is damaged or takes more than `max_bytes`."""
+    content, unstated = _with_corrected_size(content)
     with SoundFile(io.BytesIO(content)) as recording:
         _refuse_chain(recording.format, content)
         if recording.frames == _UNKNOWN_LENGTH:
@@ -89,15 +95,15 @@ def read_sound(
         samples, damage = _samples(recording, content)
         missing = unstated or damage or _missing_end(recording, content, len(samples))
         if missing:
-            check_end(missing, samples, options)
+            warn_or_fail_at_end(missing, samples, options)
         if recording.subtype in _FLOATS:
-            check_values(samples)
+            warn_about_range(samples)
         return samples.T, rate, _are_all(len(samples), recording, content)
 
 
 def _are_all(samples: int, recording: SoundFile, content: bytes) -> bool:
-    """Return whether these are certainly all samples. libsndfile stops at the number that the index
-    of an MP3 file states, or that it has estimated."""
+    """Return whether the file certainly has no more than this number of samples. In an MP3 file,
+    libsndfile stops at the number that the index states, or that libsndfile has estimated."""
     if recording.format != "MP3":
         return samples > 0
     if _index_of(content)[0]:
@@ -106,17 +112,18 @@ def _are_all(samples: int, recording: SoundFile, content: bytes) -> bool:
 
 
 def _refuse_chain(file_format: str, content: bytes) -> None:
-    """Raise ValueError for several recordings in one file of a format that ends after the first."""
+    """Raise ValueError if a file has several recordings, and its decoder reads only the first."""
     if file_format == "OGG" and is_chained_ogg(content):
         raise ValueError(CHAIN)
     if file_format == "FLAC" and len(_FLAC_HEAD.findall(content)) > 1:
         raise ValueError(CHAIN)
 
 
-def _with_all_samples(content: bytes) -> tuple[bytes, str]:
-    """Return the content of a WAV file that states fewer bytes of samples than it has, without this
-    number, and the damage; else the same content and an empty text. Raises ValueError for a
-    chain."""
+def _with_corrected_size(content: bytes) -> tuple[bytes, str]:
+    """Return the content without the number of bytes of samples, and a text about the damage, if a
+    WAV file states fewer than it has; else the same content and an empty text.
+
+    Raises ValueError if the file consists of several recordings."""
     at = _RIFF_HEADER
     while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
         head = content[at : at + _CHUNK_HEADER]
@@ -135,8 +142,8 @@ def _with_all_samples(content: bytes) -> tuple[bytes, str]:
 
 
 def _is_chunk(after: bytes, padding: int) -> bool:
-    """Return whether a chunk or a tag may begin after the samples of a WAV file, or after bytes of
-    padding."""
+    """Return whether the bytes after the samples of a WAV file may be a chunk or a tag. Up to
+    `padding` bytes may precede a chunk."""
     names = [after[at : at + 4] for at in (0, padding)]
     return after.startswith((b"TAG", b"ID3")) or any(
         name.isascii() and name.decode().isprintable() for name in names
@@ -144,7 +151,8 @@ def _is_chunk(after: bytes, padding: int) -> bool:
 
 
 def _samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
-    """Return the samples up to the damage (samples x channels), and the damage; empty for none."""
+    """Return the samples before any damage (samples x channels), and a text about the damage; empty
+    if there is none."""
     try:
         return _block(recording, recording.frames), ""
     except soundfile.LibsndfileError as error:
@@ -157,8 +165,8 @@ def _samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
 
 
 def _block(recording: SoundFile, samples: int) -> np.ndarray:
-    """Return the next samples of a recording: samples x channels. Some codecs cannot seek, so the
-    number of samples is given by the array."""
+    """Return the next samples of a recording, at most `samples`: samples x channels. The length of
+    `out` limits the number, because this also works with codecs that cannot seek."""
     block = np.empty((samples, recording.channels), np.float32)
     read: np.ndarray = recording.read(out=block)
     return read
@@ -170,14 +178,14 @@ def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
         if int(size) < int(stated) < STREAMED:
             return f"the end of the file is missing: it has {size} of {stated} bytes of samples"
     if recording.format in ("OGG", "CAF"):
-        missing = missing_end(io.BytesIO(content), len(content))
+        missing = truncation_error(io.BytesIO(content), len(content))
         if missing is not None:
             return str(missing)
     tolerance = 0
     if recording.format == "MP3":
         index, _ = _index_of(content)
         exact = b"LAME" in index or b"Lav" in index
-        # without an index, the number of samples is an estimate
+        # without an index, libsndfile only estimates the number of samples
         tolerance = 0 if exact else _MP3_FRAME if index else recording.frames
     if samples + tolerance < recording.frames:
         return f"only {samples} of {recording.frames} samples can be decoded"
@@ -185,15 +193,15 @@ def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
 
 
 def is_chained_mp3(content: bytes) -> bool:
-    """Return whether an MP3 file has a tag or a frame after the bytes that its index states."""
+    """Return whether another recording follows the bytes that the index of an MP3 file states."""
     after = _after_index(content)
     is_next = after.startswith(_TAGS) or int.from_bytes(after[:2]) >= _MP3_SYNC
     return is_next and len(after) > _MAX_MP3_FRAME
 
 
 def _after_index(content: bytes) -> bytes:
-    """Return what follows the bytes that the index of an MP3 file states, without the tags at the
-    end of the file; empty if there is no index."""
+    """Return the bytes after those that the index of an MP3 file states, without the tags at the
+    end of the file; empty if the index states no number of bytes."""
     index, begin = _index_of(content)
     at = max(index.find(b"Xing"), index.find(b"Info"))
     flags = int.from_bytes(index[at + 4 : at + 8])
@@ -209,8 +217,8 @@ def _after_index(content: bytes) -> bytes:
 
 
 def _index_of(content: bytes) -> tuple[bytes, int]:
-    """Return the beginning of an MP3 file if it has an index, which states the number of samples;
-    else empty bytes. Return also its offset, which is after a tag."""
+    """Return the beginning of an MP3 file if it contains an index (a `Xing` or `Info` frame), else
+    empty bytes; and the offset at which the file begins after its ID3 tag."""
     begin = 0
     if content.startswith(b"ID3"):
         sizes = content[6:_TAG_HEADER]

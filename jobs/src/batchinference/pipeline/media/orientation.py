@@ -98,7 +98,7 @@ class FrameTurn(NamedTuple):
     @classmethod
     def of(cls, matrix: bytes) -> FrameTurn:
         """Return the turn that a display matrix of FFmpeg asks for, rounded to multiples of 90
-    degrees."""
+        degrees."""
         a, b, _, c, d = struct.unpack_from("=5i", matrix)
         if abs(b) > abs(a):
             return cls(True, b < 0, c < 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageCms
@@ -16,15 +16,15 @@ from batchinference.spec.media import ImageFields
 from batchinference.spec.warnings import WarningName
 
 _GRAY_STEPS = {"L;2": 85, "L;4": 17}
-"""The factors by which Pillow multiplies gray values with 2 or 4 bits. It does not multiply the
-value that is transparent."""
+"""The factors by which Pillow multiplies gray values of 2 or 4 bits, but not the value that is
+transparent."""
 _LARGER_WHITE = 257
-"""How many times larger white is in 16 bits than in 8 bits."""
+"""The factor from white in 8 bits (255) to white in 16 bits (65535)."""
 
 
 class Page(NamedTuple):
-    """A decoded page of an image file. `raw`, `turns` and `again` describe it before it was
-    decoded; `again` returns it before it is decoded."""
+    """A decoded page of an image file. `raw` and `turns` describe how the file stores it; `again`
+    opens it again, not decoded."""
 
     image: Image.Image
     raw: RawMode
@@ -38,8 +38,8 @@ class Page(NamedTuple):
 
 
 def pixels_of(page: Page, options: ImageFields) -> np.ndarray:
-    """Return the pixels of a page: height x width x channels, uint8; height x width in mode L, and
-    in mode I;16 (uint16). Raises ValueError if the values of black and white are unknown."""
+    """Return the pixels of a page: height x width x channels (uint8), but height x width in the
+    modes L (uint8) and I;16 (uint16). Raises ValueError if black and white are unknown."""
     if options.mode == "I;16":
         picture = Image.fromarray(_in_16_bits(page, options))
         picture = oriented(picture, page.turns, options.orientation)
@@ -55,7 +55,8 @@ def _deep(page: Page, options: ImageFields) -> DeepImage:
 
 
 def _shallow(page: Page) -> Image.Image:
-    """Return an image with 8 bits per channel. Its transparent value is a pixel value."""
+    """Return the image, whose channels have at most 8 bits. Its transparent value is scaled like
+    its pixel values."""
     if "transparency" in page.image.info and page.raw.name in _GRAY_STEPS:
         page.image.info["transparency"] *= _GRAY_STEPS[page.raw.name]
     return page.image
@@ -69,19 +70,19 @@ def _in_16_bits(page: Page, options: ImageFields) -> np.ndarray:
 
 
 def in_mode(picture: Image.Image, mode: str, background: str) -> Image.Image:
-    """Return a picture in a mode of Pillow. Transparent pixels are drawn over the background,
-    unless the mode is RGBA."""
+    """Return a picture converted to a mode of Pillow. Transparent pixels are drawn over the
+    background, unless the mode is RGBA."""
     if picture.mode == "LAB":
         picture = _from_lab(picture)
-    if picture.mode == "La":  # the only form to which Pillow converts it
-        picture = picture.convert("LA")
+    if picture.mode == "La":
+        picture = picture.convert("LA")  # Pillow can convert La to no other mode
     if mode != "RGBA" and picture.has_transparency_data:
         picture = composited(picture, background)
-    return picture if picture.mode == mode else picture.convert(mode)  # which copies it
+    return picture if picture.mode == mode else picture.convert(mode)  # convert always copies
 
 
 def composited(picture: Image.Image, background: str) -> Image.Image:
-    """Return a picture drawn over a colour. It is the same picture if no pixel is transparent."""
+    """Return a picture in mode RGBA, drawn over a colour if a pixel is transparent."""
     layer = picture.convert("RGBA")
     lowest, _ = layer.getchannel("A").getextrema()
     if lowest == 255:
@@ -99,7 +100,7 @@ def _from_lab(picture: Image.Image) -> Image.Image:
 
 
 def resized(picture: Image.Image, size: list[int] | None) -> Image.Image:
-    """Return a picture with a height and width in pixels, or the same picture for None."""
+    """Return a picture scaled to `size`, which is [height, width], or unchanged if it is None."""
     if size is None:
         return picture
     height, width = size

@@ -1,7 +1,8 @@
-"""Recognizes files whose end is missing, and completes images so that their rest can be decoded.
+"""Recognizes truncated files, and adds an end to truncated images so that decoders can read them.
 
-Some containers state their size: RIFF (WebP, AVI), Matroska (WebM), ASF (WMA, WMV), CAF, the pages
-of Ogg, and the boxes of ISO files (MP4, AVIF, HEIC, JPEG 2000).
+A file is truncated if it is shorter than its container states. These containers state their size:
+RIFF (WebP, AVI), Matroska (WebM), ASF (WMA, WMV), CAF, the pages of Ogg, and the boxes of ISO files
+(MP4, AVIF, HEIC, JPEG 2000).
 """
 
 from __future__ import annotations
@@ -25,21 +26,19 @@ _BOXES = (
 )
 """The boxes of ISO files that are not in other boxes."""
 _CHUNK_HEADER, _MIN_HEADER = 16, 8
-"""The bytes that state the size of a box or chunk, and the smallest number of them."""
+"""The maximum and the minimum number of bytes of the header of a box or chunk, with its size."""
 _BLOCK, _MAX_READS = 1 << 16, 4096
-"""The bytes that are read at once to follow boxes or chunks, and maximum number of reads. Each may
-be one request to an object store. The boxes of all files in memory are followed to the end."""
+"""The bytes per read to find the last box or chunk, and the maximum number of reads. In an object
+store, each read is a request. Blocks of files in memory suffice for all of their boxes."""
 STREAMED = 0x7FFFF000
-"""Programs that write to a pipe state this size or a larger one, because they do not know it."""
+"""The smallest stated size that stands for an unknown size, as programs write it to a pipe."""
 _HEAD_BYTES = 4096
 _END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
 _FRAME_HEADER = 24
 """The bytes of a frame of an animated WebP file before its first chunk."""
 _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
-"""Maximum number of bytes that are added to a file, and how many more than are missing: zeros may
-decode to fewer pixels than the missing bytes."""
-
-
+"""The maximum number of zeros that are added to a file, and how many more than are missing, because
+zeros may decode to fewer pixels than the missing bytes."""
 ACCEPT = "Restore the file, or set the option truncated to accept to read what is left of it"
 
 
@@ -50,9 +49,9 @@ class Source(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def missing_end(source: Source, size: int) -> EOFError | None:
-    """Return an error if the end of a file of `size` bytes is missing, as far as its container
-    states its size."""
+def truncation_error(source: Source, size: int) -> EOFError | None:
+    """Return an error if the container of a file states more bytes than its `size`; None if it
+    states no more, or no size."""
     stated = stated_size(source, size)
     source.seek(0)
     if stated is None or stated <= size:
@@ -61,8 +60,10 @@ def missing_end(source: Source, size: int) -> EOFError | None:
 
 
 def stated_size(source: Source, size: int) -> int | None:
-    """Return the number of bytes that the container of a file states; None if it states none. For
-    Ogg, this is the end of the last page that begins in the file. `size` is the actual size."""
+    """Return the number of bytes that the container of a file states; None if it states no size.
+
+    For Ogg, CAF and ISO files, this is the end of the last page, chunk or box that begins in the
+    file. `size` is the actual size."""
     head = _read_at(source, 0, _HEAD_BYTES)
     if head.startswith(b"RIFF"):
         stated = int.from_bytes(head[4:8], "little")
@@ -104,14 +105,14 @@ def _last_page_end(source: Source, size: int) -> int | None:
 
 
 def _ogg_page_size(text: bytes, at: int) -> int:
-    """Return the size of the Ogg page at a position, of which at least the header is counted."""
+    """Return the size of the Ogg page at a position. Of a truncated page, the known part counts."""
     body = at + _OGG_HEADER
     segments = text[body - 1] if len(text) >= body else 0
     return _OGG_HEADER + segments + sum(text[body : body + segments])
 
 
 def is_chained_ogg(content: bytes) -> bool:
-    """Return whether a stream begins after the end of another in an Ogg file (RFC 3533)."""
+    """Return whether a second stream begins in an Ogg file after the first has ended (RFC 3533)."""
     at, ended = 0, False
     while content.startswith(b"OggS", at) and len(content) >= at + _OGG_HEADER:
         flags = content[at + _OGG_FLAGS]
@@ -123,8 +124,9 @@ def is_chained_ogg(content: bytes) -> bool:
 
 
 def _last_end(source: Source, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
-    """Return the end of the last chunk that begins in a file; None if it is not stated. `size_of`
-    returns the size of a chunk that begins with some bytes."""
+    """Return the offset at which the last chunk ends that begins in a file; None if it is unknown.
+
+    `at` is the offset of the first chunk. `size_of` returns the size of a chunk from its header."""
     for _ in range(_MAX_READS):
         begin, block = at, _read_at(source, at, _BLOCK)
         while at == begin or at - begin <= len(block) - _CHUNK_HEADER:
@@ -149,14 +151,14 @@ def _caf_chunk_size(head: bytes) -> int | None:
     return size + 12 if size >= 0 and head[:4].isalnum() else None
 
 
-def is_cut_animation(content: bytes) -> bool:
-    """Return whether the end of a GIF file is missing, so that it may have had more frames."""
+def is_truncated_animation(content: bytes) -> bool:
+    """Return whether the end of a GIF file is missing, and possibly some of its frames."""
     return content.startswith(b"GIF8") and not content.rstrip(b"\0").endswith(b";")
 
 
-def completed(content: bytes) -> bytes:
-    """Return the content of a cut image, with an end that lets its decoder read what is before it;
-    unchanged if the decoder needs none, or if the end would be too large."""
+def with_added_end(content: bytes) -> bytes:
+    """Return the content of a truncated image with an added end, because some decoders read nothing
+    without it. Return it unchanged if no end is needed, or if it would be too large."""
     if content.startswith(b"\xff\xd8"):
         scan = content.rfind(_SCAN_OF_JPEG)
         begin = scan + 2 + int.from_bytes(content[scan + 2 : scan + 4])
@@ -166,13 +168,13 @@ def completed(content: bytes) -> bytes:
         return content
     if content[8:12] == b"WEBP":
         return _stretched_webp(content, missing + _MARGIN)
-    # JPEG 2000 needs an end, and other decoders ignore the last bytes
+    # the JPEG 2000 decoder needs this end; decoders of other formats ignore it
     return content + (bytes(missing - 2) + _END_OF_JPEG if missing > 2 else bytes(missing))
 
 
 def _stretched_webp(content: bytes, added: int) -> bytes:
-    """Return a WebP file whose last chunk is longer by `added` zeros: the decoder fails at the end
-    of a chunk, but not if it reads zeros."""
+    """Return a WebP file with `added` zeros in its last chunk, because the decoder accepts zeros in
+    place of pixels, but not a missing end of a chunk."""
     last = _last_chunk(content, 12)
     chunks = [0, last]
     if content[last : last + 4] == b"ANMF" and last + _FRAME_HEADER + 8 <= len(content):
@@ -184,7 +186,7 @@ def _stretched_webp(content: bytes, added: int) -> bytes:
 
 
 def _last_chunk(content: bytes, at: int) -> int:
-    """Return the offset of the last chunk that begins in a file. `at` is the offset of a chunk."""
+    """Return the offset of the last chunk that begins in a WebP file. `at` is that of any chunk."""
     while True:
         size: int = struct.unpack_from("<I", content, at + 4)[0]
         after = at + 8 + size + size % 2

@@ -18,11 +18,11 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from PIL import Image
 
-from batchinference.pipeline.media.truncated_files import missing_end
+from batchinference.pipeline.media.audio import open_media
 from batchinference.pipeline.media.images import Frame, decoded
 from batchinference.pipeline.media.orientation import FrameTurn
 from batchinference.pipeline.media.pixels import in_mode, resized
-from batchinference.pipeline.media.audio import open_video
+from batchinference.pipeline.media.truncated_files import truncation_error
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.spec.media import FrameFields
 from batchinference.spec.read import VideoOptions
@@ -32,7 +32,7 @@ _UPRIGHT = FrameTurn()
 
 
 class FrameConverter:
-    """Converts frames. One converter for all frames of a video prepares the scaling once."""
+    """Converts frames to pixels. Use one for all frames of a video: it prepares scaling once."""
 
     def __init__(self, options: FrameFields) -> None:
         self._options = options
@@ -71,7 +71,7 @@ def _turn_of(frame: av.VideoFrame) -> FrameTurn:
 
 @cache
 def _kind_of(pixel_format: str) -> tuple[bool, bool]:
-    """Return whether pixels of a format have an opacity, and whether they have more than 8 bits."""
+    """Return whether a pixel format has an opacity, and whether it has more than 8 bits."""
     components = av.VideoFormat(pixel_format).components
     return any(part.is_alpha for part in components), any(part.bits > 8 for part in components)
 
@@ -79,27 +79,28 @@ def _kind_of(pixel_format: str) -> tuple[bool, bool]:
 BUFFER_BYTES = 4 << 20
 """Bytes per fetch. Each fetch from an object store is one request."""
 SLACK, SMALL_PIXELS = 2, 1 << 16
-"""Tolerance for the pixel limit of FFmpeg, which counts whole blocks, and therefore more pixels
-than the frame has."""
+"""The factor by which the pixel limit given to FFmpeg is larger than the limit of the job, and the
+smallest limit. FFmpeg rounds frames up to whole blocks, so it counts more pixels."""
 _OPACITY_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """The decoders that decode the opacity of a WebM video. The usual decoders ignore it."""
 _ROUNDING = 1e-6
-"""Tolerance in ticks for floating-point errors: 0.29 * 100 is less than 29."""
+"""Tolerance in ticks for floating-point errors (0.29 * 100 is less than 29)."""
 _NO_VIDEO = (
     "the file is no video. Read pictures and animations such as PNG and GIF with read.format: "
     "images, and recordings such as WAV and MP3 with read.format: audio"
 )
-Picture: TypeAlias = av.VideoFrame | Exception
+FrameOrError: TypeAlias = av.VideoFrame | Exception
 
 
-def film_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame | Exception]:
-    """Yield the frames of a video that the options select, with an error for each frame that cannot
-    be decoded, and one if the end of the file is missing. Raises FFmpegError or EOFError if the
-    file is not a video, or if the rest of it cannot be read."""
+def video_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame | Exception]:
+    """Yield the frames of a video that the options select, and an error in place of each frame that
+    cannot be decoded. If the file is truncated, the last item is an error.
+
+    Raises FFmpegError or EOFError if the file is no video, or if reading cannot go on."""
     convert = FrameConverter(options)
-    pictures = _chosen(_pictures_of(source, options.max_pixels), options.fps)
+    pictures = _at_frame_rate(_all_frames(source, options.max_pixels), options.fps)
     while True:
-        with collect_warnings() as warnings:  # the first picture has those about the file
+        with collect_warnings() as warnings:  # warnings about the file arise with the first frame
             index, picture = next(pictures, (0, None))
         if picture is None:
             return
@@ -112,15 +113,17 @@ def film_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame 
         yield frame
 
 
-def _chosen(pictures: Iterator[Picture], fps: float | None) -> Iterator[tuple[int, Picture]]:
-    """Yield the frames to read with their indexes. Frames that cannot be decoded or have no
-    timestamp are always included."""
+def _at_frame_rate(
+    pictures: Iterator[FrameOrError], fps: float | None
+) -> Iterator[tuple[int, FrameOrError]]:
+    """Yield at most `fps` frames per second with their indexes, or all frames if `fps` is None.
+    Errors and frames without a timestamp are always included."""
     last, begin, before = -1, 0.0, math.inf
     for index, picture in enumerate(pictures):
         if fps is None or isinstance(picture, Exception) or picture.time is None:
             yield index, picture
             continue
-        if picture.time < before:  # of the first frame, or of the next of several joined videos
+        if picture.time < before:  # the first frame of the file, or of a video joined to it
             last, begin = -1, picture.time
         before = picture.time
         tick = math.floor((picture.time - begin) * fps + _ROUNDING)
@@ -129,9 +132,9 @@ def _chosen(pictures: Iterator[Picture], fps: float | None) -> Iterator[tuple[in
             last = tick
 
 
-def _pictures_of(source: pa.NativeFile, max_pixels: int) -> Iterator[Picture]:
-    """Yield all frames of a video in display order, and the errors of `film_frames`."""
-    lost: list[tuple[int, Exception]] = []  # with timestamps: packets come in any order
+def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError]:
+    """Yield all frames of a video in display order, and the errors of `video_frames`."""
+    lost: list[tuple[int, Exception]] = []  # with timestamps, because packets come in any order
     with _opened(source, max_pixels) as (container, stream):
         decoder = _decoder_of(stream, max_pixels)
         for packet in container.demux(stream):
@@ -145,13 +148,13 @@ def _pictures_of(source: pa.NativeFile, max_pixels: int) -> Iterator[Picture]:
                     yield lost.pop(0)[1]
                 yield OSError("the frame is damaged") if frame.is_corrupt else frame
         yield from (error for _, error in lost)
-        if (missing := missing_end(source, source.size())) is not None:
+        if (missing := truncation_error(source, source.size())) is not None:
             yield missing
 
 
 def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) -> int | None:
-    """Return the estimated number of frames of a video, at most `fps` per second, based on its
-    header; None if it is unknown. Raises FFmpegError or EOFError if the file is not a video."""
+    """Return the number of frames of a video, at most `fps` per second, as estimated from its
+    header; None if it is unknown. Raises FFmpegError or EOFError if the file is no video."""
     with _opened(source, max_pixels) as (container, stream):
         seconds = container.duration / av.time_base if container.duration else None
         frames = stream.frames
@@ -165,15 +168,16 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a video and yield it with its first video track. Raises FFmpegError if there is none, or
-    if its frames have more than `maxPixels` pixels, and EOFError if the end of the file with the
-    list of frames is missing."""
+    """Open a video, and yield it with its first video track.
+
+    Raises FFmpegError if it has no video track or frames with more than `max_pixels` pixels, and
+    EOFError if it cannot be opened because it is truncated."""
     try:
-        opened = open_video(source, buffer_size=BUFFER_BYTES)
-    except av.ArgumentError as error:  # FFmpeg knows the format, and it is not in FORMATS
+        opened = open_media(source, buffer_size=BUFFER_BYTES)
+    except av.ArgumentError as error:  # FFmpeg knows the format, but FORMATS does not allow it
         raise av.InvalidDataError(0, _NO_VIDEO) from error
     except av.FFmpegError as error:
-        raise missing_end(source, source.size()) or error from error
+        raise truncation_error(source, source.size()) or error from error
     with opened as container:
         tracks = [
             track

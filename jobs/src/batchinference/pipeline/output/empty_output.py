@@ -14,8 +14,8 @@ import pyarrow as pa
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.file_rewrites import put_rewritten
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.schema import agreed_types, is_complete, map_nulls
 from batchinference.pipeline.storage.arrow_files import schema_in, schema_text

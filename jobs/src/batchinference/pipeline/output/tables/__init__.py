@@ -34,8 +34,8 @@ from batchinference.pipeline.errors import (
     BadOutput,
     require_package,
 )
-from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
+from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.schema import (

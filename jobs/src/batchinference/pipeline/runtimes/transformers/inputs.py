@@ -197,9 +197,9 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
 
 
 def _decoded(content: bytes) -> Iterator[Any]:
-    from batchinference.pipeline.media.audio import open_video
+    from batchinference.pipeline.media.audio import open_media
 
-    with open_video(BytesIO(content)) as container:
+    with open_media(BytesIO(content)) as container:
         if not container.streams.video:
             raise ValueError("the file has no video")
         yield from container.decode(video=0)

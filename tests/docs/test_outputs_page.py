@@ -19,7 +19,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 
 from batchinference.api.files import with_absolute_paths
-from batchinference.pipeline.output.read_output import first_rows
+from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document

@@ -241,7 +241,7 @@ READS = {
 METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
-    "pipeline/output/read_output.py": "reads from a dataset with a checked schema",
+    "pipeline/output/output_rows.py": "reads from a dataset with a checked schema",
     "pipeline/storage/arrow_files.py": "the check itself",
     "pipeline/execution/segment.py": "unpickles what the driver has pickled",
     "pipeline/input/parquet_file.py": "checks the columns that are wanted; else only metadata",

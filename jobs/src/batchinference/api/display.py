@@ -121,7 +121,7 @@ class Display:
 
     def show_sample(self, job: BatchInference, rows: int) -> None:
         """Print the first rows of the output."""
-        from batchinference.pipeline.output.read_output import first_rows
+        from batchinference.pipeline.output.output_rows import first_rows
 
         for line in lines_of_rows(first_rows(job.spec.write, rows)):
             self._print(line)

@@ -70,10 +70,10 @@ class Result(Rows):
     def to_arrow(self) -> pa.Table:
         """Return all rows of the output as an Arrow table. Without rows, it has the columns that
         they would have."""
-        from batchinference.pipeline.output.read_output import columns_of, table_of
+        from batchinference.pipeline.output.output_rows import all_rows, table_without_rows
 
-        table = table_of(self.job.spec.write)
-        empty = None if table.num_rows else columns_of(self.job.spec)
+        table = all_rows(self.job.spec.write)
+        empty = None if table.num_rows else table_without_rows(self.job.spec)
         return empty if empty is not None and empty.num_columns else table
 
     def to_ray(self) -> ray.data.Dataset:

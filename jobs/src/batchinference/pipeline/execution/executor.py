@@ -287,10 +287,10 @@ class Executor:
             return TableFiles(schema_without_rows(end.empty_schemas), [])
         schema = schema_of_all(data, entries)
         with table_errors_as_bad_output():
-            table.find_place()
+            table.find_data_location()
         files = [file for entry in entries for file in entry.data]
         keys = store_keys(table, self._prepared.attempt.layout, files)
-        work = [partial(table.place, data, file, schema) for file in files]
+        work = [partial(table.stage, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
         origin = getattr(self._prepared.input, "origin", None)
         return TableFiles(schema, self._results(work, in_tasks=in_tasks), keys, origin)

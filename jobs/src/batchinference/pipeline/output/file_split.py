@@ -1,4 +1,5 @@
-"""Splits the rows and columns of a task into output files."""
+"""Splits the rows of a task into output files by partition and by number of rows, and names the
+partition directories."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from batchinference.spec.write import Write
 
 MAX_VALUE = 200
-"""Maximum bytes of a partition value that is not shortened in a directory name."""
+"""Maximum number of bytes of a partition value in a directory name. Longer values are shortened."""
 MAX_SEGMENT = 255 - len("=~")
 _INDEX = f"{OWN_PREFIX}index"
 SHORTENED, HASH_DIGITS = "~", 32
@@ -39,14 +40,16 @@ _UNSAFE = re.compile(
 
 @dataclass(frozen=True)
 class FileSplit:
-    """The columns to write, the partition columns, the maximum number of rows per file, the column
-    of row numbers, and the fields of the specification that name columns."""
+    """How the rows of a task are split into files, and the columns of these files."""
 
     columns: tuple[str, ...] | None = None
+    """The columns to write; None for all."""
     partition_by: tuple[str, ...] = ()
     rows_per_file: int | None = None
     row_number: str | None = None
+    """The column with the number of the input row, which the writer adds."""
     fields: Mapping[str, str] = field(default_factory=dict)
+    """The field of the spec that names a column, by column; used in errors."""
 
     @classmethod
     def of(cls, write: Write) -> FileSplit:
@@ -64,14 +67,12 @@ class FileSplit:
         return cls(tuple(needed) if needed else None, tuple(by), most, number, fields)
 
     def written(self, columns: list[str]) -> list[str]:
-        """Return the columns of a table that are written to the files."""
+        """Return those of these columns that files contain: not the partition columns."""
         chosen = self.columns or columns
         return [name for name in chosen if name in columns and name not in self.partition_by]
 
     def split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the directory and the rows of each file.
-
-        The directory is relative to the output. It is empty for the output itself."""
+        """Yield the directory of each file, relative to the output, and its rows."""
         for directory, part in partitions(self.chosen(table), self.partition_by):
             rows = part.drop_columns(list(self.partition_by))
             size = self.rows_per_file or rows.num_rows
@@ -79,15 +80,17 @@ class FileSplit:
                 yield directory, rows.slice(start, size)
 
     def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
-        """Yield the indexes, in the table, of the rows of each file (int64)."""
+        """Yield the indexes of the rows of each file in the table (int64)."""
         numbered = table.append_column(_INDEX, pa.array(np.arange(table.num_rows)))
         for _, rows in replace(self, columns=(_INDEX,)).split(numbered):
             yield rows.column(_INDEX).to_numpy()
 
     def chosen(self, table: pa.Table) -> pa.Table:
+        """Return the columns to write and the partition columns. Raises JobFailure if one is
+        missing."""
         for name in self.partition_by:
             if name not in table.column_names and root_of(name) in table.column_names:
-                from batchinference.pipeline.expression import ColumnExpression  # needed by few
+                from batchinference.pipeline.expression import ColumnExpression  # few jobs need it
 
                 part = ColumnExpression("write.partitionBy", name)(table)
                 table = table.append_column(name, part)
@@ -104,7 +107,8 @@ class FileSplit:
 
 
 def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the partition directory and the rows for each combination of values in `columns`."""
+    """Yield the directory and the rows of each partition, which has one combination of values in
+    `columns`. Without columns, there is one partition with the directory ""."""
     if not columns:
         yield "", table
         return
@@ -132,8 +136,8 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
 
 
 def _segment(name: str, value: object) -> str:
-    """Return one directory name. A long value is replaced by its beginning and a hash that is
-    unique to the value, because file systems limit names to 255 bytes."""
+    """Return the directory name for a value of a partition column. A long value is replaced by its
+    beginning and its hash, because file systems limit names to 255 bytes."""
     column, text = quote(name, safe=""), _value(value)
     room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
     if room < 1:
@@ -156,6 +160,6 @@ def value_text(value: object) -> str:
 
 
 def safe(text: str) -> str:
-    """Return the text with `_` in place of characters that cause problems in file systems or are
-    invisible to people. Letters of any language are kept."""
+    """Return the text with `_` in place of invisible characters and of those that cause problems in
+    file systems. Letters of all languages are kept."""
     return _UNSAFE.sub("_", text)

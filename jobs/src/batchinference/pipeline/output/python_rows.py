@@ -1,4 +1,4 @@
-"""Reads stored rows as Python values."""
+"""Converts the rows of stored files and tables to Python values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from batchinference.pipeline.storage.location import Location
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 16
-"""Rows of a table that are converted at a time. A Python value may take eight times the
-memory of an Arrow value."""
+"""The number of rows that are converted at a time, because Python values may take eight times the
+memory of Arrow values."""
 DAMAGE = (
     *(ValueError, TypeError, RuntimeError, EOFError, IndexError),
     *(gzip.BadGzipFile, tarfile.TarError, zlib.error),
 )
-"""Errors of damaged files."""
+"""The errors that reading a damaged file may raise."""
 
 
 def unpacked(part: Location) -> bytes:
@@ -33,14 +33,15 @@ def unpacked(part: Location) -> bytes:
 
 
 def unreadable(part: Location, problem: object) -> BadOutput:
-    """Return the failure for a data file that cannot be read."""
+    """Return the error for a data file that cannot be read."""
     return BadOutput(
         f"write.path: '{part.uri}' cannot be read ({problem}). Read the file with another library"
     )
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
-    """Yield the rows of a table, with tensors and nested lists of numbers as NumPy arrays."""
+    """Yield the rows of a table as Python values, with NumPy arrays in place of tensors and nested
+    lists of numbers."""
     for start in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(start, ROWS_AT_ONCE)
         columns = [_with_arrays(column) for column in part.columns]
@@ -49,8 +50,8 @@ def rows_of_table(table: pa.Table) -> Iterator[Row]:
 
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column, with nested lists of numbers as NumPy arrays, and tensors of
-    one dimension as lists."""
+    """Return the values of a column, with NumPy arrays in place of nested lists of numbers, and
+    lists in place of tensors with one dimension."""
     values = [_without_vectors(value) for value in values_of(column)]
     kind, depth = column.type, 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -1,5 +1,4 @@
-"""Rewrites the files of a manifest entry without the rows of input files that have changed or are
-gone."""
+"""Rewrites data and error files without the rows of input files that have changed or are gone."""
 
 from __future__ import annotations
 
@@ -22,50 +21,51 @@ from batchinference.pipeline.storage.location import Location
 def without_removed(
     attempt: Attempt, entry: ManifestEntry, writer: RewritingWriter
 ) -> ManifestEntry:
-    """Write the files of an entry without its removed rows, and return the entry that names them.
+    """Write the files of an entry without its removed rows, and return the entry of the new files.
 
-    Raises BadOutput if a file has changed, or if this task is late."""
-    data, numbers = list[DataFile](), dict[int, int]()
-    for number, file in enumerate(entry.data):
-        runs = [(one, count) for one in entry.origins for at, count in one.rows if at == number]
-        counts, rows = [not one.removed for one, _ in runs], [count for _, count in runs]
-        kept = _kept(attempt, attempt.layout.data, file, writer, counts, rows)
-        if kept is not None:
-            numbers[number] = len(data)
-            data.append(kept)
+    Raises BadOutput if a file has changed, or if another attempt has begun."""
+    data, new_indexes = list[DataFile](), dict[int, int]()
+    for index, file in enumerate(entry.data):
+        runs = [(one, rows) for one in entry.origins for at, rows in one.rows if at == index]
+        keep, lengths = [not one.removed for one, _ in runs], [rows for _, rows in runs]
+        new = _rewrite(attempt, attempt.layout.data, file, writer, keep, lengths)
+        if new is not None:
+            new_indexes[index] = len(data)
+            data.append(new)
     origins = [
-        replace(one, rows=[(numbers[at], count) for at, count in one.rows if at in numbers])
+        replace(one, rows=[(new_indexes[at], rows) for at, rows in one.rows if at in new_indexes])
         for one in entry.origins
         if not one.removed
     ]
-    errors = _errors(attempt, entry, entry.errors) if entry.errors else None
+    errors = _rewrite_errors(attempt, entry, entry.errors) if entry.errors else None
     return replace(entry, data=data, errors=errors, origins=origins)
 
 
-def _errors(attempt: Attempt, entry: ManifestEntry, file: DataFile) -> DataFile | None:
-    """Write the error records of an entry without those of removed rows, and return the file."""
-    place, writer = attempt.layout.errors, ParquetWriter("snappy")
-    files = ids_of(writer.read(unchanged_content(place, file))) >> ROW_BITS
-    counts = ~np.isin(files, [origin.file for origin in entry.removed])
-    return _kept(attempt, place, file, writer, counts.tolist(), [1] * len(counts))
+def _rewrite_errors(attempt: Attempt, entry: ManifestEntry, file: DataFile) -> DataFile | None:
+    """Write the error records of an entry without those of removed rows. Return the new file, or
+    None if no record remains."""
+    directory, writer = attempt.layout.errors, ParquetWriter("snappy")
+    files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
+    keep = ~np.isin(files, [origin.file for origin in entry.removed])
+    return _rewrite(attempt, directory, file, writer, keep.tolist(), [1] * len(keep))
 
 
-def _kept(
+def _rewrite(
     attempt: Attempt,
-    place: Location,
+    directory: Location,
     file: DataFile,
     writer: RewritingWriter,
-    counts: list[bool],
-    rows: list[int],
+    keep: list[bool],
+    lengths: list[int],
 ) -> DataFile | None:
-    """Return a file with the rows that count; None if there are none. `counts` says so for the
-    first `rows[0]` rows, the next `rows[1]` rows, and so on."""
-    if all(counts):
+    """Write a file without its removed rows, and return it; None if no row remains. `keep[i]` is
+    whether to keep the next `lengths[i]` rows of the file."""
+    if all(keep):
         return file
-    if not any(counts):
+    if not any(keep):
         return None
-    table = writer.read(unchanged_content(place, file))
-    if table.num_rows != sum(rows):
+    table = writer.read(unchanged_content(directory, file))
+    if table.num_rows != sum(lengths):
         raise damaged_state(attempt.place)
-    left = table.filter(pa.array(np.repeat(counts, rows)))
-    return put_renamed(attempt, place, file, writer.write([left]))
+    remaining = table.filter(pa.array(np.repeat(keep, lengths)))
+    return put_renamed(attempt, directory, file, writer.write([remaining]))

@@ -25,16 +25,16 @@ from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.pipeline.storage.location import Location
 
 TEXT = pa.large_string()
-"""The type of the columns of a format without types."""
+"""The type of all columns that `read` returns for formats without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Maximum rows, and bytes of text, that are converted at a time. Python objects take much more
-memory than the text."""
+"""Maximum numbers of rows and of bytes of text that are converted at a time, because Python objects
+take much more memory than text."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class JsonWriter(RewritingWriter):
-    """`read` returns values as JSON texts. Null is the JSON text `null`, or no value."""
+    """`read` returns values as JSON text. `write` takes the text `null` or a null for null."""
 
     compression: str
 
@@ -67,7 +67,8 @@ class JsonWriter(RewritingWriter):
 
 
 def with_exact_times(table: pa.Table) -> pa.Table:
-    """Return the table with times in nanoseconds as text. Python would drop their last digits."""
+    """Return the table with text in place of times in nanoseconds, because Python times have
+    microseconds."""
     kinds = [map_types(kind, _exact_time) for kind in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
 
@@ -95,12 +96,12 @@ def opened(content: bytes, compression: str) -> BinaryIO:
 
 
 def ending(extension: str, compression: str) -> str:
-    """Return the end of the name of a file."""
+    """Return the extension of a file name, with `.gz` if the file is compressed."""
     return f"{extension}.gz" if compression == "gzip" else extension
 
 
 def packed(parts: Iterable[bytes], compression: str) -> bytes:
-    """Return the content of a file."""
+    """Return the content of a file made of these parts, compressed if requested."""
     if compression != "gzip":
         return b"".join(parts)
     packer = gzip_compressor()

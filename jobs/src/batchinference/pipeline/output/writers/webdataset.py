@@ -1,4 +1,5 @@
-"""Writes tar files in WebDataset format: members that share a key are the columns of a row."""
+"""Writes tar files in WebDataset format: a row consists of the members with the same key, one for
+each column."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from batchinference.pipeline.output.writers import FileWriter
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
-"""The member of a row without values. Readers recognize a row only by its members."""
+"""The member of a row without values, because readers find a row only by its members."""
 _UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 Encode = Callable[[Any], bytes]
 
@@ -73,7 +74,7 @@ class WebdatasetWriter(FileWriter):
         yield ".tar", buffer.getvalue()
 
     def rows(self, part: Location) -> Iterator[Row]:
-        """Yield the key of each row with the names and sizes of its members, which are not
+        """Yield the key of each row, and the sizes of its members by name. Members are not
         decoded."""
         with tarfile.open(fileobj=io.BytesIO(part.read()), mode="r:") as tar:
             for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
@@ -117,9 +118,9 @@ def _content(column: str, value: Any, encoded: Encode) -> bytes:
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
-    """Return the member name and encoder of each column that has values.
+    """Return the suffix of member names and the encoder of each column that has values.
 
-    Raises BadOutput if two columns would have the same member name."""
+    Raises BadOutput if two columns have the same suffix."""
     members: dict[str, tuple[str, Encode]] = {}
     taken: dict[str, str] = {}
     for name, column in values.items():
@@ -136,8 +137,8 @@ def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
 
 
 def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
-    """Return the suffix of the names of a column's members, and the encoder of its values.
-    Values that are bytes are written unchanged."""
+    """Return the suffix of the member names of a column, and the encoder of its values that are not
+    bytes. Bytes are written unchanged."""
     first = next((value for value in values if value is not None), None)
     parts = [_UNSAFE.sub("_", part) for part in column.split(".")]
     if parts[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
@@ -165,9 +166,8 @@ def _numbers(table: pa.Table) -> list[str]:
 
 
 def _keys(column: pa.ChunkedArray) -> list[str]:
-    """Return a unique key for each row. Characters that would end a key or leave the directory are
-    replaced. Keys are unique because WebDataset reads consecutive members with the same key as
-    one row."""
+    """Return a unique key for each row, because readers take consecutive members with the same key
+    as one row. Characters that would end a key or leave the directory are replaced."""
     taken: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):

@@ -1,4 +1,4 @@
-"""Reads the rows of a written output: the first ones, or all of them as one Arrow table."""
+"""Reads the rows of an output: the first ones as Python values, or all rows as an Arrow table."""
 
 from __future__ import annotations
 
@@ -28,39 +28,40 @@ from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """Return the first rows of an output. Files are read in the order of their names. For a
-    table, any rows are returned."""
+    """Return up to `count` rows of an output: those of its first files by name, or any rows of a
+    table."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output = Location(write.path, write.storage)
-    writer, parts = writer_for(write), (output.at(info.path) for info in parts_of(write))
+    writer, parts = writer_for(write), (output.at(info.path) for info in files_of(write))
     rows = itertools.chain.from_iterable(rows_of_file(part, writer) for part in parts)
     return list(itertools.islice(rows, count))
 
 
-def parts_of(write: Write) -> list[pafs.FileInfo]:
-    """Return the files of an output, in the order of their names."""
+def files_of(write: Write) -> list[pafs.FileInfo]:
+    """Return the data files of an output, in the order of their names."""
     output = Location(write.path, write.storage)
     files = output.without_links(output.data_files())
     seen = [info for info in files if not base_name(info.path).startswith(("_", "."))]
     return sorted(seen, key=lambda info: str(info.path))
 
 
-def table_of(write: Write) -> pa.Table:
-    """Return all rows of an output, with the columns of all its files and its partition columns.
-    Raises BadOutput if values of a column have no type in common."""
+def all_rows(write: Write) -> pa.Table:
+    """Return all rows of an output, with the columns of all files and the partition columns. Raises
+    BadOutput if no type holds all values of a column."""
     if isinstance(write, WriteTable):
-        return _of_rows(table_for(write).first_rows(sys.maxsize))
+        return _table_of(table_for(write).first_rows(sys.maxsize))
     if isinstance(write, WriteParquet):
         return _parquet(write)
     if isinstance(write, WriteCsv):
         return _csv(write)
-    writer, files = writer_for(write), _parts(write)
-    return _of_rows([row | values for part, values in files for row in rows_of_file(part, writer)])
+    writer, files = writer_for(write), _files_with_partition_values(write)
+    return _table_of([row | values for part, values in files for row in rows_of_file(part, writer)])
 
 
-def columns_of(spec: BatchInferenceSpec) -> pa.Table:
-    """Return the columns of a complete output without rows; no columns if they are unknown."""
+def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
+    """Return a table without rows that has the columns of a complete output; it has no columns if
+    they are unknown."""
     layout = Layout.of(spec)
     with suppress(BadOutput):
         for text in Snapshot.read(layout.end, layout.key).empty_schemas:
@@ -68,14 +69,14 @@ def columns_of(spec: BatchInferenceSpec) -> pa.Table:
     return pa.table({})
 
 
-def _parts(write: Write) -> Iterator[tuple[Location, dict[str, str | None]]]:
-    """Yield the location of each file, with the values of its partition columns as texts."""
+def _files_with_partition_values(write: Write) -> Iterator[tuple[Location, dict[str, str | None]]]:
+    """Yield the location of each data file, and the values of its partition columns as texts."""
     output = Location(write.path, write.storage)
-    for info in parts_of(write):
+    for info in files_of(write):
         yield output.at(info.path), partition_values(output.below(info.path))
 
 
-def _of_rows(rows: list[Row]) -> pa.Table:
+def _table_of(rows: list[Row]) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
 
@@ -91,9 +92,9 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 
 
 def _csv(write: WriteCsv) -> pa.Table:
-    """Return the rows of files of separated values. A column is text if its files have no other
-    type in common."""
-    parts = list(_parts(write))
+    """Return the rows of CSV files. A column becomes text if its types in these files have no
+    common type."""
+    parts = list(_files_with_partition_values(write))
     writer = CsvWriter(write.compression, write.delimiter)
     tables = [writer.table(part) for part, _ in parts]
     if texts := [*_without_common_type(tables)]:
@@ -117,8 +118,8 @@ def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
 
 
 def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of all files and partition columns. Others
-    may have written these files. Raises UnsafeColumn."""
+    """Return the rows of Parquet files, with the columns of all files and the partition columns.
+    The files are untrusted: raises UnsafeColumn."""
     output = Location(write.path, write.storage)
     files = output.without_links(output.visible_files())
     if not files:

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from batchinference.api.outputs import error_groups
+from batchinference.api.output_status import error_groups
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.json_texts import load_unique
-from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.file_rewrites import OutputSchema
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer, StructuredRuntime

@@ -334,7 +334,7 @@ def test_worker_with_these_variables_is_refused(
 def test_command_removes_these_variables_before_ray_reads_them() -> None:
     name = "RAY_DATA_AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA"
     program = (
-        "from batchinference.cli.packages import pipeline_is_installed\n"
+        "from batchinference.cli.installed_packages import pipeline_is_installed\n"
         "assert pipeline_is_installed()\n"
         "from ray.data._internal.tensor_extensions import arrow\n"
         "assert arrow._AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA is False"

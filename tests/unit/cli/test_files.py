@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.files import directory_of, read_text, with_absolute_paths
+from batchinference.api.job_files import directory_of, read_text, with_absolute_paths
 from batchinference.spec import BatchInference
 from support.documents.minimal import model_step, python_step
 from support.documents.parsed import filter_step, job

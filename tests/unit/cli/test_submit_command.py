@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.cli import cluster
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, schedule_document
 from support.program import Invoke, WriteJob

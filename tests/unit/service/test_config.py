@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from batchinference.service.api_error import ApiError
+from batchinference.service.api_keys import Keys
+from batchinference.service.batch_files import opened_store
 from batchinference.service.config import parse_config
-from batchinference.service.files import opened_store
-from batchinference.service.keys import Keys
 from batchinference.spec import SpecError
 from support.service.running import ANSWER
 

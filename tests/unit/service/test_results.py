@@ -13,7 +13,6 @@ import openai
 import pytest
 from openai.types import Batch
 
-from batchinference.service import files
 from batchinference.spec.report import JobState
 from support.jobs.without_ray import run_without_ray
 from support.servers.loopback import handled_by

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.files import directory_of, read_text, with_absolute_paths
+from batchinference.api.job_files import directory_of, read_text, with_absolute_paths
 from batchinference.credentials import without_credentials
 from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
 from batchinference.spec.base import SpecModel
@@ -23,8 +23,8 @@ from batchinference.spec.write import Write
 from batchinference.text import without_controls
 
 if TYPE_CHECKING:
-    from batchinference.api.code_by_value import CodeByValue
-    from batchinference.api.frames import Frame
+    from batchinference.api.input_frames import Frame
+    from batchinference.api.notebook_code import CodeByValue
     from batchinference.api.preview import PreviewRows
 
 Fields = Mapping[str, Any]
@@ -189,7 +189,7 @@ def _read_frame(fields: dict[str, Any]) -> Frame | None:
     SpecError."""
     if isinstance(fields["read"], Mapping | str | None):
         return None
-    from batchinference.api.frames import Frame
+    from batchinference.api.input_frames import Frame
 
     frame = Frame.of(fields["read"])
     fields["read"] = frame.read_for(fields["write"])
@@ -201,7 +201,7 @@ def _with_paths_of_code(fields: dict[str, Any], directory: str) -> CodeByValue |
     module, if there is any. It may import modules in the directory. Raises SpecError."""
     if not _holds_code(fields["steps"]):
         return None
-    from batchinference.api.code_by_value import CodeByValue
+    from batchinference.api.notebook_code import CodeByValue
     from batchinference.pipeline.steps.user_modules import import_path
 
     code = CodeByValue()

@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from batchinference.api.display import lines_of_rows, short
-from batchinference.api.rows import Rows
+from batchinference.api.result_frames import Rows
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.execution.cluster import machine_devices
 from batchinference.pipeline.output.python_rows import rows_of_table

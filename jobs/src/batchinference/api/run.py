@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.changed_jobs import job_of_run
 from batchinference.api.job import Job
-from batchinference.api.rows import Rows
+from batchinference.api.job_for_run import job_of_run
+from batchinference.api.result_frames import Rows
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 
@@ -27,7 +27,7 @@ class JobFailed(Exception):
     """A job has failed. `report` has the reason and the counts of its rows."""
 
     def __init__(self, report: Report) -> None:
-        from batchinference.api.notebook import in_python
+        from batchinference.api.notebook_display import in_python
 
         super().__init__(in_python(f"{report.name}: {report.reason}: {report.message}"))
         self.report = report
@@ -51,13 +51,13 @@ class Result(Rows):
 
     def _repr_html_(self) -> str:
         """Return the table of the result, which a notebook shows."""
-        from batchinference.api.notebook import html_of
+        from batchinference.api.notebook_display import html_of
 
         return html_of(self.report)
 
     def _ipython_display_(self) -> None:
         """Show the table, unless the cell shows it already."""
-        from batchinference.api.notebook import cell_number, show
+        from batchinference.api.notebook_display import cell_number, show
 
         if self.cell is None or self.cell != cell_number():
             show(self.report)
@@ -89,7 +89,7 @@ class Result(Rows):
         """Return the error records of the failed rows, with their path, row, step and error."""
         import pyarrow as pa
 
-        from batchinference.api.outputs import error_tables
+        from batchinference.api.output_status import error_tables
         from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
 
         tables = list(error_tables(self.output))
@@ -112,7 +112,7 @@ def run(
     BadInput if it does not support `restart` or `retry_errors`, or if both are set, and SpecError
     if `data` cannot be stored as it is.
     """
-    from batchinference.api.notebook import cell_number
+    from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
     from batchinference.pipeline.errors import BadInput
 
@@ -136,7 +136,7 @@ def run(
 def _display(*, verbose: bool) -> Display:
     """Return the display of a notebook, or of a terminal."""
     from batchinference.api.display import Display
-    from batchinference.api.notebook import NotebookDisplay, cell_number
+    from batchinference.api.notebook_display import NotebookDisplay, cell_number
 
     return (Display if cell_number() is None else NotebookDisplay)(verbose=verbose)
 

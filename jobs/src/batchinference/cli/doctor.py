@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 
-from batchinference.api.files import load_job
+from batchinference.api.job_files import load_job
 from batchinference.cli import exits
 from batchinference.cli.doctor_cluster import check_cluster
+from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.cli.doctor_storage import check_storage, findings_of_problems
-from batchinference.cli.finding import Finding, Result
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.verbosity import is_quiet
 from batchinference.packages import EXTRAS

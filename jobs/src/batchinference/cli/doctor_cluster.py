@@ -10,6 +10,7 @@ from urllib.parse import quote
 import yaml
 
 from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.cli.doctor_versions import (
     check_fields,
     check_image,
@@ -17,7 +18,6 @@ from batchinference.cli.doctor_versions import (
     check_local_ray,
     check_operator,
 )
-from batchinference.cli.finding import Finding, Result
 from batchinference.rendering.rayjob import RAY_VERSION
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.schema import structural_schema

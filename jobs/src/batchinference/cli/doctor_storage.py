@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import util
 from typing import TYPE_CHECKING
 
-from batchinference.cli.finding import Finding, Result
+from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.storage import Storage
 

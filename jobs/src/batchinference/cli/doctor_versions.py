@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from batchinference.cli.finding import Finding, Result
+from batchinference.cli.doctor_finding import Finding, Result
 
 KUBERAY = ((1, 6), (1, 7))
 """The versions of KubeRay that have all fields of rendered RayJobs, as tests check, and with which

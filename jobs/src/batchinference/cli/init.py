@@ -18,8 +18,8 @@ import typer
 import yaml
 
 from batchinference.cli import exits
-from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
+from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.spec import SpecError, parse_one
 from batchinference.spec.file_extensions import COMPRESSIONS

@@ -196,7 +196,7 @@ def validate(
 
     Exit codes: 0 all are valid, 2 at least one is not.
     """
-    from batchinference.cli.check import validate_files
+    from batchinference.cli.validate_and_plan import validate_files
 
     raise typer.Exit(validate_files(files, settings or (), deep=not fields_only, form=form))
 
@@ -216,8 +216,8 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 
     With --format yaml or json, print the objects that the operator would create, for kubectl apply.
     """
-    from batchinference.cli.check import show_plan
     from batchinference.cli.preview import preview_file
+    from batchinference.cli.validate_and_plan import show_plan
 
     if not estimate:
         raise typer.Exit(show_plan(file, defaults, policy, settings or (), form))

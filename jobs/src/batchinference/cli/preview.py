@@ -9,11 +9,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from batchinference.api.files import directory_of, load_job
+from batchinference.api.job_files import directory_of, load_job
 from batchinference.cli import exits
-from batchinference.cli.check import print_problems
-from batchinference.cli.packages import pipeline_is_installed
+from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
+from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine

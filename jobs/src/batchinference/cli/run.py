@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchinference.api.changed_jobs import job_of_run, trial
-from batchinference.api.files import (
+from batchinference.api.job_files import (
     directory_of,
     parameter_values,
     read_text,
     with_absolute_paths,
 )
+from batchinference.api.job_for_run import job_of_run, trial
 from batchinference.api.runner import Runner
 from batchinference.cli import exits
-from batchinference.cli.check import print_problems
-from batchinference.cli.packages import pipeline_is_installed
+from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
+from batchinference.cli.validate_and_plan import print_problems
 from batchinference.plan import (
     Plan,
     parse_plan,

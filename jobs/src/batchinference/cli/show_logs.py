@@ -10,10 +10,10 @@ from typing import Any
 from batchinference.api.driver_log import running_log
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError
-from batchinference.api.outputs import last_log, logs_of, status_of, stored_jobs
+from batchinference.api.output_status import last_log, logs_of, status_of, stored_jobs
 from batchinference.api.targets import Target
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import echo
-from batchinference.cli.targets import exit_on_cluster_error, read_output
 
 FOLLOW_SECONDS = 2.0
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
-from batchinference.cli.packages import outputs_are_readable
+from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def show_ui(
     exit code. Without a port, it takes the first free one of DEFAULT_PORTS."""
     if not outputs_are_readable():
         return exits.BAD_INPUT
-    from batchinference.ui.jobs import GivenJobs, JobsOfNamespace
+    from batchinference.ui.observed_jobs import GivenJobs, JobsOfNamespace
     from batchinference.ui.site import Site
 
     try:
@@ -71,7 +71,7 @@ def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
 
 def _targets(target: Target) -> list[Target]:
     """Return a target, or the outputs in a directory and below it."""
-    from batchinference.api.outputs import outputs_below
+    from batchinference.api.output_status import outputs_below
 
     if target.is_job or not Path(target.text).is_dir():
         return [target]

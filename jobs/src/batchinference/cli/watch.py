@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.outputs import OutputStatus, status_of
-from batchinference.api.progress import (
+from batchinference.api.observation import (
     Observation,
     SpeedMeter,
     observed_job,
     observed_output,
 )
+from batchinference.api.output_status import OutputStatus, status_of
 from batchinference.api.targets import Target
-from batchinference.api.workers import read_job
+from batchinference.api.worker_pods import read_job
 from batchinference.cli import exits
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import Format, as_data, echo, print_data
-from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.cli.verbosity import is_quiet
 from batchinference.text import in_one_line
 

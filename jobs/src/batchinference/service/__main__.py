@@ -8,9 +8,9 @@ from pathlib import Path
 
 from aiohttp import web
 
+from batchinference.service.api_keys import Keys
+from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig, parse_config
-from batchinference.service.keys import Keys
-from batchinference.service.kubernetes import Kubernetes
 from batchinference.service.server import Service
 from batchinference.spec import SpecError
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchinference.openai_urls import path_of
 from batchinference.service.api_error import ApiError, bad_request, not_found, parsed
+from batchinference.service.batch_files import Files
 from batchinference.service.batch_view import (
     ENDED,
     RECORD,
@@ -25,11 +26,10 @@ from batchinference.service.batch_view import (
     started_at,
     status_of,
 )
+from batchinference.service.cluster_client import AlreadyExists, Kubernetes
 from batchinference.service.config import ServiceConfig
-from batchinference.service.files import Files
-from batchinference.service.kubernetes import AlreadyExists, Kubernetes
 from batchinference.service.line_check import FileCheck, LineError
-from batchinference.service.pages import Pages
+from batchinference.service.list_pages import Pages
 from batchinference.spec import API_VERSION, KIND
 from batchinference.spec.durations import Duration
 from batchinference.spec.job import CANCELLED_AT

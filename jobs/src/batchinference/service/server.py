@@ -13,12 +13,12 @@ from obstore.exceptions import BaseError
 
 from batchinference.service import uploads
 from batchinference.service.api_error import ApiError, bad_request
+from batchinference.service.api_keys import Keys
+from batchinference.service.batch_files import Files, StoredFile
 from batchinference.service.batches import Batches
+from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig
-from batchinference.service.files import Files, StoredFile
-from batchinference.service.keys import Keys
-from batchinference.service.kubernetes import Kubernetes
-from batchinference.service.pages import Pages
+from batchinference.service.list_pages import Pages
 from batchinference.service.upload_form import GRACE_SECONDS, UploadForm
 
 UPLOADS = 8

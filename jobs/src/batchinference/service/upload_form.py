@@ -11,7 +11,7 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http import HttpProcessingError
 
 from batchinference.service.api_error import ApiError, bad_request, parsed
-from batchinference.service.files import Expiry
+from batchinference.service.batch_files import Expiry
 
 GRACE_SECONDS = 60.0
 MIN_BYTES_PER_SECOND = 10_000

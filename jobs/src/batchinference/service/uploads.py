@@ -18,7 +18,7 @@ import obstore
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from batchinference.service.api_error import ApiError, bad_request, not_found, parsed
-from batchinference.service.files import PARTS_AT_ONCE, Expiry, Files, StoredFile
+from batchinference.service.batch_files import PARTS_AT_ONCE, Expiry, Files, StoredFile
 
 OPEN_SECONDS = 3600
 """How long parts can be added."""

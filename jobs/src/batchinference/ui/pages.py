@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from batchinference.api.progress import Observation
+from batchinference.api.observation import Observation
 from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.page import page_environment
 from batchinference.pipeline.output.error_groups import ErrorGroup, Record

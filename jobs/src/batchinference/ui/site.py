@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from batchinference.api.outputs import report_page
+from batchinference.api.output_status import report_page
 from batchinference.ui import pages
-from batchinference.ui.jobs import Jobs, ObservedJob, Unreadable, readable
+from batchinference.ui.observed_jobs import Jobs, ObservedJob, Unreadable, readable
 
 HTML, SCRIPT = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
 POLICY = (

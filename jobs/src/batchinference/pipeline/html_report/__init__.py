@@ -30,7 +30,9 @@ def write_page(
 
     `entries` name the files of the output, and `runs` are its last runs. The page is optional, so
     no error raised here fails a job: without a page, the result is None."""
-    from batchinference.pipeline.html_report.samples import sample_of  # needs Pillow, `ui` does not
+    from batchinference.pipeline.html_report.sample_rows import (
+        sample_of,  # needs Pillow, `ui` does not
+    )
 
     try:
         named, failed = list(entries), report.counts is not None and report.counts.failed

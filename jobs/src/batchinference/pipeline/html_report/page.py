@@ -30,7 +30,7 @@ from batchinference.spec.steps import Step, to_alias
 from batchinference.text import byte_size, counted, in_one_line, without_controls
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.html_report.samples import Row  # needs Pillow
+    from batchinference.pipeline.html_report.sample_rows import Row  # needs Pillow
 
 MAX_JOB = 100_000
 """Characters of the job file on the page."""

@@ -11,7 +11,7 @@ import typer
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
-from batchinference.cli.packages import outputs_are_readable
+from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.api.files import beside, is_root
+from batchinference.api.job_files import beside, is_root
 from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.storage.arrow_files import CHUNK_ROWS, checked
 from batchinference.pipeline.storage.location import Location

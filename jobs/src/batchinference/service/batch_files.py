@@ -31,7 +31,7 @@ from batchinference.pipeline.storage.object_stores import store_for_conditions
 from batchinference.service.api_error import ApiError, bad_request, not_found
 from batchinference.service.config import ServiceConfig
 from batchinference.service.line_check import FileCheck, LineChecker
-from batchinference.service.unrun import committed_entries, write_unrun
+from batchinference.service.lines_not_run import committed_entries, write_unrun
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

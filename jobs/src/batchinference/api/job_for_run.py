@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchinference.api.files import beside, is_root
+from batchinference.api.job_files import beside, is_root
 from batchinference.spec import BatchInference, Problem
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems

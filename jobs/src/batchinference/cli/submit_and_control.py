@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from batchinference.api.files import parameter_values, read_text
+from batchinference.api.job_files import parameter_values, read_text
 from batchinference.api.jobs_on_cluster import JobHandle, checked_for_cluster
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.cli import exits
-from batchinference.cli.check import print_problems
+from batchinference.cli.exit_on_error import exit_on_cluster_error
 from batchinference.cli.printing import echo
-from batchinference.cli.targets import exit_on_cluster_error
+from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.spec import KIND, Problem, SpecError, load_documents
 from batchinference.spec.job import SCHEDULE_KIND

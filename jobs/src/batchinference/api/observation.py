@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from batchinference.api.jobs_on_cluster import JobStatus
-from batchinference.api.outputs import OutputStatus
-from batchinference.api.workers import Workers
+from batchinference.api.output_status import OutputStatus
+from batchinference.api.worker_pods import Workers
 from batchinference.spec.durations import duration_text
 from batchinference.spec.progress import STARTING, Counts, History, Progress
 from batchinference.spec.status import Choice

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from batchinference.api.files import (
+from batchinference.api.job_files import (
     directory_of,
     parameter_values,
     read_text,
     with_absolute_paths,
 )
 from batchinference.cli import exits
-from batchinference.cli.packages import pipeline_is_installed
+from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.plan_view import show_stages_and_groups
 from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.verbosity import note

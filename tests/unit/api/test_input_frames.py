@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference import Job
-from batchinference.api.frames import Frame
+from batchinference.api.input_frames import Frame
 from batchinference.spec import SpecError
 from plugins.messages import Messages
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.api import progress
 from batchinference.api.display import summary_of
 from batchinference.api.jobs_on_cluster import JobStatus
-from batchinference.api.outputs import OutputStatus
-from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
+from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
+from batchinference.api.output_status import OutputStatus
 from batchinference.spec.progress import Counts, History, Progress
 from support.outputs.builders import succeeded_report
 
@@ -36,7 +35,7 @@ def test_speed(
 ) -> None:
     meter = SpeedMeter(History(0.0))
     for now, observation in observations:
-        monkeypatch.setattr(progress.time, "monotonic", lambda now=now: now)
+        monkeypatch.setattr(observation.time, "monotonic", lambda now=now: now)
         found = meter.measured(observation)
     assert found.progress == shown
 

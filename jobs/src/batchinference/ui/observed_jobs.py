@@ -12,7 +12,8 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.api.outputs import (
+from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
+from batchinference.api.output_status import (
     error_groups,
     failed_row,
     history_of,
@@ -20,9 +21,8 @@ from batchinference.api.outputs import (
     report_page,
     status_of,
 )
-from batchinference.api.progress import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.targets import Target
-from batchinference.api.workers import read_job
+from batchinference.api.worker_pods import read_job
 from batchinference.pipeline.errors import JobFailure, shown
 from batchinference.pipeline.output.error_groups import Record
 from batchinference.spec.history import table_of

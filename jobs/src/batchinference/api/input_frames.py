@@ -1,7 +1,7 @@
-"""DataFrames of pandas and Polars, and Arrow tables, as the input of a job.
+"""Stores a DataFrame of pandas or Polars, or an Arrow table, as the input of a job.
 
-A frame becomes a Parquet file next to the output, whose name is the hash of its content: the same
-frame is the same input in another process, and a changed one is another input."""
+A frame becomes a Parquet file next to the output. The name of the file is a hash of its content, so
+that equal frames are the same input in any process, and a changed frame is a new input."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from batchinference.text import counted, with_article
 if TYPE_CHECKING:
     import pandas as pd
 ROW_GROUP_BYTES = 64 << 20
-"""Uncompressed bytes of a row group, which is what one task reads at least."""
+"""Uncompressed bytes of a row group, which is the smallest part that a task can read."""
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""The types of views, which other libraries do not read, and those with the same values."""
+"""View types, which other libraries cannot read, and the types that replace them."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The rows of a frame as a Parquet file, and the hash of their names and values."""
+    """The rows of a frame as a Parquet file, and a hash of their column names and values."""
 
     content: bytes = field(repr=False)
     digest: str
 
     @classmethod
     def of(cls, data: Any) -> Frame:
-        """Return the rows of a frame. Raises SpecError if `data` is no frame, or if its values
-        cannot be kept as they are."""
+        """Return the rows of a frame. Raises SpecError if `data` is no frame, or if values would
+        change in Parquet."""
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
             return cls._of_table(_of_pandas(data))
-        if hasattr(data, "to_arrow"):  # Polars, whose own conversion gives no views
+        if hasattr(data, "to_arrow"):  # Polars; other conversions would give view types
             return cls._of_table(data.to_arrow())
-        if isinstance(data, pa.RecordBatchReader):  # a second job would have no rows
+        if isinstance(data, pa.RecordBatchReader):  # a second job would get no rows
             raise _refused("a RecordBatchReader is read only once. Pass data.read_all()")
         if hasattr(data, "__arrow_c_stream__"):
             try:
                 table = pa.table(data)
-            except pa.ArrowInvalid as error:  # such as a Series
+            except pa.ArrowInvalid as error:  # for example, `data` is a Series
                 raise _refused(f"{error}. Pass a DataFrame or an Arrow table") from None
             return cls._of_table(table)
         kind = with_article(type(data).__name__)
@@ -66,15 +66,16 @@ class Frame:
     @classmethod
     def _of_table(cls, table: Any) -> Frame:
         content, names = _parquet(table), table.column_names
+        # hashes of rows include types, so types are only added if there are no rows
         kinds = [] if table.num_rows else [[str(column.type) for column in table.schema]]
-        digest = hashlib.sha256(json.dumps([*names, *kinds]).encode())  # hashes of rows have types
+        digest = hashlib.sha256(json.dumps([*names, *kinds]).encode())
         for start in range(0, table.num_rows, CHUNK_ROWS):
             digest.update(b"".join(row_hashes(table.slice(start, CHUNK_ROWS))))
         return cls(content, digest.hexdigest()[:32])
 
     def read_for(self, write: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of `read` for this frame, which is stored next to an output. Raises
-        SpecError if there is no place next to it."""
+        """Return the fields of `read` for this frame, stored next to the output of `write`. Raises
+        SpecError if nothing can be stored next to it."""
         output = str(write.get("path") or "out")
         if is_root(output):
             problem = f"a frame is stored next to the output, and there is no such place ({output})"
@@ -84,16 +85,16 @@ class Frame:
         return {"format": "parquet", "paths": [path], **storage}
 
     def store(self, read: ReadModel) -> None:
-        """Write the file that `read` names, if it does not exist."""
-        assert isinstance(read, ReadFiles)  # noqa: S101 - as `read_for` has made it
+        """Write the file that `read` names, unless it exists."""
+        assert isinstance(read, ReadFiles)  # noqa: S101 - `read_for` has made it
         (path,) = read.locations.values()
-        place = Location(path, read.storage)
-        if not place.exists():
-            place.write(self.content)
+        file = Location(path, read.storage)
+        if not file.exists():
+            file.write(self.content)
 
 
 def _parquet(table: pa.Table) -> bytes:
-    """Return a table as a Parquet file. Raises SpecError."""
+    """Return a table as a Parquet file. Raises SpecError if Parquet cannot hold it."""
     if not isinstance(table, pa.Table):
         raise _refused(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
     names = table.column_names
@@ -111,8 +112,8 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 def _of_pandas(frame: pd.DataFrame) -> pa.Table:
-    """Return a DataFrame as a table. Missing values are null. Raises SpecError if its index, or the
-    type of a value, would be lost."""
+    """Return a DataFrame as a table with null for missing values. Raises SpecError if its index
+    would be lost, or if a value would change."""
     _check_index(frame.index)
     for name in frame.columns:
         if not isinstance(name, str):
@@ -123,7 +124,7 @@ def _of_pandas(frame: pd.DataFrame) -> pa.Table:
 
 
 def _check_index(index: pd.Index) -> None:
-    """Raise SpecError if an index has more than the numbers of the rows."""
+    """Raise SpecError if an index has a name or other values than the row numbers."""
     if index.name is not None or not index.equals(sys.modules["pandas"].RangeIndex(len(index))):
         names = ", ".join(str(name) for name in index.names if name is not None)
         fixes = ["data.reset_index(drop=True)", "data.reset_index() to keep it as a column"]
@@ -151,7 +152,7 @@ def _of_series(series: pd.Series[Any]) -> pa.Array:
 
 
 def _check_values(series: pd.Series[Any], column: pa.Array) -> None:
-    """Raise SpecError if a value of objects is another one in a column."""
+    """Raise SpecError if a value of a Series of objects has changed in its Arrow column."""
     changed = [
         (row, before, after)
         for row, (before, after) in enumerate(zip(series, column.to_pylist(), strict=True))
@@ -166,9 +167,9 @@ def _check_values(series: pd.Series[Any], column: pa.Array) -> None:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Return whether a value is the same in Arrow, where missing values and fields are null."""
+    """Return whether Arrow has kept a value. Missing values and missing fields may become null."""
     if hasattr(before, "tolist"):
-        before = before.tolist()  # of NumPy
+        before = before.tolist()  # an array or a number of NumPy
     if isinstance(before, dict) and isinstance(after, dict):
         return all(_is_same(before.get(name), each) for name, each in after.items())
     if isinstance(before, list | tuple) and isinstance(after, list):

@@ -15,7 +15,7 @@ from batchinference.spec.step_facts import Place
 from batchinference.spec.steps import Step
 
 
-def read_text(file: str) -> str:
+def read_file_or_stdin(file: str) -> str:
     """Return the text of a file, or of stdin for `-`. Raises SpecError if it cannot be read."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -27,10 +27,8 @@ def read_text(file: str) -> str:
 
 
 def parameter_values(settings: Sequence[str] = ()) -> Values:
-    """Return the values of parameters from `--set NAME=VALUE` and from the environment.
-
-    Raises SpecError if a setting is not NAME=VALUE, or if a name is set twice.
-    """
+    """Return the values of parameters from `--set NAME=VALUE` and from the environment. Raises
+    SpecError if a setting is not NAME=VALUE, or if a name is set twice."""
     given: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -43,15 +41,13 @@ def parameter_values(settings: Sequence[str] = ()) -> Values:
 
 def load_job(file: str, settings: Sequence[str] = ()) -> BatchInference:
     """Return the job in a file, or in stdin for `-`, with absolute paths. Raises SpecError."""
-    job = parse_one(read_text(file), parameter_values(settings))
+    job = parse_one(read_file_or_stdin(file), parameter_values(settings))
     return with_absolute_paths(job, directory_of(file))
 
 
 def directory_of(file: str) -> Path:
-    """Return the directory of a job file, against which its paths and modules are resolved.
-
-    For stdin (`-`), this is the working directory.
-    """
+    """Return the directory against which paths and modules of a job file are resolved: that of the
+    file, or the working directory for stdin (`-`)."""
     return Path.cwd() if file == "-" else Path(file).resolve().parent
 
 
@@ -81,7 +77,7 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
 
 
 def _is_path(place: Place, directory: Path) -> bool:
-    """Return whether a place is a path. The name of a Hub model may look like a path."""
+    """Return whether `place` is a path. The name of a Hub model may look like a path."""
     if not place.may_be_of_hub or place.uri.startswith(("./", "../", "~")):
         return True
     return is_local(place.uri) and (directory / local_path(place.uri)).exists()
@@ -95,12 +91,12 @@ def _absolute(uri: str, directory: Path) -> str:
 
 
 def beside(path: str, suffix: str) -> str:
-    """Return the path next to an output, with the name of the output and a suffix."""
-    whole = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
-    return f"{whole}-{suffix}"
+    """Return the path OUTPUT-SUFFIX next to the output at `path`."""
+    output = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
+    return f"{output}-{suffix}"
 
 
 def is_root(path: str) -> bool:
-    """Return whether a path is a whole bucket, or the root of the file system."""
+    """Return whether a path is a bucket without a prefix, or the root of the file system."""
     rest = local_path(path).strip("/")
     return not rest or (not is_local(path) and "/" not in rest)

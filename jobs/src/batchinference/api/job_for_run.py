@@ -1,4 +1,4 @@
-"""Changes a job for one run: start over, retry its failed rows, or run a trial."""
+"""Changes a job for one run that starts over, retries failed rows, or is a trial."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from batchinference.spec.write import WriteTable
 
 
 def retried(job: BatchInference) -> BatchInference:
-    """Return the job with retries of its failed rows enabled.
-
-    Raises BadInput if the job cannot retry rows, or has no output yet.
-    """
+    """Return the job with settings that retry its failed rows. Raises BadInput if the job cannot
+    retry rows, or has no output yet."""
     from batchinference.pipeline.commit.changes import changed_spec
     from batchinference.pipeline.commit.layout import Layout, work_of
     from batchinference.pipeline.commit.lease import read_lease
@@ -34,11 +32,11 @@ def retried(job: BatchInference) -> BatchInference:
 
 
 def restarted(job: BatchInference) -> BatchInference:
-    """Return the job with fields that start it over, regardless of what it has written.
+    """Return the job with settings that start it over and replace its output.
 
-    Unless the job itself overwrites, its run must replace only its own output (`own_only`).
-
-    Raises BadInput for a mode such as append, which adds rows to the output of earlier runs.
+    If the job itself has another mode than overwrite, pass `own_only` to its run, so that it
+    replaces only output of this job. Raises BadInput for a mode such as append, which adds rows to
+    the output of earlier runs.
     """
     from batchinference.pipeline.errors import BadInput
 
@@ -57,18 +55,18 @@ def restarted(job: BatchInference) -> BatchInference:
 def job_of_run(
     job: BatchInference, *, restart: bool, retry_errors: bool
 ) -> tuple[BatchInference, bool]:
-    """Return the job for one run, and whether the run may replace only its own output. Raises
-    BadInput."""
+    """Return the job with settings for one run, and whether this run may only replace output of the
+    same job (`own_only`). Raises BadInput."""
     if restart:
         return restarted(job), job.spec.write.mode != "overwrite"
     return (retried(job) if retry_errors else job), False
 
 
 def trial(job: BatchInference, rows: int) -> BatchInference:
-    """Return the job over its first `rows` rows, with its own output next to the output of the job.
+    """Return a job that processes only the first `rows` rows, and writes them next to the output.
 
-    A trial starts over. Its run must replace only its own output (`own_only`). Raises SpecError if
-    the input cannot be limited, or if there is no place next to the output.
+    A trial starts over. Pass `own_only` to its run, so that it replaces only output of this trial.
+    Raises SpecError if the input cannot be limited, or if nothing can be stored next to the output.
     """
     spec = job.spec
     raise_for_problems(_without_trial(spec))
@@ -83,7 +81,7 @@ def trial(job: BatchInference, rows: int) -> BatchInference:
 
 
 def _without_trial(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the reasons why a job has no trial."""
+    """Yield the reasons why a trial of a job is impossible."""
     fix = "Use batchinference preview, or run a copy of the job"
     if not spec.read.has_limit:
         problem = f"the rows of this format cannot be limited ({spec.read.format}). {fix}"

@@ -1,7 +1,8 @@
-"""Functions and classes of a notebook or script as code of steps: each becomes a module of its own.
+"""Makes functions and classes of a notebook or script importable, so that steps can use them.
 
-The module loads the pickled object. It names a hash of what the object computes with, so that a
-changed function is detected like a changed module."""
+Each function or class becomes a module that loads the pickled object. The module contains a hash of
+the code and values that the object uses, so that a changed function is detected like a changed
+module."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.python_step import CLASS
 
 _FIELDS, _REFERENCES = ("callable", "factory"), "constructorRefs"
-"""The fields of code, and the field whose values are code."""
+"""The fields of a step that are code, and the field that is a mapping with code as values."""
 _MODULE = """\
 # Code of a Python session. Hash of what it computes with: {hash}
 from pathlib import Path
@@ -36,11 +37,11 @@ from ray import cloudpickle
 globals()["{name}"] = cloudpickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
 """
 _NO_CONTENT = ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "_abc_impl")
-"""Members of classes that change no result."""
+"""Members of classes that do not affect results."""
 
 
 class CodeByValue:
-    """The code of one job that other processes cannot import, in a directory of modules."""
+    """Modules for the code of one job that other processes cannot import, in a directory."""
 
     def __init__(self) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="code-")
@@ -54,7 +55,7 @@ class CodeByValue:
 
     def with_paths(self, value: Any, field: str) -> Any:
         """Return fields of a job with `module:name` in place of functions and classes. Raises
-        SpecError if one cannot be used in other processes."""
+        SpecError if a function or class cannot be used in other processes."""
         if isinstance(value, list):
             return [self.with_paths(each, f"{field}[{at}]") for at, each in enumerate(value)]
         if not isinstance(value, Mapping):
@@ -65,14 +66,15 @@ class CodeByValue:
         value = owner[key]
         if key == _REFERENCES and isinstance(value, Mapping):
             return {name: self._path(each, f"{field}.{name}") for name, each in value.items()}
-        if key not in _FIELDS:  # arguments are plain values
+        if key not in _FIELDS:  # the fields whose names end in Args have plain values, no code
             return value if key.endswith("Args") else self.with_paths(value, field)
         if key == "callable" and callable(value):
             _check_call(value, owner, field)
         return self._path(value, field)
 
     def _path(self, value: Any, field: str) -> Any:
-        """Return `module:name` of code, and any other value unchanged."""
+        """Return `module:name` for a function or class, after writing its module if necessary.
+        Return any other value unchanged."""
         if not callable(value):
             return value
         if path := _path_of(value):
@@ -80,7 +82,7 @@ class CodeByValue:
         name = self._name_of(value)
         if name not in self._values:
             try:
-                content, pickled = _content_of(value), dumps(value)
+                content, pickled = _code_hash(value), dumps(value)
             except Exception as error:  # noqa: BLE001 - pickling calls code of the objects
                 raise _not_sent(value, field, error) from None
             module = self.directory / f"notebook_{name}.py"
@@ -90,7 +92,7 @@ class CodeByValue:
         return f"notebook_{name}:{name}"
 
     def _name_of(self, value: Any) -> str:
-        """Return a name for code, which shows whether it is a class. Equal names get a number."""
+        """Return a unique name for code. By its form, the name shows whether this is a class."""
         own = getattr(value, "__name__", type(value).__name__)
         name = re.sub(r"[^A-Za-z0-9_]", "_", own.replace("<lambda>", "function"))
         is_class = inspect.isclass(value)
@@ -101,7 +103,7 @@ class CodeByValue:
 
 
 def _check_call(value: Any, step: Mapping[str, Any], field: str) -> None:
-    """Raise SpecError if code does not take the data and the arguments of its step."""
+    """Raise SpecError if code cannot be called with the data and the arguments of its step."""
     name = getattr(value, "__name__", type(value).__name__)
     calls = [(value, 1, "callArgs")]
     if inspect.isclass(value):
@@ -120,12 +122,12 @@ def _check_call(value: Any, step: Mapping[str, Any], field: str) -> None:
             what = f"the data and the values of {setting}" if given else f"the values of {setting}"
             problem = f"'{name}' does not take {what} ({error}). Change its parameters or {setting}"
             raise SpecError([Problem(field, problem)]) from None
-        except ValueError:  # it is written in C
+        except ValueError:  # code written in C may have no signature
             continue
 
 
 def _path_of(value: Any) -> str:
-    """Return `module:name` of an object that other processes can import; empty for others."""
+    """Return `module:name` of an object; empty if other processes cannot import it."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if module in (None, "__main__") or "<" in name:
         return ""
@@ -137,7 +139,7 @@ def _path_of(value: Any) -> str:
 
 
 def _not_sent(value: Any, field: str, error: Exception) -> SpecError:
-    """Return the error about code that uses an object of this process, and name the object."""
+    """Return the error for code that cannot be pickled. It names the objects that prevent this."""
     used = [name for name, each in _used(value) if not _is_picklable(each)]
     what = f"it uses {', '.join(map(repr, used))}, which" if used else "it"
     return SpecError([Problem(
@@ -156,7 +158,7 @@ def _is_picklable(value: Any) -> bool:
 
 
 def _used(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the variables that a function, or a method of a class, uses."""
+    """Yield the names and values of the variables that a function or the methods of a class use."""
     functions = [value] if not inspect.isclass(value) else list(vars(value).values())
     for function in functions:
         if isinstance(function, FunctionType):
@@ -168,12 +170,13 @@ def _closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # it is not set yet
+        except ValueError:  # the variable has no value yet
             continue
 
 
 def _globals_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, Any]]:
-    """Yield the global variables that a function and the functions in it read."""
+    """Yield the names and values of the global variables that a function and its inner functions
+    read."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in function.__globals__:
             yield step.argval, function.__globals__[step.argval]
@@ -183,8 +186,7 @@ def _globals_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, A
 
 
 def _imports_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, str]]:
-    """Yield the names and hashes of the modules that a function and the functions in it import when
-    they run."""
+    """Yield the names and hashes of the modules that a function and its inner functions import."""
     package = function.__globals__.get("__package__")
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     for level, names, step in zip(steps, steps[1:], steps[2:], strict=False):
@@ -197,23 +199,22 @@ def _imports_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, s
             yield from _imports_of(function, inner)
 
 
-def _content_of(value: Any) -> str:
-    """Return a hash of what code computes with: its instructions and constants, and the values and
-    the code that it uses. Equal code has the same hash in another process, at another line, and
-    with other comments. Raises what pickling raises."""
+def _code_hash(value: Any) -> str:
+    """Return a hash of the instructions of code and of all values and code that it uses. The hash
+    does not depend on the process, on comments and on line numbers. Raises errors of pickling."""
     digest = _Digest()
     pickler: Any = _ContentPickler(digest)
-    pickler.fast = True  # no references to equal objects, which depend on how they were made
+    pickler.fast = True  # no back references, which depend on how equal objects were created
     try:
         pickler.dump(value)
-    except ValueError:  # of an object that refers to itself
+    except ValueError:  # the object contains itself
         digest = _Digest()
         cast("Any", _ContentPickler(digest)).dump(value)
     return digest.hash.hexdigest()
 
 
 class _Digest:
-    """A file that keeps only the hash of its content."""
+    """A file for writing that keeps only the hash of its content."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
@@ -224,7 +225,7 @@ class _Digest:
 
 
 class _ContentPickler(CloudPickler):
-    """Writes the parts of functions, classes and sets that matter, in an order of their own."""
+    """Pickles only those parts of functions and classes that affect results, in a fixed order."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
@@ -236,7 +237,7 @@ class _ContentPickler(CloudPickler):
             return None
         if id(value) in self._seen:
             return ("seen", self._seen[id(value)][0])
-        self._seen[id(value)] = (len(self._seen), value)  # the value keeps its id
+        self._seen[id(value)] = (len(self._seen), value)  # keep the value, so that its id stays
         return parts
 
     def _parts(self, value: Any) -> Any:
@@ -245,7 +246,7 @@ class _ContentPickler(CloudPickler):
                 return ("module", value.__name__, hashes_of_module(value.__name__))
             case FunctionType() | type() if path := _path_of(value):
                 return ("import", path, hashes_of_module(path))
-            case type() if value.__module__ == "builtins":  # such as that of None
+            case type() if value.__module__ == "builtins":  # such as NoneType
                 return ("builtin", value.__qualname__)
             case FunctionType():
                 used = dict(sorted({**dict(_globals_of(value, value.__code__))}.items()))
@@ -264,9 +265,9 @@ class _ContentPickler(CloudPickler):
                 }
                 return ("class", value.__qualname__, value.__bases__, type(value), members)
             case set() | frozenset():
-                return ("set", sorted(map(_content_of, value)))
+                return ("set", sorted(map(_code_hash, value)))
         if type(value).__module__.startswith("torch") and hasattr(value, "is_sparse"):
-            # it pickles addresses of memory
+            # pickled tensors contain memory addresses
             numbers = value.detach().cpu().reshape(-1).contiguous().view(sys.modules["torch"].uint8)
             return ("tensor", str(value.dtype), tuple(value.shape), numbers.numpy().tobytes())
         return None

@@ -1,4 +1,4 @@
-"""Shows the progress of a job in a notebook, as a table that is updated in place."""
+"""Shows the progress and the result of a job in a notebook, as a table that is updated in place."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ _IN_PYTHON = {
     "--retry-errors": "retry_errors=True",
     "--restart": "restart=True",
 }
-"""Options of the command line, and what they are in Python."""
+"""Texts of the command line, and the Python code that has the same meaning."""
 
 
 def cell_number() -> int | None:
-    """Return the number of the cell that runs; None outside of a notebook."""
+    """Return the number of the notebook cell that is running; None outside of a notebook."""
     module = sys.modules.get("IPython")
     shell: Any = module.get_ipython() if module else None
-    # the shell of a terminal has no kernel
+    # in contrast to a notebook, IPython in a terminal has no kernel
     return shell.execution_count if hasattr(shell, "kernel") else None
 
 
-def in_python(message: str) -> str:
-    """Return a message with the arguments of `run` in place of options of the command line."""
+def with_python_arguments(message: str) -> str:
+    """Return a message with arguments of the function `run` in place of command-line options."""
     for option, argument in _IN_PYTHON.items():
         message = message.replace(option, argument)
     return message
 
 
 class NotebookDisplay(Display):
-    """Shows reports in one table below the cell, and other lines as the output of the cell."""
+    """Shows reports in one table below the cell, and prints other lines as output of the cell."""
 
     def __init__(self, *, verbose: bool = False) -> None:
-        # notebooks set FORCE_COLOR, but a terminal's progress bar would fill the cell, and they
-        # show stderr as an error
+        # no terminal, although notebooks set FORCE_COLOR, because a progress bar would fill the
+        # cell; stdout, because notebooks show stderr as an error
         console = Console(file=sys.stdout, force_jupyter=False, force_terminal=False)
         super().__init__(console, verbose=verbose)
         self._table: Any = None
@@ -57,7 +57,7 @@ class NotebookDisplay(Display):
 
 
 def show(report: Report) -> Any:
-    """Show a report below the cell, and return its handle for updates."""
+    """Show a report below the cell, and return the handle by which it can be updated."""
     from IPython.display import display
 
     return display(_forms(report), raw=True, display_id=True)
@@ -82,7 +82,8 @@ def text_of(report: Report) -> str:
 
 
 def _bar(report: Report) -> str:
-    """Return the bar of a job that has not ended. It has no value if the total is unknown."""
+    """Return a progress bar for a job that has not ended, without a value if the total is unknown;
+    empty for a job that has ended."""
     if report.state.ended:
         return ""
     progress = report.progress
@@ -94,7 +95,7 @@ def _bar(report: Report) -> str:
 def _lines(report: Report) -> list[tuple[str, str]]:
     """Return the rows of the table: pairs of name and value, without control characters."""
     found = summary_of(report, resumes=True) if report.state.ended else _progress(report)
-    return [(name, in_one_line(in_python(value))) for name, value in found]
+    return [(name, in_one_line(with_python_arguments(value))) for name, value in found]
 
 
 def _progress(report: Report) -> list[tuple[str, str]]:

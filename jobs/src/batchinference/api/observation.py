@@ -1,4 +1,4 @@
-"""Reads the progress of an output or of a job on a cluster, in one form for both."""
+"""Describes an output or a job on a cluster at one moment, in one form for both."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ Lines = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Observation:
-    """A job at one moment. `title` is its kind and its name, `failed` says how an ended job has
-    ended, and `facts` are further names and values."""
+    """What is known of an output or a job on a cluster at one moment."""
 
     title: tuple[str, str]
+    """`output` and its path, or `job` and its namespace and name."""
     state: str
     progress: Progress
     counts: Counts | None
     ended: bool
     failed: bool = False
+    """Whether it has ended without success."""
     stage: str = ""
     message: str = ""
     workers: Sequence[Workers] = ()
     warnings: Sequence[WarningCount] = ()
     output: str = ""
     facts: Sequence[tuple[str, str]] = ()
+    """Further names and values to show."""
     name: str = ""
     took: str = ""
     """How long the job, or the last run of an output, took; empty until its end."""
@@ -45,13 +47,12 @@ class Observation:
 
     @property
     def activity(self) -> str:
-        """The state, or STARTING while a run has finished no row yet."""
+        """The state to show: STARTING while a run has finished no row yet, else `state`."""
         known = self.progress.rows_per_second is not None
         return STARTING if self.starting and not known else self.state
 
     @property
     def failed_rows(self) -> int:
-        """Number of failed rows."""
         return self.counts.failed if self.counts else 0
 
     @property
@@ -103,7 +104,7 @@ def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation
 
 
 def _times(start: str, end: str, took: str) -> Iterator[tuple[str, str]]:
-    """Yield when a job was started and has ended, and how long it took, if it is known."""
+    """Yield the times at which a job was started and has ended, and how long it took, if known."""
     if start:
         yield "started", start
     if end:
@@ -111,7 +112,7 @@ def _times(start: str, end: str, took: str) -> Iterator[tuple[str, str]]:
 
 
 def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
-    """Return what is known of an output: the sum over all jobs that have written to it."""
+    """Return what is known of an output, summed over all jobs that have written to it."""
     states = {each.state for each in found}
     running = "running" in states
     last = None if running else next((each.report for each in reversed(found) if each.report), None)
@@ -152,8 +153,8 @@ class SpeedMeter:
     history: History = field(default_factory=lambda: History(time.monotonic()))
 
     def measured(self, seen: Observation) -> Observation:
-        """Return what was seen just now, with its speed. Fewer rows than before begin a new
-        history."""
+        """Return `seen`, which was observed just now, with its speed. If it has fewer rows than
+        before, the measurement starts over."""
         rows, points, now = seen.progress.rows, self.history.points, time.monotonic()
         if points and rows < points[-1][1]:
             self.history = History(now)

@@ -1,4 +1,4 @@
-"""Reads the state of an output: progress, report, logs, and failed rows by cause."""
+"""Reads the status of an output: progress, report, logs, and failed rows by cause."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.jobs import StoredJob
 
-_SHOWN = ("id", "path", "row", "step", "error", "values")
+_SHOWN_FIELDS = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
 MAX_VALUE = 50_000
-"""Maximum characters of a value of an error record. Others may have written it."""
+"""Maximum number of characters of a value in an error record, because it is untrusted."""
 MAX_RECORDS = 20
-"""Maximum number of error records of one row: those of the rows that it has become."""
+"""Maximum number of error records of one input row. It has several if a step turned it into several
+rows, of which more than one failed."""
 HEARTBEAT_SECONDS = 30.0
-"""Age of the last heartbeat after which a run counts as dead."""
-LEVELS = 4
-"""How many directories below a directory are searched for outputs."""
+"""A run whose last heartbeat is older than this is taken for dead."""
+SEARCH_DEPTH = 4
+"""Depth of the search for outputs below a directory."""
 
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """The state of an output."""
+    """The status of an output, or of the rows that one of several jobs has written to it."""
 
     output: str
     state: str
@@ -43,7 +44,7 @@ class OutputStatus:
     counts: Counts
     attempt: int
     job: str
-    """The job that wrote last, and the place where it ran."""
+    """The job that wrote last, and where it ran."""
     heartbeat_age: float | None = None
     """Seconds since the last heartbeat of a run that is not complete."""
     last_error: str | None = None
@@ -55,7 +56,7 @@ class OutputStatus:
 
     @property
     def warnings(self) -> list[WarningCount]:
-        """Differences between the input and the output, according to the report."""
+        """The warnings of the report, such as values that were cut."""
         return self.report.warnings if self.report else []
 
 
@@ -65,119 +66,115 @@ def stored_jobs(output: str) -> list[StoredJob]:
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
 
-    found = [work for place in stored_layouts(Location(output)) if (work := stored_job(place))]
+    found = [job for place in stored_layouts(Location(output)) if (job := stored_job(place))]
     if not found:
         raise BadInput(f"'{output}': the job has not begun to write yet")
     return found
 
 
 def status_of(output: str) -> list[OutputStatus]:
-    """Return the state of each job that has written to an output. Raises JobFailure."""
-    return [_status(output, work) for work in stored_jobs(output)]
+    """Return the status of each job that has written to an output. Raises JobFailure."""
+    return [_status(output, job) for job in stored_jobs(output)]
 
 
-def _status(output: str, work: StoredJob) -> OutputStatus:
-    (counts, new), report = _counts(work), _report_of(work)
-    age = None if work.finished else _heartbeat_age(work)
-    running = age is not None and age < HEARTBEAT_SECONDS and not _has_ended(work, report)
-    ended = "complete" if work.finished else "unfinished"
-    failed = report if report and report.reason and not running else None
+def _status(output: str, job: StoredJob) -> OutputStatus:
+    (counts, attempt_rows), report = _counts(job), _report_of(job)
+    age = None if job.finished else _heartbeat_age(job)
+    running = age is not None and age < HEARTBEAT_SECONDS and not _has_stopped(job, report)
+    ended = "complete" if job.finished else "unfinished"
+    failure = report if report and report.reason and not running else None
     return OutputStatus(
         output,
         "running" if running else ended,
-        _progress(work, counts.read, report),
+        _progress(job, counts.read, report),
         counts,
-        work.lease.attempt,
-        work.lease.job,
+        job.lease.attempt,
+        job.lease.job,
         age,
-        f"{failed.reason}: {failed.message}" if failed else None,
-        [log.uri for log in logs_of(work)],
-        running and not new,
+        f"{failure.reason}: {failure.message}" if failure else None,
+        [log.uri for log in logs_of(job)],
+        running and not attempt_rows,
         report,
     )
 
 
-def _has_ended(work: StoredJob, report: Report | None) -> bool:
-    """Return whether the last run has reported its end, or its process has died."""
+def _has_stopped(job: StoredJob, report: Report | None) -> bool:
+    """Return whether the last run has reported its end or its process has died."""
     from batchinference.pipeline.commit.lease import is_dead
 
-    ended = report is not None and report.attempt == work.lease.attempt and report.state.ended
-    return ended or is_dead(work.lease.process)
+    ended = report is not None and report.attempt == job.lease.attempt and report.state.ended
+    return ended or is_dead(job.lease.process)
 
 
-def _counts(work: StoredJob) -> tuple[Counts, int]:
-    """Return the counts of the committed rows, without reading every manifest, and the number of
-    rows that the last attempt has finished, if the output is not complete."""
+def _counts(job: StoredJob) -> tuple[Counts, int]:
+    """Return the counts of all committed rows, and the number of rows that the last attempt has
+    finished (0 if the output is complete). Does not read every manifest."""
     from batchinference.pipeline.commit.attempt import Attempt, start_of
     from batchinference.pipeline.commit.snapshot import Snapshot
 
-    if work.finished:
-        return work.committed().counts, 0
-    start = Snapshot.read(start_of(work.layout, work.lease), work.layout.key)
-    added = Attempt(work.layout, work.lease).counts()
+    if job.finished:
+        return job.committed().counts, 0
+    start = Snapshot.read(start_of(job.layout, job.lease), job.layout.key)
+    added = Attempt(job.layout, job.lease).counts()
     return start.counts + added, added.read
 
 
-def _progress(work: StoredJob, rows: int, report: Report | None) -> Progress:
-    """Return the progress of an output with these rows. Its total is that of the report or of the
-    file statistics."""
-    if work.finished:
+def _progress(job: StoredJob, rows: int, report: Report | None) -> Progress:
+    """Return the progress of an output with `rows` finished rows. The total comes from the report,
+    or else from file statistics."""
+    if job.finished:
         last = report.progress if report else None
         return Progress.of(rows, rows, rate=last.rows_per_second if last else None)
     if report is not None and (last := report.progress) is not None and last.total:
         return Progress.of(rows, last.total, estimated=bool(last.estimated))
-    return Progress.of(rows, _total(work))
+    return Progress.of(rows, _total(job))
 
 
-def _total(work: StoredJob) -> int | None:
-    """Return the number of input rows from the statistics of files; None if it is unknown."""
+def _total(job: StoredJob) -> int | None:
+    """Return the number of input rows according to file statistics; None if it is unknown."""
     from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.input.snapshot import read_snapshot
 
     try:
-        frozen = read_snapshot(work.layout.input, work.storage_of_input)
+        snapshot = read_snapshot(job.layout.input, job.storage_of_input)
     except (JobFailure, OSError, ValueError):
         return None
-    stats = frozen.stats
-    complete = len(stats) == len(frozen)
-    return sum(each.rows for each in stats.values()) if complete and stats else frozen.rows
+    stats = snapshot.stats
+    complete = len(stats) == len(snapshot)
+    return sum(each.rows for each in stats.values()) if complete and stats else snapshot.rows
 
 
-def _report_of(work: StoredJob) -> Report | None:
+def _report_of(job: StoredJob) -> Report | None:
     """Return the stored report of a job; None if it is missing or damaged."""
     try:
-        return Report.parse(work.layout.report.read())
+        return Report.parse(job.layout.report.read())
     except (OSError, ValueError):
         return None
 
 
-def _heartbeat_age(work: StoredJob) -> float | None:
+def _heartbeat_age(job: StoredJob) -> float | None:
     from batchinference.pipeline.commit.heartbeat import heartbeat_file
 
-    written = heartbeat_file(work.layout, work.lease).info().mtime
+    written = heartbeat_file(job.layout, job.lease).info().mtime
     return None if written is None else max(0.0, time.time() - written.timestamp())
 
 
 def report_page(output: str) -> Location | None:
-    """Return the HTML report of the job that has written to an output last; None if there is none.
-
-    Raises JobFailure."""
-    pages = [work.layout.report_page for work in stored_jobs(output)]
+    """Return the newest HTML report of an output; None if there is none. Raises JobFailure."""
+    pages = [job.layout.report_page for job in stored_jobs(output)]
     return next((page for page in reversed(pages) if page.exists()), None)
 
 
 def outputs_below(directory: str) -> list[str]:
-    """Return the outputs in a directory and at most LEVELS below it, sorted. An output has no
-    outputs in it.
-
-    Raises JobFailure if the directory does not exist, and OSError if it cannot be read."""
+    """Return the outputs in a directory, up to SEARCH_DEPTH deep, sorted. Does not search inside an
+    output. Raises JobFailure if the directory does not exist, and OSError if it is not readable."""
     from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.storage.location import Location
 
     root = Location(directory)
     if root.local and not root.exists():
         raise BadInput(f"'{directory}' does not exist")
-    return sorted(place.uri for place in _outputs_in(root, LEVELS))
+    return sorted(place.uri for place in _outputs_in(root, SEARCH_DEPTH))
 
 
 def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
@@ -200,11 +197,11 @@ def history_of(output: str, most: int = SHOWN_RUNS) -> list[RunRecord]:
     return read_history(stored_jobs(output)[0].layout.history, most)
 
 
-def logs_of(work: StoredJob) -> list[Location]:
+def logs_of(job: StoredJob) -> list[Location]:
     """Return the stored logs of an output, oldest first."""
     from batchinference.api.run_log import LOG_DIRECTORY, stored_logs
 
-    return stored_logs(work.layout.whole.state / LOG_DIRECTORY)
+    return stored_logs(job.layout.whole.state / LOG_DIRECTORY)
 
 
 def last_log(output: str) -> str:
@@ -221,8 +218,8 @@ def error_tables(output: str) -> Iterator[pa.Table]:
     """Yield tables with the error records of an output. Raises JobFailure."""
     from batchinference.pipeline.output.error_records import read_error_records
 
-    for work in stored_jobs(output):
-        yield from read_error_records(work.layout, work.committed().entries)
+    for job in stored_jobs(output):
+        yield from read_error_records(job.layout, job.committed().entries)
 
 
 def error_groups(output: str) -> list[ErrorGroup]:
@@ -231,10 +228,8 @@ def error_groups(output: str) -> list[ErrorGroup]:
 
 
 def failed_row(output: str, key: str) -> list[dict[str, Any]]:
-    """Return the error records of the row with this `key_of_row`, with their tracebacks; none if
-    there are none.
-
-    Raises JobFailure."""
+    """Return the error records, with tracebacks, of the row with this `key_of_row`. The list is
+    empty if the row has none. Raises JobFailure."""
     row_id = key.rpartition("-")[0]
     found = (
         record
@@ -248,11 +243,11 @@ def failed_row(output: str, key: str) -> list[dict[str, Any]]:
 
 
 def _error_rows(output: str) -> Iterator[dict[str, Any]]:
-    """Yield the shown values of each error record, with texts of at most MAX_VALUE characters."""
+    """Yield the _SHOWN_FIELDS of each error record, with texts of at most MAX_VALUE characters."""
     for table in error_tables(output):
-        shown = table.select([name for name in _SHOWN if name in table.column_names])
+        shown = table.select([name for name in _SHOWN_FIELDS if name in table.column_names])
         for row in shown.to_pylist():
-            yield {name: _short(row.get(name)) for name in _SHOWN}
+            yield {name: _short(row.get(name)) for name in _SHOWN_FIELDS}
 
 
 def _short(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rows as data of pandas, Polars and Arrow."""
+"""Converts the rows of results and previews to DataFrames of pandas and Polars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Rows(ABC):
-    """Rows that can be read as one table."""
+    """Rows that can be converted to a table or a DataFrame."""
 
     @abstractmethod
     def to_arrow(self) -> pa.Table:
@@ -33,5 +33,5 @@ class Rows(ABC):
             raise ModuleNotFoundError(not_installed("to_polars", "polars"), name="polars") from None
 
         frame = pl.from_arrow(self.to_arrow())
-        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table gives a DataFrame, an array would not
+        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - from_arrow returns a Series for an array
         return frame

@@ -27,13 +27,14 @@ class JobFailed(Exception):
     """A job has failed. `report` has the reason and the counts of its rows."""
 
     def __init__(self, report: Report) -> None:
-        from batchinference.api.notebook_display import in_python
+        from batchinference.api.notebook_display import with_python_arguments
 
-        super().__init__(in_python(f"{report.name}: {report.reason}: {report.message}"))
+        super().__init__(with_python_arguments(f"{report.name}: {report.reason}: {report.message}"))
         self.report = report
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: the cause is in the job, not in this program."""
+        """Return the lines that a notebook shows, without a traceback, because the cause is in the
+        job and not in this program."""
         return [f"JobFailed: {self}"]
 
 
@@ -44,7 +45,7 @@ class Result(Rows):
     job: BatchInference
     report: Report
     cell: int | None = field(default=None, repr=False, compare=False)
-    """The number of the cell of a notebook that has run the job, and shows its table."""
+    """The number of the notebook cell that has run the job and already shows its table."""
 
     def __repr__(self) -> str:
         return f"Result({self.report!r})"
@@ -56,7 +57,7 @@ class Result(Rows):
         return html_of(self.report)
 
     def _ipython_display_(self) -> None:
-        """Show the table, unless the cell shows it already."""
+        """Show the table, unless this cell already shows it."""
         from batchinference.api.notebook_display import cell_number, show
 
         if self.cell is None or self.cell != cell_number():
@@ -68,8 +69,8 @@ class Result(Rows):
         return self.report.output
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows of the output as an Arrow table. Without rows, it has the columns that
-        they would have."""
+        """Return all rows of the output as an Arrow table. If there are no rows, the table has the
+        columns of the output."""
         from batchinference.pipeline.output.output_rows import all_rows, table_without_rows
 
         table = all_rows(self.job.spec.write)
@@ -86,7 +87,7 @@ class Result(Rows):
         return ray.data.from_arrow(self.to_arrow())
 
     def errors(self) -> pa.Table:
-        """Return the error records of the failed rows, with their path, row, step and error."""
+        """Return the error records of the failed rows, with path, row, step and error."""
         import pyarrow as pa
 
         from batchinference.api.output_status import error_tables
@@ -106,11 +107,12 @@ def run(
 ) -> Result:
     """Run a job on this machine, on a new Ray instance, and return its result.
 
-    `data` is a DataFrame or an Arrow table, which replaces the input of the job. `restart` starts
-    over and replaces what earlier runs of this job have written, `retry_errors` runs only the
-    failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if the job fails,
-    BadInput if it does not support `restart` or `retry_errors`, or if both are set, and SpecError
-    if `data` cannot be stored as it is.
+    `data` is a DataFrame or an Arrow table that replaces the input of the job. `restart` starts
+    over and replaces what earlier runs of this job have written. `retry_errors` runs only the
+    failed rows again. `verbose` shows the messages of Ray.
+
+    Raises JobFailed if the job fails, BadInput if the job does not support `restart` or
+    `retry_errors` or if both are set, and SpecError if values in `data` would change.
     """
     from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
@@ -134,7 +136,7 @@ def run(
 
 
 def _display(*, verbose: bool) -> Display:
-    """Return the display of a notebook, or of a terminal."""
+    """Return a display for a notebook, or for a terminal outside of notebooks."""
     from batchinference.api.display import Display
     from batchinference.api.notebook_display import NotebookDisplay, cell_number
 

@@ -16,7 +16,7 @@ _GONE = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Workers:
-    """The pods of a worker group: how many are ready, and how many there are, with pending ones."""
+    """The pods of a worker group: how many are ready, and how many there are, ready or not."""
 
     group: str
     ready: int
@@ -33,10 +33,8 @@ def read_job(cluster: Kubernetes, name: str) -> tuple[JobStatus, Sequence[Worker
 
 
 def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
-    """Return the workers of the running attempt of a job.
-
-    Empty if no attempt is running, or if the pods cannot be read: not every user may list pods.
-    """
+    """Return the workers of the running attempt of a job; none if no attempt is running, or if this
+    user may not list pods."""
     ray_cluster = job.raw.get("rayClusterName")
     if job.ended or not ray_cluster:
         return ()
@@ -49,7 +47,7 @@ def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
 
 
 def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
-    """Return the workers of each group, by name. Pods that end or have ended do not count."""
+    """Return the workers of each group, sorted by name. Pods that end or have ended are ignored."""
     alive = [(_group(pod), _is_ready(pod)) for pod in pods if not _ends(pod)]
     total = Counter(group for group, _ in alive)
     ready = Counter(group for group, is_ready in alive if is_ready)

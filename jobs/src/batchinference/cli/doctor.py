@@ -1,4 +1,4 @@
-"""The command `doctor`: checks the requirements of jobs on this machine and on the cluster."""
+"""The command `doctor`, which checks what jobs need on this machine and on the cluster."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def examine(
     context: str | None,
     form: Format,
 ) -> int:
-    """Run all checks, print their findings, and return the exit code. With the file of a job, its
-    storage and image are checked too."""
+    """Run all checks, print their findings, and return the exit code. If a job file is given, also
+    check the storage and the image of this job."""
     findings, image = [*_check_machine()], None
     if file is not None:
         try:

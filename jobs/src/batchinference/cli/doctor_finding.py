@@ -1,4 +1,4 @@
-"""What a check of `doctor` has found."""
+"""The result of one check of `doctor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Result(StrEnum):
-    """The result of a check. A failed check prevents jobs on this machine, or the given job."""
+    """The result of a check. If it is FAILED, jobs on this machine or the given job cannot run."""
 
     OK = "ok"
     NOTE = "note"

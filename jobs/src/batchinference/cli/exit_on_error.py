@@ -26,7 +26,8 @@ def exit_on_cluster_error(command: str) -> Iterator[None]:
 
 
 def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any:
-    """Return the result of `read` for the output of a target. On failure, print it and exit."""
+    """Return the result of `read` for the output of a target. If this fails, print the error and
+    exit with code 2."""
     if not outputs_are_readable():
         raise typer.Exit(exits.BAD_INPUT)
     from batchinference.pipeline.errors import JobFailure, shown

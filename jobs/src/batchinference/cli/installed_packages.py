@@ -1,4 +1,4 @@
-"""Checks that the packages that commands need are installed."""
+"""Checks whether the packages that a command needs are installed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from batchinference.cli.printing import echo
 
 
 def pipeline_is_installed() -> bool:
-    """Return whether jobs can run here. If not, print what to install."""
+    """Return whether the packages to run jobs are installed. If not, print what to install."""
     from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
 
     missing = [name for name in ("ray", "pyarrow", "numpy") if find_spec(name) is None]
-    for name in missing:  # importing Ray would take longer than most commands
+    for name in missing:  # found without importing them, because importing Ray takes long
         echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
     return not missing
 
 
 def outputs_are_readable() -> bool:
-    """Return whether outputs can be read here. If not, print what to install. Arrow gets no pandas.
+    """Return whether the packages to read outputs are installed. If not, print what to install.
 
-    At its first conversion, Arrow imports pandas if it can, which takes more time and memory than
-    the rest of most commands. Its own memory pool keeps memory that the system's would free."""
+    Also prepares Arrow: it must not import pandas at its first conversion, because this takes more
+    time and memory than the rest of most commands, and it must use the memory pool of the system,
+    because its own pool frees memory later."""
     if not pipeline_is_installed():
         return False
     import pyarrow as pa
@@ -39,7 +40,7 @@ def outputs_are_readable() -> bool:
 
 
 class _NoPandas(MetaPathFinder):
-    """Finds all modules but pandas."""
+    """An import hook by which pandas is not found."""
 
     @classmethod
     def find_spec(cls, name: str, *_: object) -> None:

@@ -1,11 +1,11 @@
-"""Creates and controls jobs on a cluster."""
+"""Submits, suspends, resumes and cancels jobs on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from batchinference.api.job_files import parameter_values, read_text
+from batchinference.api.job_files import parameter_values, read_file_or_stdin
 from batchinference.api.jobs_on_cluster import JobHandle, checked_for_cluster
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.cli import exits
@@ -30,11 +30,11 @@ def submit_file(
     *,
     wait: bool,
 ) -> int:
-    """Apply the jobs and schedules of a file, print them, and return the exit code. `name` replaces
-    the name of the only job in the file."""
+    """Apply the jobs and schedules in a file, print the results, and return the exit code. `name`
+    replaces the name of the job, which must be the only document."""
     try:
         values = parameter_values(settings)
-        documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
+        documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
         if name is not None:
             documents = [_renamed(documents, name)]
         checked = [_checked(each, values) for each in documents]
@@ -50,7 +50,7 @@ def submit_file(
 
 
 def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return the only job with another name. Raises SpecError unless there is exactly one job."""
+    """Return the job with another name. Raises SpecError unless it is the only document."""
     kinds = [str(each["kind"]) for each in documents]
     if kinds != [KIND]:
         fix = f"Give a file with one {KIND}"
@@ -61,7 +61,7 @@ def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _checked(document: dict[str, Any], values: Values) -> dict[str, Any]:
-    """Return a document as it is applied. Raises SpecError if a cluster would refuse it."""
+    """Return a document with inserted parameters. Raises SpecError if a cluster would refuse it."""
     if document["kind"] == KIND:
         return checked_for_cluster(document, values)
     parse_schedule(document)

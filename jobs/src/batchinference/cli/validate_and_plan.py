@@ -1,4 +1,4 @@
-"""The commands that check a job without running it: `validate` and `plan`."""
+"""The commands `validate` and `plan`, which check a job without running it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from batchinference.api.job_files import (
     directory_of,
     parameter_values,
-    read_text,
+    read_file_or_stdin,
     with_absolute_paths,
 )
 from batchinference.cli import exits
@@ -61,7 +61,7 @@ def print_problems(file: str, error: SpecError) -> None:
 
 @dataclass(frozen=True)
 class Checked:
-    """A file, or one of its documents, that was checked. `message` says what a valid one is."""
+    """The result of checking a file, or one of its documents. `message` describes a valid one."""
 
     file: str
     valid: bool
@@ -77,7 +77,8 @@ def validate_files(
     deep: bool = False,
     form: Format = Format.TEXT,
 ) -> int:
-    """Check files, with `deep` also their inputs, models and code, and return the exit code."""
+    """Check files, print the results, and return the exit code. With `deep`, also check inputs,
+    models and code."""
     checked = []
     for each in (found for file in files for found in _check_file(file, settings, deep=deep)):
         checked.append(each)
@@ -98,10 +99,10 @@ def _show_checked(checked: Checked) -> None:
 
 
 def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[Checked]:
-    """Yield the result of each document of a file, or one result if it cannot be read."""
+    """Yield a result for each document of a file, or one result if the file cannot be read."""
     try:
         values = parameter_values(settings)
-        documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
+        documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
     except SpecError as error:
         yield Checked(file, valid=False, problems=error.problems)
         return
@@ -118,10 +119,8 @@ def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[C
 def _check_document(
     document: dict[str, Any], values: Values, directory: Path | None
 ) -> tuple[str, list[str]]:
-    """Return a message about a valid document, and notes on it. Raises SpecError.
-
-    With the directory of its file, also check its input, models and code.
-    """
+    """Return a message about a valid document, and notes on it. If `directory`, that of its file,
+    is given, also check its input, models and code. Raises SpecError."""
     if document["kind"] == SCHEDULE_KIND:
         return _validate_schedule(document, values), []
     job = parse(document, values)
@@ -134,8 +133,8 @@ def _check_document(
 
 
 def _check_deep(job: BatchInference, directory: Path) -> list[str]:
-    """Return notes on a job. Raises SpecError with all problems of its input, columns, models, code
-    and output."""
+    """Check the input, columns, models, code and output of a job, and return notes on it. Raises
+    SpecError with all problems."""
     if not pipeline_is_installed():
         fix = "Install what is missing, or check the fields alone with --fields-only"
         raise SpecError([Problem("", f"the files that it names cannot be checked. {fix}")])
@@ -154,7 +153,7 @@ def _check_deep(job: BatchInference, directory: Path) -> list[str]:
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:
-    """Return a message with the next run of a valid schedule. Raises SpecError."""
+    """Return a message with the next run of a schedule. Raises SpecError if it is not valid."""
     from batchinference.spec.schedule import parse_schedule
 
     schedule = parse_schedule(document)
@@ -175,15 +174,15 @@ def show_plan(
     settings: Sequence[str] = (),
     form: Format = Format.TEXT,
 ) -> int:
-    """Print the plan of a job, or as data the objects that the operator would create for it. Return
-    the exit code. Without a policy file, everything is allowed."""
+    """Print the plan of a job, or in the formats JSON and YAML the objects that the operator would
+    create for it. Return the exit code. Without a policy file, everything is allowed."""
     current_file = str(defaults_file)
     try:
         defaults = _load_defaults(defaults_file)
         current_file = str(policy_file)
-        policy = parse_policy(read_text(current_file)) if policy_file else None
+        policy = parse_policy(read_file_or_stdin(current_file)) if policy_file else None
         current_file = file
-        job = parse_one(read_text(file), parameter_values(settings))
+        job = parse_one(read_file_or_stdin(file), parameter_values(settings))
         if policy:
             raise_for_problems(policy.check_spec(job.spec))
         job = with_platform_defaults(job, defaults)
@@ -198,9 +197,9 @@ def show_plan(
 
 
 def _load_defaults(file: Path | None) -> PlatformDefaults:
-    """Return the operator's defaults. The default images are those of this version, as in the
-    chart."""
-    defaults = parse_defaults(read_text(str(file))) if file else PlatformDefaults()
+    """Return the defaults in a file, or no defaults. If they set no image, the images of this
+    version are added, as the chart does it."""
+    defaults = parse_defaults(read_file_or_stdin(str(file))) if file else PlatformDefaults()
     if defaults.image is not None:
         return defaults
     image = f"batchinference/pipeline:{__version__}"
@@ -223,7 +222,7 @@ def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
 
 
 def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:
-    """Print the job's objects without an owner, for kubectl apply."""
+    """Print the objects of a job for kubectl apply, without owner references."""
     names = _names(job)
     config_map, ray_job = attempt_objects(job, names, None, platform=platform)
     secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)

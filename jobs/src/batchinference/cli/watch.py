@@ -1,4 +1,4 @@
-"""`status --watch`: the progress of an output or of a job on a cluster until it ends."""
+"""The command `status --watch`, which shows the progress of an output or a job until it ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 View = Callable[[Observation], None]
-"""Shows what is known of a job."""
+"""A function that shows what is known of a job."""
 
 
 def watch_status(
@@ -61,7 +61,7 @@ def _observe(target: Target) -> Observation:
 
 @contextmanager
 def _line_view(form: Format) -> Iterator[View]:
-    """Yield a function that prints a line or a record for each change."""
+    """Yield a view that prints a line of text, or JSON or YAML, for each change."""
     shown: object = None
 
     def show(seen: Observation) -> None:
@@ -77,7 +77,7 @@ def _line_view(form: Format) -> Iterator[View]:
 
 @contextmanager
 def _table_view() -> Iterator[View]:
-    """Yield a function that updates a table on the terminal."""
+    """Yield a view that updates a table on the terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -107,7 +107,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return what is known of a job as data. Values that are unknown are null."""
+    """Return what is known of a job as plain data, with None for unknown values."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

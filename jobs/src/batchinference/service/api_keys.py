@@ -1,7 +1,7 @@
 """Authenticates requests by API keys.
 
-A directory, which is a mounted Secret, has a file for each key. Its name is NAMESPACE.NAME, and it
-contains the SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere.
+A directory, which is a mounted Secret, has a file NAMESPACE.NAME for each key, which contains the
+SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from batchinference.service.api_error import ApiError
 _FILE = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)\.[-._A-Za-z0-9]+")
 _HASH = re.compile("[0-9a-f]{64}")
 _BEARER = re.compile(r"Bearer +([!-~]{1,512})", re.IGNORECASE)
-
-
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -32,10 +30,11 @@ class Keys:
         self._namespaces: dict[str, str] = {}
 
     def namespace_of(self, authorization: str) -> str:
-        """Return the namespace to which a header `Authorization` gives access. Raises ApiError."""
+        """Return the namespace of the API key in a header `Authorization`. Raises ApiError if the
+        key is unknown."""
         key = _BEARER.fullmatch(authorization.strip())
         given = hashlib.sha256(key[1].encode()).hexdigest() if key else ""
-        # the time of a lookup depends on the hash, which reveals nothing about other keys
+        # a plain lookup is safe: its time depends on hashes, which reveal nothing about keys
         namespace = self._current().get(given)
         if namespace is None:
             message = "Incorrect API key provided. Send 'Authorization: Bearer KEY'"
@@ -43,7 +42,8 @@ class Keys:
         return namespace
 
     def _current(self) -> dict[str, str]:
-        """Return the namespaces by hash. A changed Secret changes a link in the directory."""
+        """Return the namespaces by hash, read again if the Secret has changed, because that changes
+        a link in the directory."""
         changed_at = self._directory.stat().st_mtime_ns
         if changed_at != self._read_at:
             entries = set(self._entries())

@@ -1,10 +1,10 @@
-"""Files of a namespace: uploaded ones, and the output and error files of batches.
+"""Stores uploaded files, and reads, lists and deletes them and the result files of batches.
 
     PATH/NAMESPACE/files/FILE/NAME.jsonl   the content of an uploaded file with this encoded name
-    PATH/NAMESPACE/files/FILE/check.json   what is known about its lines
+    PATH/NAMESPACE/files/FILE/check.json   the result of checking its lines
     PATH/NAMESPACE/batches/BATCH/          the output of the job with the name BATCH
 
-A file exists as soon as its content does, which is written last.
+The content is written after `check.json`. The file exists from then on.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PART_BYTES = 16 * 2**20
-"""Size of the parts of an upload. S3 accepts 10,000 parts, so 160 GB."""
+"""Size of the parts of an upload. S3 accepts 10,000 parts, which allows files of 160 GB."""
 PARTS_AT_ONCE = 2
 BLOCK = 4 * 2**20
-"""Bytes that are checked at once, in a thread."""
+"""Number of bytes that are checked by one call in a thread."""
 READ_BYTES = 4 * 2**20
 MAX_NAME = 180
-"""Maximum bytes of the name of a file. Encoded, it is a part of the key of an object."""
+"""Maximum bytes of the name of a file, because the key of its object contains the encoded name."""
 MAX_CHECK = 2**20
 MAX_STATE = 64 * 2**20
-"""Maximum bytes of the state of an output, which a tenant can write."""
+"""Maximum bytes of the state of an output, because it is untrusted: tenants can write it."""
 CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
 _UPLOADED = re.compile("file-[0-9a-f]{32}")
 _OF_BATCH = re.compile("file-(output|errors)-([0-9a-f]{32})")
 _BATCH = re.compile("batch-([0-9a-f]{32})")
 _CONTENT = re.compile(r"([-_A-Za-z0-9]+)(?:\.([0-9]{10}))?\.jsonl")
-"""The name of the object with the content: the encoded name, and when the file expires."""
+"""The name of an object with content: the encoded name of the file, and the time of its expiry."""
 
 
 class Expiry(BaseModel):
-    """When a file expires: that many seconds after it was created."""
+    """The request that a file expires `seconds` after it was created."""
 
     model_config = ConfigDict(extra="forbid")
     anchor: Literal["created_at"]
@@ -67,7 +67,7 @@ class Expiry(BaseModel):
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file. Its content is that of `parts`, one after the other."""
+    """A file. `parts` are the objects that contain its content, in order."""
 
     id: str
     name: str
@@ -94,7 +94,7 @@ class StoredFile:
 
 
 def opened_store(config: ServiceConfig) -> ObjectStore:
-    """Return the store below the path of the configuration. Raises OSError without credentials."""
+    """Return the object store at `config.path`. Raises OSError if there are no credentials."""
     root = Location(config.path, config.storage)
     if root.local:
         return LocalStore(root.path, mkdir=True)
@@ -106,10 +106,10 @@ def opened_store(config: ServiceConfig) -> ObjectStore:
 
 
 class Files:
-    """The files in a store. Keys of objects begin with the namespace of the key of the request.
+    """The files in a store. Keys of objects begin with the namespace of the API key.
 
-    `in_use` returns whether a batch of a namespace still needs a file. Such a file is kept when it
-    expires."""
+    `in_use` is called with a namespace and a file id, and returns whether a batch still needs the
+    file. Such a file is not deleted when it expires."""
 
     def __init__(
         self, config: ServiceConfig, in_use: Callable[[str, str], Awaitable[bool]]
@@ -119,11 +119,11 @@ class Files:
         self._one_thread = ThreadPoolExecutor(1)
 
     def location(self, key: str) -> Location:
-        """Return an object as jobs name it."""
+        """Return the location of an object, as the spec of a job contains it."""
         return Location(f"{self._config.path.rstrip('/')}/{key}", self._config.storage)
 
     async def objects(self, key: str) -> list[ObjectMeta]:
-        """Return the objects below a key."""
+        """Return the objects whose keys begin with `key`."""
         return [each async for page in obstore.list(self.store, key) for each in page]
 
     async def add(
@@ -133,19 +133,19 @@ class Files:
         content: AsyncIterator[bytes],
         expires_after: Expiry | None = None,
     ) -> StoredFile:
-        """Store an uploaded file while its lines are checked. Raises ApiError.
+        """Store an uploaded file, check its lines meanwhile, and return the file. Raises ApiError.
 
-        If the upload ends early, no file appears: its content becomes visible at the end."""
+        The content becomes visible at the end, so an interrupted upload leaves no file."""
         encoded = name.encode(errors="surrogatepass")
         if not 1 <= len(encoded) <= MAX_NAME:
             raise bad_request(f"file: expected a name of 1 to {MAX_NAME} bytes", "file")
         identifier = f"file-{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
-        place = f"{namespace}/files/{identifier}"
-        end = f".{int(time.time()) + expires_after.seconds:010d}" if expires_after else ""
+        directory = f"{namespace}/files/{identifier}"
+        expiry = f".{int(time.time()) + expires_after.seconds:010d}" if expires_after else ""
         await obstore.put_async(
             self.store,
-            f"{place}/{base64.urlsafe_b64encode(encoded).rstrip(b'=').decode()}{end}.jsonl",
-            self._checked(content, f"{place}/{CHECK}"),
+            f"{directory}/{base64.urlsafe_b64encode(encoded).rstrip(b'=').decode()}{expiry}.jsonl",
+            self._checked(content, f"{directory}/{CHECK}"),
             use_multipart=True,
             chunk_size=PART_BYTES,
             max_concurrency=PARTS_AT_ONCE,
@@ -153,12 +153,13 @@ class Files:
         return await self.get(namespace, identifier)
 
     async def _checked(self, content: AsyncIterator[bytes], result: str) -> AsyncIterator[bytes]:
-        """Yield the content in blocks that were checked, and store the result at their end."""
-        checker, size, most = LineChecker(self._config.max_lines), 0, self.max_bytes
+        """Yield the content in blocks after checking each, and store the result of the check under
+        the key `result`."""
+        checker, size = LineChecker(self._config.max_lines), 0
         async for block in _blocks(content):
             size += len(block)
-            if size > most:
-                message = f"file: larger than {most} bytes. Split it"
+            if size > self.max_bytes:
+                message = f"file: larger than {self.max_bytes} bytes. Split it"
                 raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "file")
             await self._in_turn(checker.add, block)
             yield block
@@ -166,12 +167,14 @@ class Files:
         await obstore.put_async(self.store, result, found.model_dump_json().encode())
 
     async def _in_turn(self, check: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a check in a thread, one at a time: a line may need much memory."""
+        """Return the result of a check in a thread. Checks run one at a time, because a line may
+        need much memory."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._one_thread, check, *arguments)
 
     async def get(self, namespace: str, identifier: str) -> StoredFile:
-        """Return a file. Raises ApiError if the namespace has no file with this id."""
+        """Return a file. An expired file is deleted. Raises ApiError if the namespace has no file
+        with this id."""
         found = None
         if _UPLOADED.fullmatch(identifier):
             found = await self._of_upload(namespace, identifier)
@@ -198,7 +201,7 @@ class Files:
             return None
 
     async def check(self, file: StoredFile) -> FileCheck:
-        """Return what was found out about the lines of an uploaded file. Raises ApiError."""
+        """Return the stored result of checking the lines of an uploaded file. Raises ApiError."""
         if file.purpose != "batch":
             raise bad_request("input_file_id: the purpose of the file is batch_output")
         key = f"{file.parts[0]['path'].rpartition('/')[0]}/{CHECK}"
@@ -207,17 +210,18 @@ class Files:
             if found.meta["size"] > MAX_CHECK:
                 raise ValueError("too large")
             return FileCheck.model_validate_json(bytes(await found.bytes_async()))
-        except (FileNotFoundError, ValueError):  # tenants can write there
+        except (FileNotFoundError, ValueError):  # the object is untrusted: tenants can write it
             message = "input_file_id: what is known about the file was changed. Upload it again"
             raise bad_request(message) from None
 
     async def list_ids(
         self, namespace: str, purpose: str | None, after: str | None, batches: list[str]
     ) -> list[str]:
-        """Return the ids of files, in the order in which the uploaded files were created. Files of
-        some of them do not exist, such as those of batches that run. The id `after` is one of
-        them, because clients delete files while they list them. `batches` are the names of the
-        jobs, which may have no output yet."""
+        """Return the ids of all files with this purpose, sorted by the upload time of the input.
+
+        Some may not exist, such as result files of running batches. `batches` are the names of all
+        jobs, including those without output. The id `after` is always included, because clients
+        may have deleted this file between two pages."""
         is_id = after and (_UPLOADED.fullmatch(after) or _OF_BATCH.fullmatch(after))
         identifiers = [after] if after and is_id else []
         if purpose in (None, "batch"):
@@ -234,7 +238,7 @@ class Files:
         return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
     async def delete(self, namespace: str, file: StoredFile) -> None:
-        """Delete a file. An error file becomes empty, so that it is not written again."""
+        """Delete a file. An error file is emptied instead, so that it is not written again."""
         for part in file.parts:
             if part["path"].endswith(f"/{ERROR_FILE}"):
                 await obstore.put_async(self.store, part["path"], b"")
@@ -247,40 +251,40 @@ class Files:
         """Yield the content of objects, one after the other."""
         for part in parts:
             path, size = part["path"], part["size"]
-            for start in range(0, size, READ_BYTES):  # a slow client holds no request to the store
+            for start in range(0, size, READ_BYTES):  # no request stays open for a slow client
                 length = min(READ_BYTES, size - start)
                 yield bytes(
                     await obstore.get_range_async(self.store, path, start=start, length=length)
                 )
 
     async def has_error_file(self, namespace: str, name: str) -> bool:
-        """Return whether the error file of a batch was written. A deleted one is empty."""
-        place = f"{namespace}/batches/{name}"
-        return any(each["path"] == f"{place}/{ERROR_FILE}" for each in await self.objects(place))
+        """Return whether the error file of a batch was written, even if it was deleted (emptied)."""
+        output = f"{namespace}/batches/{name}"
+        return any(each["path"] == f"{output}/{ERROR_FILE}" for each in await self.objects(output))
 
     async def add_unrun(
         self, namespace: str, name: str, source: str, error: Mapping[str, str]
     ) -> None:
-        """Write the error file of a batch that has ended early, unless there is one, with an error
-        for the lines of its input file `source` that did not run, if that still exists."""
-        place = f"{namespace}/batches/{name}"
+        """Write the error file of a batch that has ended early, unless there is one. It has `error`
+        for each line that did not run, if the input file `source` still exists."""
+        output = f"{namespace}/batches/{name}"
         if await self.has_error_file(namespace, name):
             return
-        objects = await self.objects(place)
+        objects = await self.objects(output)
         _check_state(objects)
         given = await self._of_upload(namespace, source)
-        with suppress(JobFailure, ValueError):  # the state was changed
+        with suppress(JobFailure, ValueError):  # a tenant has changed the state
             file = self.location(given.parts[0]["path"]) if given else None
-            await asyncio.to_thread(write_unrun, self.location(place), file, error)
+            await asyncio.to_thread(write_unrun, self.location(output), file, error)
 
     async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
-        """Return the output or error file of a batch; None if it has no lines."""
-        place, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
-        objects = await self.objects(place)
+        """Return the output or error file of a batch (by `kind`); None if it has no lines."""
+        output, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
+        objects = await self.objects(output)
         if kind == "output" and objects:
             _check_state(objects)
-            names = await asyncio.to_thread(_committed, self.location(place))
-        parts = [each for each in objects if each["path"].removeprefix(f"{place}/") in names]
+            names = await asyncio.to_thread(_committed, self.location(output))
+        parts = [each for each in objects if each["path"].removeprefix(f"{output}/") in names]
         parts = sorted((part for part in parts if part["size"]), key=lambda part: part["path"])
         if not parts:
             return None
@@ -298,7 +302,7 @@ def _check_state(objects: Iterable[ObjectMeta]) -> None:
 
 
 def _committed(output: Location) -> set[str]:
-    """Return the names of the files in an output whose rows are committed."""
+    """Return the names of the committed data files of an output."""
     try:
         entries = committed_entries(output)
     except (JobFailure, ValueError):
@@ -307,7 +311,7 @@ def _committed(output: Location) -> set[str]:
 
 
 def _uploaded(identifier: str, content: ObjectMeta) -> StoredFile | None:
-    """Return the uploaded file with this content; None for another object."""
+    """Return the uploaded file whose content is this object; None for an object of another kind."""
     match = _CONTENT.fullmatch(content["path"].rpartition("/")[2])
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Client for the BatchInferences of namespaces, with the ServiceAccount of the pod."""
+"""Client for BatchInferences of all namespaces, which uses the ServiceAccount of the pod."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ PAGE = 500
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 Object = dict[str, Any]
 _UNCHANGED = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""Statuses with which the API server refuses an object, which would be refused again."""
+"""Statuses with which the API server refuses an object, and would refuse it again."""
 
 
 class AlreadyExists(Exception):
-    """There is an object with this name."""
+    """There is an object with this name, or it was changed at the same time."""
 
 
 class Kubernetes:
-    """Client for BatchInferences. `token` returns the present token, which rotates."""
+    """Client for BatchInferences. `token` returns the current token, which changes from time to
+    time."""
 
     def __init__(
         self, server: str, token: Callable[[], str], tls: ssl.SSLContext | None = None
@@ -49,7 +50,7 @@ class Kubernetes:
         await self._session.close()
 
     async def create(self, namespace: str, document: Object) -> Object:
-        """Create an object and return it. Raises AlreadyExists."""
+        """Create an object and return it. Raises AlreadyExists if its name is in use."""
         created = await self._request("POST", namespace, "", json=document)
         if created is None:
             raise ApiError(HTTPStatus.FORBIDDEN, f"The namespace {namespace} does not exist")
@@ -73,7 +74,7 @@ class Kubernetes:
             answer = await self._request(
                 "GET", namespace, "", params=query, headers={"Accept": METADATA}
             )
-            # without objects, the API server answers null
+            # if there are no objects, `items` is null
             found += [item["metadata"] for item in (answer or {}).get("items") or []]
             more = (answer or {}).get("metadata", {}).get("continue", "")
             if not more:

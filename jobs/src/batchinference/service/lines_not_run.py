@@ -1,4 +1,4 @@
-"""Writes the error file of a batch that has ended early, with the lines that did not run."""
+"""Writes the error file of a batch that has ended early, including the lines that did not run."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from batchinference.spec.read.base import RowOptions
 
 
 def committed_entries(output: Location) -> list[ManifestEntry]:
-    """Return the committed entries of an output. Raises JobFailure or ValueError if its state was
-    changed: tenants can write there, so nothing else of it is used."""
+    """Return the committed manifest entries of an output. They are untrusted, because tenants can
+    write to the state. Raises JobFailure or ValueError if the state is invalid."""
     try:
         (layout,) = stored_layouts(output)
     except BadInput:  # no run has begun
@@ -33,16 +33,18 @@ def committed_entries(output: Location) -> list[ManifestEntry]:
 
 
 def write_unrun(output: Location, source: Location | None, error: Mapping[str, str]) -> None:
-    """Write the error file of an output: its failed rows, and with an error each line of the input
-    file `source`, if there is one, that is not committed."""
+    """Write the error file of an output. It has the failed rows and, with `error`, the lines of the
+    input file `source` that are not committed. If `source` is None, it has only failed rows."""
     entries, state = committed_entries(output), output / STATE_DIRECTORY
     layout = Layout("", output, state, state / "errors")
     lines = _lines(source, RowSet.of(entries), error) if source else ()
     write_error_file(layout, "custom_id", entries, 0, lines)
 
 
-def _lines(source: Location, held: RowSet, error: Mapping[str, str]) -> Iterator[tuple[int, bytes]]:
-    """Yield the row and the line of each request that is not in a set."""
+def _lines(
+    source: Location, committed: RowSet, error: Mapping[str, str]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the row number and the error line of each request that is not committed."""
     row = 0
     for chunk in OpenaiBatchReader(RowOptions()).read(source):
         if isinstance(chunk, BadRow):
@@ -50,7 +52,7 @@ def _lines(source: Location, held: RowSet, error: Mapping[str, str]) -> Iterator
             ids = [load_unique(known)["custom_id"] if known else None] * chunk.rows
         else:
             ids = chunk.column("custom_id").to_pylist()
-        missing = ~held.holds(np.arange(row, row + len(ids)))
+        missing = ~committed.holds(np.arange(row, row + len(ids)))
         for at in np.flatnonzero(missing).tolist():
             about = {"id": request_id(row + at), "custom_id": ids[at], "response": None}
             yield row + at, as_line(to_json({**about, "error": error})).encode()

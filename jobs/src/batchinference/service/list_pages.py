@@ -1,4 +1,4 @@
-"""Pages of lists of names, such as those of all files."""
+"""Divides long lists of names, such as the ids of all files, into pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT_SECONDS, KEPT_LISTS = 60.0, 64
 
 
 class Pages:
-    """Keeps lists for a while: a client that reads all pages lists the names once a minute."""
+    """Caches lists for KEPT_SECONDS, so that a client that reads all pages causes few listings."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[float, list[str], dict[str, int]]] = {}
@@ -19,17 +19,17 @@ class Pages:
     async def after(
         self, key: Hashable, load: Callable[[], Awaitable[list[str]]], name: str | None
     ) -> list[str]:
-        """Return the names after a name; all if it is None. The first page always calls `load`.
-        Raises ApiError if there is no such name."""
+        """Return the names after `name` in the list that `load` returns; all of them if it is None,
+        and then always call `load`. Raises ApiError if `name` is not in the list."""
         if name is None:
             self._kept.pop(key, None)
-        since, names, places = self._kept.get(key, (0.0, [], {}))
-        if name not in places or time.monotonic() - since > KEPT_SECONDS:
+        since, names, indexes = self._kept.get(key, (0.0, [], {}))
+        if name not in indexes or time.monotonic() - since > KEPT_SECONDS:
             names = await load()
-            places = {each: at for at, each in enumerate(names)}
+            indexes = {each: at for at, each in enumerate(names)}
             while len(self._kept) >= KEPT_LISTS:
                 del self._kept[next(iter(self._kept))]
-            self._kept[key] = time.monotonic(), names, places
-        if name is not None and name not in places:
+            self._kept[key] = time.monotonic(), names, indexes
+        if name is not None and name not in indexes:
             raise bad_request("after: there is no such object", "after")
-        return names if name is None else names[places[name] + 1 :]
+        return names if name is None else names[indexes[name] + 1 :]

@@ -22,18 +22,18 @@ from batchinference.service.list_pages import Pages
 from batchinference.service.upload_form import GRACE_SECONDS, UploadForm
 
 UPLOADS = 8
-"""Uploads that a replica receives at the same time. Others wait."""
+"""Maximum number of uploads that a replica receives at the same time. Others wait."""
 MAX_PAGE = 100
 NAMESPACE = web.RequestKey("namespace", str)
 SENDING = web.RequestKey("sending", bool)
-"""Whether the answer has begun."""
+"""The key under which a request stores that its answer has begun."""
 _LOGGER = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
 async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Answer errors in the form of OpenAI."""
+    """Convert exceptions of a handler into error responses in the format of OpenAI's API."""
     try:
         return await handler(request)
     except ApiError as error:
@@ -49,9 +49,9 @@ async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamRes
         _LOGGER.exception("a request failed")
         found = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error")
     if request.get(SENDING):
-        raise ConnectionResetError  # the client must not take a part of a file for all of it
+        raise ConnectionResetError  # so that the client does not take a part for the whole file
     response = web.json_response(found.body, status=found.status)
-    response.force_close()  # a part of the body may be unread
+    response.force_close()  # the rest of the request was not read
     return response
 
 
@@ -69,7 +69,7 @@ class Service:
         return await self._batches.is_file_in_use(namespace, file)
 
     def application(self) -> web.Application:
-        """Return the application."""
+        """Return the aiohttp application with all routes."""
         found = web.Application(middlewares=[_with_errors, self._authenticated])
         router = found.router
         router.add_get("/healthz", self._health)
@@ -162,7 +162,7 @@ class Service:
         return web.json_response((await self._found(request)).as_json())
 
     async def _found(self, request: web.Request) -> StoredFile:
-        """Return the file that a request names. Raises ApiError."""
+        """Return the file whose id is in the path of a request. Raises ApiError."""
         namespace, identifier = request[NAMESPACE], request.match_info["id"]
         await self._batches.complete_file(namespace, identifier)
         return await self._files.get(namespace, identifier)
@@ -206,7 +206,7 @@ class Service:
 
 
 def _limit(request: web.Request, default: int) -> int:
-    """Return the size of a page, at most MAX_PAGE: the answer says that there are more."""
+    """Return the page size that a request asks for, but at most MAX_PAGE."""
     text = request.query.get("limit", str(default))
     if not (text.isascii() and text.isdecimal() and len(text) < 7 and int(text)):
         raise bad_request("limit: expected a number of 1 or more", "limit")

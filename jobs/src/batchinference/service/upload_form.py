@@ -1,4 +1,4 @@
-"""The form with an uploaded file, read as it arrives."""
+"""Reads a form with an uploaded file while it arrives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batchinference.service.batch_files import Expiry
 
 GRACE_SECONDS = 60.0
 MIN_BYTES_PER_SECOND = 10_000
-"""An upload that is slower than this, after GRACE_SECONDS, is ended."""
+"""The minimum speed of an upload after GRACE_SECONDS. A slower upload is ended."""
 CHUNK = 2**18
 MAX_FIELD = 1024
 MAX_FIELDS = 16
@@ -24,11 +24,13 @@ Result = TypeVar("Result")
 
 
 class UploadForm:
-    """A form with a file in the field `field`, of at most `most` bytes. With `file`, it has a field
-    `purpose` before or after it, and may have fields of `expires_after` before it."""
+    """A form with a file of at most `max_bytes` in the field `field`. If this is `file`, the form
+    also has a field `purpose`, and may have fields `expires_after` before the file."""
 
-    def __init__(self, request: web.Request, field: str = "file", most: int | None = None) -> None:
-        self._request, self._field, self._most, self._fields = request, field, most, 0
+    def __init__(
+        self, request: web.Request, field: str = "file", max_bytes: int | None = None
+    ) -> None:
+        self._request, self._field, self._max_bytes, self._fields = request, field, max_bytes, 0
         self._values: dict[str, str] = {}
         self._start, self._received = asyncio.get_running_loop().time(), 0
 
@@ -45,17 +47,17 @@ class UploadForm:
 
     @property
     def expires_after(self) -> Expiry | None:
-        """When the file expires; None if never. Raises ApiError if that is invalid."""
+        """The expiry of the file; None if it does not expire. Raises ApiError if it is invalid."""
         given = {name[len("expires_after[") : -1]: value for name, value in self._values.items()
                  if name != "purpose"}  # fmt: skip
         return parsed(Expiry, given) if given else None
 
     async def content(self) -> AsyncIterator[bytes]:
-        """Yield the content of the file. Raises ApiError at its end for an invalid form."""
+        """Yield the content of the file, and raise ApiError at its end if the form is invalid."""
         while chunk := await self._timed(self._file.read_chunk(CHUNK)):
             self._received += len(chunk)
-            if self._most is not None and self._received > self._most:
-                message = f"{self._field}: larger than {self._most} bytes. Send several parts"
+            if self._max_bytes is not None and self._received > self._max_bytes:
+                message = f"{self._field}: larger than {self._max_bytes} bytes. Send several parts"
                 raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, self._field)
             yield chunk
         if await self._next_file() is not None:
@@ -86,8 +88,8 @@ class UploadForm:
         self._values[name] = value.decode(errors="replace")
 
     async def _timed(self, reading: Awaitable[Result]) -> Result:
-        """Return what is read. Raises TimeoutError if the client sends too slowly, and ApiError if
-        the form is malformed."""
+        """Return the result of `reading`. Raises TimeoutError if the client sends too slowly, and
+        ApiError if the form is malformed."""
         allowed = GRACE_SECONDS + self._received / MIN_BYTES_PER_SECOND
         try:
             async with asyncio.timeout_at(self._start + allowed):

@@ -1,4 +1,4 @@
-"""The jobs that the page shows: outputs, and jobs on a cluster."""
+"""Observes the jobs that the page shows: outputs, and jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from batchinference.spec.history import table_of
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
-"""The progress of a job, and the rest of its page, are read at most once in this time, however many
-pages show them."""
+"""Seconds for which the progress of a job, and the rest of its page, are reused after they were
+read, so that many open pages cause few reads."""
 LOG_CHARACTERS = 20_000
 
 
 class Unreadable(Exception):
-    """A job or its output cannot be read. The message is for people."""
+    """A job or its output cannot be read. The message is for the user."""
 
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Turn the errors of reading a job or an output into Unreadable."""
+    """Convert errors of reading a job or an output into Unreadable."""
     try:
         yield
     except ClusterError as error:
@@ -55,7 +55,7 @@ def readable() -> Iterator[None]:
 
 @dataclass
 class ObservedJob:
-    """A job, and its progress while the page is open. Safe for concurrent requests."""
+    """A job, and the history of its progress. Safe for concurrent requests."""
 
     key: str
     target: Target
@@ -69,7 +69,7 @@ class ObservedJob:
         return self.target.cluster()
 
     def observe(self) -> Observation:
-        """Read the state of the job. Raises Unreadable."""
+        """Read and return the state of the job. Raises Unreadable."""
         with readable():
             if self.target.is_job:
                 return observed_job(*read_job(self._cluster, self.target.text))
@@ -84,7 +84,7 @@ class ObservedJob:
             return JobStatus.of(self._cluster.get(self.target.text)).output
 
     def entry(self) -> JobEntry:
-        """Return the progress of the job. Errors become part of the entry."""
+        """Return the progress of the job as an entry of the list. Errors become part of it."""
         with self._lock:
             if self._entry is None or monotonic() - self._entry[0] >= PROGRESS_SECONDS:
                 self._entry = monotonic(), self._read_entry()
@@ -97,12 +97,12 @@ class ObservedJob:
             return JobEntry(self.key, self.target.text, problem=str(problem))
 
     def record(self, seen: Observation) -> JobEntry:
-        """Add what was seen just now to the history, and return its entry."""
+        """Add `seen`, which was observed just now, to the history, and return it as an entry."""
         with self._lock:
             return JobEntry(self.key, self.target.text, self._meter.measured(seen))
 
     def details(self) -> JobDetails:
-        """Return everything that the page of this job shows. What cannot be read is left out."""
+        """Return everything that the page of this job shows, except what cannot be read."""
         with self._lock:
             entry = self.entry()
             if self._details is None or self._is_outdated(self._details, entry):
@@ -110,7 +110,8 @@ class ObservedJob:
             return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
 
     def failed_row(self, key: str) -> list[Record]:
-        """Return the error records of a row; none if it has not failed. Raises Unreadable."""
+        """Return the error records of the row with this `key_of_row`; an empty list if it has not
+        failed. Raises Unreadable."""
         with readable():
             return failed_row(self.output(), key)
 
@@ -142,14 +143,14 @@ def _or_default(read: Callable[[], Any], default: Any) -> Any:
 
 
 class GivenJobs:
-    """The jobs whose outputs or names the user has given."""
+    """The jobs that the user has named, by outputs or by names of jobs on a cluster."""
 
     def __init__(self, targets: list[Target]) -> None:
         self._jobs = [ObservedJob(str(number), target) for number, target in enumerate(targets)]
         self.title = ", ".join(target.text for target in targets)
 
     def entries(self) -> list[JobEntry]:
-        """Return all jobs in the given order."""
+        """Return the entries of all jobs, in the order in which the user has named them."""
         return [job.entry() for job in self._jobs]
 
     def find(self, key: str) -> ObservedJob | None:
@@ -169,7 +170,7 @@ class JobsOfNamespace:
         self.title = f"namespace {self._cluster.namespace} of {self._cluster.host}"
 
     def entries(self) -> list[JobEntry]:
-        """Return all jobs, those that have not ended first. Raises Unreadable."""
+        """Return the entries of all jobs. Jobs that have not ended are first. Raises Unreadable."""
         with readable():
             found = [JobStatus.of(job) for job in self._cluster.list_jobs()]
         with self._lock:

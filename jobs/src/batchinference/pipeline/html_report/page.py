@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from batchinference.pipeline.html_report.sample_rows import Row  # needs Pillow
 
 MAX_JOB = 100_000
-"""Characters of the job file on the page."""
+"""Maximum number of characters of the job file on the page."""
 
 
 @dataclass(frozen=True)
 class PageData:
-    """The data of a page."""
+    """Everything that a page shows."""
 
     report: Report
     spec: BatchInferenceSpec
@@ -48,7 +48,7 @@ class PageData:
 
 
 def render(data: PageData) -> str:
-    """Return the page. Equal data gives an equal page."""
+    """Return the HTML of the page, which depends only on `data`."""
     report, spec = data.report, data.spec
     history = report.rows_over_time
     total = sum(times.seconds for times in report.steps.values())
@@ -81,7 +81,7 @@ def render(data: PageData) -> str:
 
 @cache
 def page_environment(package: str) -> Environment:
-    """Return an environment for the templates in a package. It escapes all values."""
+    """Return the Jinja environment for the templates in a package. It escapes all values."""
     found = Environment(
         loader=PackageLoader(package, "."),
         autoescape=True,
@@ -110,7 +110,7 @@ def _input(spec: BatchInferenceSpec) -> str:
 
 
 def _normalized(path: str) -> str:
-    """Return a path to show, without `..` if it is local."""
+    """Return a path as it is shown: without `..` if it is local."""
     return os.path.normpath(local_path(path)) if is_local(path) else path
 
 
@@ -142,7 +142,7 @@ def _resources(step: Step, report: Report) -> str:
 
 
 def _job_file(report: Report, spec: BatchInferenceSpec) -> str:
-    """Return the job as YAML, without secrets and without settings of the cluster."""
+    """Return the job as YAML, without secrets and without `cluster`."""
     job = {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,8 +1,7 @@
-"""States what limits a job and what to change, from the measured times of its report.
+"""Says what limits a job and what to change, from the times that its report has measured.
 
-Every figure follows from measured times. If they do not support a statement, there is none.
-Times by which others are divided are rounded to microseconds, because the quotient may overflow if
-the divisor is shorter."""
+There is no advice if the measured times do not prove it. Divisors are rounded to microseconds,
+because division by a shorter time may overflow."""
 
 from __future__ import annotations
 
@@ -18,22 +17,22 @@ from batchinference.spec.steps import TUNABLE, Step
 from batchinference.text import counted
 
 BUSY = 0.7
-"""Minimum share of the time that CPUs or writers are busy if they limit the job."""
+"""CPUs or writers limit the job if they are busy for at least this share of the time."""
 STARVED = 0.3
-"""Minimum share of the time that replicas wait if something else limits the job."""
+"""Something else limits the job if replicas wait for at least this share of the time."""
 FED = 0.2
-"""Maximum share of the time that replicas wait if they limit the job."""
+"""Replicas can only limit the job if they wait for at most this share of the time."""
 ACTIVE = 0.5
-"""Minimum computing time of a pool that limits the job, as a share of the running time. In shorter
-jobs, loading models and waiting for nodes take the rest."""
+"""A pool can only limit the job if it computes for at least this share of the running time. In
+short jobs, loading models and waiting for nodes take longer."""
 MEASURED = 0.5
-"""Minimum share of the rows with measured times. A short job measures only few rows."""
-LEAST_SECONDS = 1.0
-"""Minimum running time. The times of shorter jobs are not meaningful."""
+"""The minimum share of rows with measured times. A short job measures only few rows."""
+MIN_SECONDS = 1.0
+"""The minimum running time. The times of shorter jobs are not meaningful."""
 
 
 def limiting_step(report: Report) -> str | None:
-    """Return the step with the most measured time; None if no step was measured."""
+    """Return the step that took the longest measured time; None if no step was measured."""
     return max(report.steps, key=lambda name: report.steps[name].seconds, default=None)
 
 
@@ -60,7 +59,7 @@ def _about_times(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
         )
     read = report.counts.read if report.counts else 0
     measured = max((times.rows for times in report.steps.values()), default=0)
-    if not report.steps or running < LEAST_SECONDS or measured < MEASURED * read:
+    if not report.steps or running < MIN_SECONDS or measured < MEASURED * read:
         return
     total = sum(times.seconds for times in report.steps.values())
     if found := bottleneck(report, spec):
@@ -88,24 +87,24 @@ def _about_machines(report: Report) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Load:
-    """The use of the CPUs and of the writers of a job that ran for `seconds`."""
+    """How busy the CPUs and the writers were while a job ran for `seconds`."""
 
     seconds: float
     cpus: float
     writers: int
     parts: dict[str, float]
-    """CPU seconds that reading and each step in tasks have taken."""
+    """The CPU seconds of reading and of each step that runs in tasks."""
     writing: float
-    """The seconds of all writers."""
+    """The seconds in which writers were busy, summed over all writers."""
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds that reading and steps in tasks have taken."""
+        """The CPU seconds of reading and of all steps that run in tasks."""
         return _rounded(sum(self.parts.values()))
 
     @property
     def cpu_share(self) -> float:
-        """The share of the CPU time that was taken, at most 1."""
+        """The share of the CPU time in which CPUs were busy, at most 1."""
         return min(1.0, self.cpu_seconds / (self.cpus * self.seconds))
 
     @property
@@ -126,7 +125,8 @@ def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
 
 
 def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
-    """Return that the job waits for a server, if requests take most of the measured time."""
+    """Return the advice for a job whose requests to a server take most of the measured time, or
+    None for another job."""
     total = _rounded(sum(times.seconds for times in report.steps.values()))
     slowest = next((step for step in spec.steps if step.name == limiting_step(report)), None)
     if slowest is None or slowest.model is None or not slowest.model.REMOTE or not total:
@@ -141,7 +141,7 @@ def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
 
 
 def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
-    """Return the load of a job; None if a part of it was not measured."""
+    """Return the load of a job; None if reading or a step was not measured."""
     seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
     loaded = [step for step in spec.steps if step.kind in TUNABLE]
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
@@ -153,8 +153,8 @@ def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
 
 
 def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, float]]:
-    """Yield the CPU seconds of reading and of each step in tasks. A task has as many CPUs as the
-    largest model or class that runs in it."""
+    """Yield the CPU seconds of reading and of each step that runs in tasks. A task has as many CPUs
+    as the step in it that needs most."""
     tasks = [step for step in spec.steps if not _has_pool(step, report)]
     wide = [_cpus(step) for step in tasks if step.facts.in_actors]
     width = max([1.0, *wide])
@@ -181,9 +181,9 @@ def _has_pool(step: Step, report: Report) -> bool:
 
 
 def _pool_seconds(step: Step, report: Report) -> tuple[float, float, float] | None:
-    """Return the seconds in which all replicas of a step together computed, waited for rows, and
-    waited until their results were taken. None if that was not measured, or if they wait for a
-    server or for devices that the report does not count."""
+    """Return the seconds in which the replicas of a step computed, waited for rows, and waited to
+    pass on results, each summed over all replicas. None if this was not measured, or if replicas
+    wait for a server or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
     remote = step.model is not None and step.model.REMOTE
     if times is None or times.wait_seconds is None or remote:
@@ -235,7 +235,7 @@ def _limited_by_writing(load: Load) -> Iterator[str]:
 
 
 def _largest_part(load: Load) -> str:
-    """Return the part that takes most of the CPU time, as a sentence."""
+    """Return a sentence about the part of the job that takes most of the CPU time."""
     name = max(load.parts, key=lambda part: load.parts[part])
     subject = "Reading and decoding take" if name == READ_STEP else f"The step '{name}' takes"
     return f"{subject} {_percent(load.parts[name] / load.cpu_seconds)} of this time."

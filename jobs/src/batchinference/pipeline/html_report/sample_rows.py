@@ -1,4 +1,4 @@
-"""Reads a few rows of an output, and turns their values into short texts and thumbnails."""
+"""Reads the first rows of an output, and converts their values to short texts and thumbnails."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from batchinference.spec.write import Write, WriteFiles, WriteTable
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
 MAX_TEXT, MAX_ITEMS = 160, 4
 THUMBNAIL, SMALLEST = 96, 8
-"""Pixels of the longer side of a thumbnail, and minimum pixels of the shorter side of an image."""
+"""The pixels of the longer side of a thumbnail, and the minimum pixels of the shorter side of an
+array that is shown as an image."""
 MAX_PIXELS = 25_000_000
-"""Larger images have no thumbnail."""
+"""Images with more pixels get no thumbnail."""
 MAX_FILE = 64 * 1024**2
-"""Bytes of a file that may be read completely for its first rows."""
+"""Larger files are skipped if they can only be read completely."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as text. `image` is the data URI of its thumbnail, if it is an image."""
+    """A value as text. If it is an image, `image` is the data URI of its thumbnail."""
 
     text: str
     image: str = ""
@@ -45,7 +46,7 @@ Row = dict[str, Cell]
 
 
 def sample_of(write: Write, layout: Layout, entries: Iterable[ManifestEntry]) -> list[Row]:
-    """Return the first rows of the files that these manifest entries name, or of a table. Only the
+    """Return the first rows of the data files of manifest entries, or any rows of a table. Only the
     first SAMPLE_COLUMNS columns are included."""
     if isinstance(write, WriteTable):
         rows: Iterable[dict[str, Any]] = table_for(write).first_rows(SAMPLE_ROWS)
@@ -61,14 +62,13 @@ def _rows_of_files(
     write: WriteFiles, layout: Layout, entries: Iterable[ManifestEntry]
 ) -> Iterator[dict[str, Any]]:
     for file in (file for entry in entries for file in entry.data):
-        place = layout.output / file.name
         if file.bytes > MAX_FILE and not write.READ_IN_PARTS:
             continue  # it would be read completely
-        yield from rows_of_file(place, writer_for(write))
+        yield from rows_of_file(layout.output / file.name, writer_for(write))
 
 
 def cell(name: str, value: Any) -> Cell:
-    """Return a value of a column as a cell. The value of a credential is masked."""
+    """Return a value as a cell. Values of columns with credentials are masked."""
     image = None if is_credential(name) else _image_of(value)
     if image is None:
         return Cell(shown(_text_of(name, value), MAX_TEXT))
@@ -77,7 +77,8 @@ def cell(name: str, value: Any) -> Cell:
 
 
 def _image_of(value: Any) -> Image.Image | None:
-    """Return the image that a value holds: pixels, the bytes of a file, or a struct with bytes."""
+    """Return the image in a value that is pixels, the bytes of a file, or a struct with such bytes;
+    None for other values."""
     if isinstance(value, dict):
         value = value.get("bytes")
     if is_pixels(value) and min(value.shape[:2]) >= SMALLEST:

@@ -118,10 +118,8 @@ class JobHandle:
 
 
 def checked_for_cluster(document: dict[str, Any], values: Values) -> dict[str, Any]:
-    """Return a BatchInference document with the values of its parameters inserted.
-
-    Raises SpecError if it is invalid, or if a cluster would refuse it.
-    """
+    """Return a BatchInference document with the values of its parameters inserted. Raises SpecError
+    if it is invalid, or if a cluster would refuse it."""
     from batchinference.plan import plan_for_cluster  # imported here: only `submit` needs it
     from batchinference.rendering.paths import check_paths
 

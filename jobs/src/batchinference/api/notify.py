@@ -28,9 +28,8 @@ def notify(
     job: BatchInference, report: Report, say: Callable[[str], None], stop: StopSignal
 ) -> None:
     """Send the notifications of a job that has ended, and say of each whether it was sent. Failures
-    do not change the result of the job.
-
-    After an interrupted run, each notification is tried once. A second stop signal cancels them."""
+    do not change the result of the job. After an interrupted run, each notification is tried once.
+    A second stop signal cancels them."""
     ended = EndedJob(
         id=uuid.uuid4().hex,
         name=report.name,

@@ -112,8 +112,7 @@ def run(
     failed rows again. `verbose` shows the messages of Ray.
 
     Raises JobFailed if the job fails, BadInput if the job does not support `restart` or
-    `retry_errors` or if both are set, and SpecError if values in `data` would change.
-    """
+    `retry_errors` or if both are set, and SpecError if values in `data` would change."""
     from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
     from batchinference.pipeline.errors import BadInput

@@ -1,8 +1,7 @@
 """Stores the log of a run in the state of the output, where it outlives the cluster.
 
 While the job runs, the last lines are stored every minute, in case the process is killed. A job
-does not fail if its log cannot be stored.
-"""
+does not fail if its log cannot be stored."""
 
 from __future__ import annotations
 

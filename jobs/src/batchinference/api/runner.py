@@ -30,12 +30,10 @@ SHOWN_LINES = 20
 
 @dataclass
 class Runner:
-    """One run of a job.
-
-    `directory` has the user's modules. `say` is called with each line for the user, and `publish`
-    with each report. `quiet` hides the output of Ray. With `own_only`, the run fails if it would
-    replace output of another job. `prices` are the prices of pods, if the platform sets any.
-    """
+    """One run of a job. `directory` has the user's modules. `say` is called with each line for the
+    user, and `publish` with each report. `quiet` hides the output of Ray. With `own_only`, the run
+    fails if it would replace output of another job. `prices` are the prices of pods, if the
+    platform sets any."""
 
     job: BatchInference
     directory: Path

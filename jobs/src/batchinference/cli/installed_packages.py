@@ -21,7 +21,6 @@ def pipeline_is_installed() -> bool:
 
 def outputs_are_readable() -> bool:
     """Return whether the packages to read outputs are installed. If not, print what to install.
-
     Also prepares Arrow: it must not import pandas at its first conversion, because this takes more
     time and memory than the rest of most commands, and it must use the memory pool of the system,
     because its own pool frees memory later."""

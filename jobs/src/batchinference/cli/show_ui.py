@@ -80,11 +80,9 @@ def _targets(target: Target) -> list[Target]:
 
 @contextmanager
 def _announced(address: str, *, browser: bool) -> Iterator[None]:
-    """Print the address, and open it in the browser if stdout is a terminal.
-
-    The browser opens a private file that redirects to the address, because other users can see the
-    arguments of processes, and the address contains the token.
-    """
+    """Print the address, and open it in the browser if stdout is a terminal. The browser opens a
+    private file that redirects to the address, because other users can see the arguments of
+    processes, and the address contains the token."""
     echo(f"Open {address} in a browser. Press Ctrl+C to stop.")
     if not (browser and sys.stdout.isatty()):
         yield

@@ -1,8 +1,7 @@
 """Authenticates requests by API keys.
 
 A directory, which is a mounted Secret, has a file NAMESPACE.NAME for each key, which contains the
-SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere.
-"""
+SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere."""
 
 from __future__ import annotations
 

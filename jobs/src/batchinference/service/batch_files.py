@@ -106,10 +106,9 @@ def opened_store(config: ServiceConfig) -> ObjectStore:
 
 
 class Files:
-    """The files in a store. Keys of objects begin with the namespace of the API key.
-
-    `in_use` is called with a namespace and a file id, and returns whether a batch still needs the
-    file. Such a file is not deleted when it expires."""
+    """The files in a store. Keys of objects begin with the namespace of the API key. `in_use` is
+    called with a namespace and a file id, and returns whether a batch still needs the file. Such a
+    file is not deleted when it expires."""
 
     def __init__(
         self, config: ServiceConfig, in_use: Callable[[str, str], Awaitable[bool]]
@@ -258,7 +257,7 @@ class Files:
                 )
 
     async def has_error_file(self, namespace: str, name: str) -> bool:
-        """Return whether the error file of a batch was written, even if it was deleted (emptied)."""
+        """Return whether a batch has an error file, also if it was deleted and so is empty."""
         output = f"{namespace}/batches/{name}"
         return any(each["path"] == f"{output}/{ERROR_FILE}" for each in await self.objects(output))
 

@@ -1,7 +1,6 @@
 """Renders the pages as HTML. The functions read nothing but their arguments.
 
-All data is untrusted: Jinja escapes every value, and control characters are removed.
-"""
+All data is untrusted: Jinja escapes every value, and control characters are removed."""
 
 from __future__ import annotations
 

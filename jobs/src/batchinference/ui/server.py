@@ -24,11 +24,9 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests whose path begins with a secret token.
-
-    Other users of this machine, and websites in the user's browser, can also send requests to this
-    server, but they do not know the token.
-    """
+    """Answers GET requests whose path begins with a secret token. Other users of this machine, and
+    websites in the user's browser, can also send requests to this server, but they do not know the
+    token."""
 
     server: _Server
 

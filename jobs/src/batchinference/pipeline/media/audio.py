@@ -3,8 +3,7 @@
 libsndfile decodes the audio formats that it knows, and FFmpeg the others. FFmpeg detects formats by
 content, not by file name. It would open sockets or other files for formats that only refer to
 streams, so `open_media` allows only formats that contain their samples or frames. A test fails if
-other code calls `av.open`.
-"""
+other code calls `av.open`."""
 
 from __future__ import annotations
 
@@ -62,10 +61,9 @@ def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 
 
 def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
-    """Return the samples (float32) and the sample rate in Hz.
-
-    The shape is (samples,) with `mono`, else (channels, samples). Raises ValueError if the content
-    cannot be decoded, or takes more than `max_bytes`."""
+    """Return the samples (float32) and the sample rate in Hz. The shape is (samples,) with `mono`,
+    else (channels, samples). Raises ValueError if the content cannot be decoded, or takes more than
+    `max_bytes`."""
     import soundfile  # imported here because videos do not need it
 
     from batchinference.pipeline.media.libsndfile import read_sound
@@ -94,7 +92,6 @@ def _with_ffmpeg_if_longer(
     content: bytes, options: SoundFields, max_bytes: int, known: tuple[np.ndarray, int]
 ) -> tuple[np.ndarray, int]:
     """Return the samples and rate that FFmpeg decodes if they are more than `known`, else `known`.
-
     Raises ValueError if the file has further recordings that neither decoder reads."""
     from batchinference.pipeline.media.libsndfile import CHAIN, is_chained_mp3
 

@@ -2,8 +2,7 @@
 
 Files rarely state which value is white: cameras, scanners and microscopes store 10, 12 or 14 bits
 in 16-bit numbers. If neither the file nor the job states the value, the bit depth is the smallest
-of 8, 10, 12, 14 and 16 bits that holds all values of the image, and white is its largest number.
-"""
+of 8, 10, 12, 14 and 16 bits that holds all values of the image, and white is its largest number."""
 
 from __future__ import annotations
 
@@ -112,9 +111,8 @@ def stored_values(
     image: Image.Image, raw: RawMode, again: Callable[[], ImageFile]
 ) -> np.ndarray | None:
     """Return the values of a decoded image as its file stores them (height x width, or height x
-    width x 3 or 4 channels), or None if Pillow can only read 8 bits of each.
-
-    `again` opens the image again, not decoded. Raises ValueError if the values cannot be read."""
+    width x 3 or 4 channels), or None if Pillow can only read 8 bits of each. `again` opens the
+    image again, not decoded. Raises ValueError if the values cannot be read."""
     if image.mode not in ("RGB", "RGBA"):
         return _other_values(np.asarray(image), raw)
     if raw.codec == "ppm":
@@ -181,9 +179,8 @@ _ONLY_8_BITS = (
 
 
 class DeepImage:
-    """A decoded image with more than 8 bits per channel. `again` opens it again, not decoded.
-
-    The methods raise ValueError if the values of black and white are unknown."""
+    """A decoded image with more than 8 bits per channel. `again` opens it again, not decoded. The
+    methods raise ValueError if the values of black and white are unknown."""
 
     def __init__(
         self, image: Image.Image, raw: RawMode, options: ImageFields, again: Callable[[], ImageFile]

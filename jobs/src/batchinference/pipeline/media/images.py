@@ -49,9 +49,8 @@ _NETPBM = re.compile(
 
 def pages_of(image: Image.Image) -> list[int]:
     """Return the numbers of the pages of an image file that is not decoded yet, including pages
-    that cannot be decoded. Previews and masks are no pages.
-
-    Raises ValueError for a raw file of a camera, of which only a preview can be read."""
+    that cannot be decoded. Previews and masks are no pages. Raises ValueError for a raw file of a
+    camera, of which only a preview can be read."""
     if image.format == "TIFF":
         pages = _tiff_pages(image)
         if not pages and Base.SubIFDs in getattr(image, "tag_v2", ()):
@@ -167,10 +166,9 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
 
 def decode(content: bytes, options: ImageFields) -> np.ndarray:
     """Return the pixels of the first page of an image file: height x width x channels (uint8), but
-    height x width in the modes L (uint8) and I;16 (uint16).
-
-    Raises ValueError if it has too many pixels, or if its values of black and white are unknown,
-    and other errors if it cannot be decoded."""
+    height x width in the modes L (uint8) and I;16 (uint16). Raises ValueError if it has too many
+    pixels, or if its values of black and white are unknown, and other errors if it cannot be
+    decoded."""
     file = ImagePages(content, options)
     pixels = file.pixels(file.first, reduced=True)
     if len(file.numbers) > 1:
@@ -180,9 +178,8 @@ def decode(content: bytes, options: ImageFields) -> np.ndarray:
 
 class ImagePages:
     """Decodes the pages of an image file, one at a time. `numbers` are the numbers of the pages,
-    and `first` is the number of the page that represents the file.
-
-    Raises the errors of `decode`."""
+    and `first` is the number of the page that represents the file. Raises the errors of
+    `decode`."""
 
     def __init__(self, content: bytes, options: ImageFields) -> None:
         self._content, self._options, self._is_cut = content, options, False
@@ -278,9 +275,8 @@ def is_pixels(value: Any) -> bool:
 
 
 def encode(value: Any, file_format: str) -> bytes:
-    """Return an image, given as pixels or as a file in any format, as the bytes of a file.
-
-    Raises ValueError if the value is not an image."""
+    """Return an image, given as pixels or as a file in any format, as the bytes of a file. Raises
+    ValueError if the value is not an image."""
     if isinstance(value, bytes):
         return _encoded_again(value, file_format)
     if not is_pixels(value):

@@ -81,10 +81,9 @@ def read_sound(
     content: bytes, options: SoundFields, max_bytes: int
 ) -> tuple[np.ndarray, int, bool] | None:
     """Return the samples (channels x samples, float32), the sample rate in Hz, and whether these
-    are certainly all samples. Return None if only FFmpeg may be able to read the file.
-
-    Raises LibsndfileError if libsndfile does not know the format, and ValueError if the recording
-    is damaged or takes more than `max_bytes`."""
+    are certainly all samples. Return None if only FFmpeg may be able to read the file. Raises
+    LibsndfileError if libsndfile does not know the format, and ValueError if the recording is
+    damaged or takes more than `max_bytes`."""
     content, unstated = _with_corrected_size(content)
     with SoundFile(io.BytesIO(content)) as recording:
         _refuse_chain(recording.format, content)
@@ -121,9 +120,8 @@ def _refuse_chain(file_format: str, content: bytes) -> None:
 
 def _with_corrected_size(content: bytes) -> tuple[bytes, str]:
     """Return the content without the number of bytes of samples, and a text about the damage, if a
-    WAV file states fewer than it has; else the same content and an empty text.
-
-    Raises ValueError if the file consists of several recordings."""
+    WAV file states fewer than it has; else the same content and an empty text. Raises ValueError if
+    the file consists of several recordings."""
     at = _RIFF_HEADER
     while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
         head = content[at : at + _CHUNK_HEADER]

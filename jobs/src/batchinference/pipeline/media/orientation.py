@@ -42,7 +42,6 @@ class Orientation(NamedTuple):
 
 def orientation_of(image: Any) -> Orientation:
     """Return the operations that turn an image upright; none if its orientation is invalid.
-
     Decoders of TURNED_BY_DECODER remove the orientation, so call this before they run."""
     if image.format == "HEIF":
         turns = map(_heif_turn, _heif_transformations(image))

@@ -2,8 +2,7 @@
 
 A file is truncated if it is shorter than its container states. These containers state their size:
 RIFF (WebP, AVI), Matroska (WebM), ASF (WMA, WMV), CAF, the pages of Ogg, and the boxes of ISO files
-(MP4, AVIF, HEIC, JPEG 2000).
-"""
+(MP4, AVIF, HEIC, JPEG 2000)."""
 
 from __future__ import annotations
 
@@ -61,7 +60,6 @@ def truncation_error(source: Source, size: int) -> EOFError | None:
 
 def stated_size(source: Source, size: int) -> int | None:
     """Return the number of bytes that the container of a file states; None if it states no size.
-
     For Ogg, CAF and ISO files, this is the end of the last page, chunk or box that begins in the
     file. `size` is the actual size."""
     head = _read_at(source, 0, _HEAD_BYTES)
@@ -125,7 +123,6 @@ def is_chained_ogg(content: bytes) -> bool:
 
 def _last_end(source: Source, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
     """Return the offset at which the last chunk ends that begins in a file; None if it is unknown.
-
     `at` is the offset of the first chunk. `size_of` returns the size of a chunk from its header."""
     for _ in range(_MAX_READS):
         begin, block = at, _read_at(source, at, _BLOCK)

@@ -94,9 +94,8 @@ FrameOrError: TypeAlias = av.VideoFrame | Exception
 
 def video_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame | Exception]:
     """Yield the frames of a video that the options select, and an error in place of each frame that
-    cannot be decoded. If the file is truncated, the last item is an error.
-
-    Raises FFmpegError or EOFError if the file is no video, or if reading cannot go on."""
+    cannot be decoded. If the file is truncated, the last item is an error. Raises FFmpegError or
+    EOFError if the file is no video, or if reading cannot go on."""
     convert = FrameConverter(options)
     pictures = _at_frame_rate(_all_frames(source, options.max_pixels), options.fps)
     while True:
@@ -168,10 +167,9 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a video, and yield it with its first video track.
-
-    Raises FFmpegError if it has no video track or frames with more than `max_pixels` pixels, and
-    EOFError if it cannot be opened because it is truncated."""
+    """Open a video, and yield it with its first video track. Raises FFmpegError if it has no video
+    track or frames with more than `max_pixels` pixels, and EOFError if it cannot be opened because
+    it is truncated."""
     try:
         opened = open_media(source, buffer_size=BUFFER_BYTES)
     except av.ArgumentError as error:  # FFmpeg knows the format, but FORMATS does not allow it

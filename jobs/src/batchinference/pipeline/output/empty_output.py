@@ -2,8 +2,7 @@
 readers fail without a file.
 
 The columns are taken from the commits of tasks whose rows were all filtered or failed, or else from
-the job file.
-"""
+the job file."""
 
 from __future__ import annotations
 
@@ -28,10 +27,9 @@ def with_columns(
     attempt: Attempt, end: Snapshot, write: Write, planned: pa.Schema, guessed: pa.Schema
 ) -> Snapshot:
     """Return the final snapshot of an output without rows, with its columns, and with a file
-    without rows if readers need one.
-
-    `planned` are the columns that are certain before any row is computed. If no column is certain,
-    `guessed` is used, but not if later jobs may append rows, which may have other columns."""
+    without rows if readers need one. `planned` are the columns that are certain before any row is
+    computed. If no column is certain, `guessed` is used, but not if later jobs may append rows,
+    which may have other columns."""
     known = planned.names or end.empty_schemas or write.adds
     schema = _schema(end, FileSplit.of(write), planned if known else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])

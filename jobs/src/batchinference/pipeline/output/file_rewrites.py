@@ -1,14 +1,13 @@
 """Rewrites the data files of a finished output: unifies their schemas, and merges small files.
 
 A task knows only its own rows, so its files may differ from those of other tasks: a column without
-a value has the type null, a column that no row has is missing, and a column of whole numbers has
-an integer type, even if other tasks have fractions in it. Readers that use the schema of the first
+a value has the type null, a column that no row has is missing, and a column of whole numbers has an
+integer type, even if other tasks have fractions in it. Readers that use the schema of the first
 file would fail or drop the column. Files may be small because jobs commit after a few rows to show
 progress.
 
 The new files have new names. The old files are deleted after a snapshot names the new ones
-(`Attempt.put_unified`), and then the output is marked as complete.
-"""
+(`Attempt.put_unified`), and then the output is marked as complete."""
 
 from __future__ import annotations
 

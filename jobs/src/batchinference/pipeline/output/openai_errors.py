@@ -30,11 +30,9 @@ def write_error_file(
     first_file: int,
     others: Iterable[tuple[int, bytes]] = (),
 ) -> None:
-    """Write a line for each failed row of an output, in the order of the input.
-
-    The custom id is the value of the column `id_column`. `first_file` is the number of the first
-    input file, from which request ids are made. `others` are further lines with their row numbers
-    in this file."""
+    """Write a line for each failed row of an output, in the order of the input. The custom id is
+    the value of the column `id_column`. `first_file` is the number of the first input file, from
+    which request ids are made. `others` are further lines with their row numbers in this file."""
     with TemporaryFile() as found, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):

@@ -22,7 +22,6 @@ def without_removed(
     attempt: Attempt, entry: ManifestEntry, writer: RewritingWriter
 ) -> ManifestEntry:
     """Write the files of an entry without its removed rows, and return the entry of the new files.
-
     Raises BadOutput if a file has changed, or if another attempt has begun."""
     data, new_indexes = list[DataFile](), dict[int, int]()
     for index, file in enumerate(entry.data):

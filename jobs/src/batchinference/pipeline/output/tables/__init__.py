@@ -8,8 +8,7 @@ never deleted, because it may be registered.
 
 The commit stores two marks. The ID of the attempt shows that the commit was made, even if the
 driver died right after it. The ID of the series of attempts is accepted only once, so that a
-delayed driver cannot commit the same rows again.
-"""
+delayed driver cannot commit the same rows again."""
 
 from __future__ import annotations
 
@@ -285,9 +284,8 @@ def check_case(found: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 def common_types(table: pa.Table) -> pa.Table:
     """Return rows with types that all table formats support: signed integers and floats of 32 and
-    64 bits, timestamps in microseconds, and no dictionaries.
-
-    Raises BadOutput if these types cannot hold a value."""
+    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput if these types cannot
+    hold a value."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))
@@ -299,9 +297,8 @@ def lake_types(
     make: Callable[[pa.Schema], object],
     name: str,
 ) -> pa.Table:
-    """Return rows with types that the format `name` supports (see `check_types`).
-
-    Raises BadOutput if it does not support a type or two column names."""
+    """Return rows with types that the format `name` supports (see `check_types`). Raises BadOutput
+    if it does not support a type or two column names."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
     check_types(table.schema, make, name)

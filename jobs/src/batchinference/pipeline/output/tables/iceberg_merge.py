@@ -39,10 +39,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`.
-
-    If a commit conflicts with another one, the next try uses the files that were written for data
-    files that are still in the table, so that it takes little time."""
+    the columns `names`. If a commit conflicts with another one, the next try uses the files that
+    were written for data files that are still in the table, so that it takes little time."""
 
     keys: Keys
     files: Sequence[Location]

@@ -28,10 +28,8 @@ updated, so that row IDs of other rows stay valid."""
 
 @dataclass
 class AddedColumns:
-    """The new columns of the rows that a job has read from a dataset.
-
-    If a commit conflicts with another one, the next try uses the merged fragments of the first that
-    have not changed since."""
+    """The new columns of the rows that a job has read from a dataset. If a commit conflicts with
+    another one, the next try uses the merged fragments of the first that have not changed since."""
 
     version: int
     """The version of the dataset that was read."""

@@ -93,7 +93,6 @@ def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
     """Insert rows. If the table has a row with the same key, update its columns that `rows` have.
-
     Raises BadOutput if the database treats different keys as equal."""
     if rows:
         connection.execute(_statement(connection.dialect.name, table, key, [*rows[0]]), rows)

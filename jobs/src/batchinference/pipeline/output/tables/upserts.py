@@ -6,8 +6,7 @@ the commit, the next run repeats it and puts the same rows again.
 Each commit has a version that is higher than those of earlier commits, and a row is never replaced
 by a row with a lower version, so a delayed driver changes no row of a later commit. The version is
 chosen before the last check of the lease, because a driver that takes over the output after this
-check then gets a higher version.
-"""
+check then gets a higher version."""
 
 from __future__ import annotations
 

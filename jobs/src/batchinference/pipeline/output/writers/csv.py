@@ -121,9 +121,8 @@ class CsvWriter(RewritingWriter):
 
 
 def _records(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the content of a CSV file in parts of about TEXT_BYTES that end with a record.
-
-    Raises ValueError if the last record is not complete."""
+    """Yield the content of a CSV file in parts of about TEXT_BYTES that end with a record. Raises
+    ValueError if the last record is not complete."""
     rest = b""
     while more := file.read(TEXT_BYTES):
         text = rest + more

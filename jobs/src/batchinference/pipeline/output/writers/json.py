@@ -1,7 +1,6 @@
 """Writes JSON Lines files, and reads them back.
 
-NaN and infinity become null, because JSON cannot represent them.
-"""
+NaN and infinity become null, because JSON cannot represent them."""
 
 from __future__ import annotations
 

@@ -118,9 +118,8 @@ def _content(column: str, value: Any, encoded: Encode) -> bytes:
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
-    """Return the suffix of member names and the encoder of each column that has values.
-
-    Raises BadOutput if two columns have the same suffix."""
+    """Return the suffix of member names and the encoder of each column that has values. Raises
+    BadOutput if two columns have the same suffix."""
     members: dict[str, tuple[str, Encode]] = {}
     taken: dict[str, str] = {}
     for name, column in values.items():

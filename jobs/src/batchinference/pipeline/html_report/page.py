@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -81,24 +81,20 @@ def render(data: PageData) -> str:
 
 @cache
 def page_environment(package: str) -> Environment:
-    """Return the Jinja environment for the templates in a package. It escapes all values."""
+    """Return the Jinja environment for the templates in a package. It escapes all values, and
+    removes control characters from plain strings."""
     found = Environment(
         loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_safe,
+        finalize=lambda value: without_controls(value) if type(value) is str else value,
     )
     found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
     found.filters |= {"fields": fields_of, "row_key": key_of_row}
     found.filters["rows"] = lambda number: counted(number, "row", ",")
     return found
-
-
-def _safe(value: Any) -> Any:
-    """Return a plain string without control characters, and any other value unchanged."""
-    return without_controls(value) if type(value) is str else value
 
 
 def _input(spec: BatchInferenceSpec) -> str:

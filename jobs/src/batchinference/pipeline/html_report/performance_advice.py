@@ -125,8 +125,7 @@ def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
 
 
 def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
-    """Return the advice for a job whose requests to a server take most of the measured time, or
-    None for another job."""
+    """Return advice if requests to a server take most of the measured time, else None."""
     total = _rounded(sum(times.seconds for times in report.steps.values()))
     slowest = next((step for step in spec.steps if step.name == limiting_step(report)), None)
     if slowest is None or slowest.model is None or not slowest.model.REMOTE or not total:

@@ -62,8 +62,7 @@ def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 
 def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
     """Return the samples (float32) and the sample rate in Hz. The shape is (samples,) with `mono`,
-    else (channels, samples). Raises ValueError if the content cannot be decoded, or takes more than
-    `max_bytes`."""
+    else (channels, samples). Raises ValueError if they cannot be decoded or exceed `max_bytes`."""
     import soundfile  # imported here because videos do not need it
 
     from batchinference.pipeline.media.libsndfile import read_sound
@@ -150,8 +149,8 @@ def _missing_samples(
 
 
 def _decoded(container: InputContainer, track: AudioStream) -> Iterator[np.ndarray]:
-    """Yield the samples of a track in parts: channels x samples, float32. Raises FFmpegError or
-    OSError for damage."""
+    """Yield the samples of a track in parts: channels x samples, float32. Raises errors for
+    damage."""
     converter = av.AudioResampler(format="fltp")
     first = ""
     for packet in container.demux(track):

@@ -32,8 +32,7 @@ _PPM_CODECS = ("ppm", "ppm_plain")
 _SIGNED = 2
 """The value of the TIFF tag SampleFormat for numbers with a sign."""
 _JPEG2000_HEAD, _JPEG2000_SIZES = b"\xff\x4f\xff\x51", 40
-"""The first bytes of the codestream in a JPEG 2000 file, and the offset of the number of channels
-in it."""
+"""The first bytes of a JPEG 2000 codestream, and the offset of the number of channels in it."""
 _AVIF_HEAD, _AVIF_FLAGS, _AVIF_DEEP = b"av1C", 6, 0x40
 
 
@@ -129,8 +128,10 @@ def stored_values(
             "its compressed channels are stored one after the other, and only their high bytes can "
             "be read. Store the channels of each pixel together"
         )
-    high, low = np.asarray(image), _decoded_in_other_order(again())
-    both: np.ndarray = np.bitwise_or(high.astype(np.uint16) << 8, low)
+    other = again()
+    other.tile = [tile._replace(args=_in_other_order(tile.args)) for tile in other.tile]
+    high, low = np.asarray(image).astype(np.uint16), np.asarray(other)
+    both: np.ndarray = np.bitwise_or(high << 8, low)
     return both
 
 
@@ -145,11 +146,6 @@ def _other_values(values: np.ndarray, raw: RawMode) -> np.ndarray | None:
     if raw.maximum:  # undo Pillow's scaling from raw.maximum to FULL_WHITE
         return np.rint(values * (raw.maximum / FULL_WHITE)).astype(np.uint16)
     return values
-
-
-def _decoded_in_other_order(image: ImageFile) -> np.ndarray:
-    image.tile = [tile._replace(args=_in_other_order(tile.args)) for tile in image.tile]
-    return np.asarray(image)
 
 
 def _in_other_order(args: Any) -> Any:
@@ -205,8 +201,7 @@ class DeepImage:
         return Image.fromarray(reduced if opacity is None else np.dstack((reduced, opacity)))
 
     def in_16_bits(self) -> np.ndarray:
-        """Return the brightness: height x width, uint16. Without the option `range`, values are not
-        scaled."""
+        """Return the brightness (height x width, uint16), scaled only with the option `range`."""
         channels = self._channels()
         if channels is None:
             raise ValueError(_ONLY_8_BITS.format("mode I;16"))
@@ -231,8 +226,8 @@ class DeepImage:
         return float(np.array([red, green, blue]) @ _GRAY) * FULL_WHITE / 255
 
     def _has_bright_high_bytes(self) -> bool:
-        """Return whether the high bytes, which Pillow has decoded, already are the result, because
-        all 16 bits are in use."""
+        """Return whether Pillow's high bytes already are the result, because all 16 bits are
+        used."""
         if self._image.mode not in ("RGB", "RGBA") or self._options.range is not None:
             return False
         if self._transparent is not None or self._raw.white is not None:

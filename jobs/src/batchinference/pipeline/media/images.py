@@ -67,8 +67,7 @@ def pages_of(image: Image.Image) -> list[int]:
 
 
 def _tiff_pages(image: Any) -> list[int]:
-    """Return the numbers of the pages of a TIFF file, up to the first damaged entry of its list of
-    pages, which is included."""
+    """Return the numbers of the pages of a TIFF file, up to the first damaged one, inclusive."""
     pages, damaged = [], False
     for page in count():
         try:
@@ -167,8 +166,7 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
 def decode(content: bytes, options: ImageFields) -> np.ndarray:
     """Return the pixels of the first page of an image file: height x width x channels (uint8), but
     height x width in the modes L (uint8) and I;16 (uint16). Raises ValueError if it has too many
-    pixels, or if its values of black and white are unknown, and other errors if it cannot be
-    decoded."""
+    pixels or black and white are unknown, and other errors if it cannot be decoded."""
     file = ImagePages(content, options)
     pixels = file.pixels(file.first, reduced=True)
     if len(file.numbers) > 1:
@@ -178,8 +176,7 @@ def decode(content: bytes, options: ImageFields) -> np.ndarray:
 
 class ImagePages:
     """Decodes the pages of an image file, one at a time. `numbers` are the numbers of the pages,
-    and `first` is the number of the page that represents the file. Raises the errors of
-    `decode`."""
+    and `first` is that of the page that represents the file. Raises the errors of `decode`."""
 
     def __init__(self, content: bytes, options: ImageFields) -> None:
         self._content, self._options, self._is_cut = content, options, False
@@ -226,8 +223,7 @@ class ImagePages:
         return Page(image, raw, turns, lambda: self._again(number))
 
     def _partly_decoded(self, number: int) -> Page:
-        """Return a page of a damaged file, as far as it can be decoded. Raises an error if no pixel
-        can."""
+        """Return a damaged page as far as it can be decoded. Raises an error if no pixel can."""
         self._content = with_added_end(self._content)
         image = self._again(number)
         raw = RawMode.of(image, self._content)
@@ -257,7 +253,7 @@ class ImagePages:
         with_16_bit_planes(image)
 
 
-def images_to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
+def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
     """Return images as a column of tensors, which have a fixed shape if `size` is given."""
     from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
@@ -313,8 +309,7 @@ def _saved(image: Image.Image, file_format: str) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """A page of an image file, or a frame of a video at the time `seconds`. `index` is its position
-    in the file."""
+    """A page of an image file, or a frame of a video. `index` is its position in the file."""
 
     index: int
     pixels: np.ndarray

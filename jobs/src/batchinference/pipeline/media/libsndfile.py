@@ -112,9 +112,8 @@ def _are_all(samples: int, recording: SoundFile, content: bytes) -> bool:
 
 def _refuse_chain(file_format: str, content: bytes) -> None:
     """Raise ValueError if a file has several recordings, and its decoder reads only the first."""
-    if file_format == "OGG" and is_chained_ogg(content):
-        raise ValueError(CHAIN)
-    if file_format == "FLAC" and len(_FLAC_HEAD.findall(content)) > 1:
+    is_chain = file_format == "OGG" and is_chained_ogg(content)
+    if is_chain or (file_format == "FLAC" and len(_FLAC_HEAD.findall(content)) > 1):
         raise ValueError(CHAIN)
 
 
@@ -149,8 +148,7 @@ def _is_chunk(after: bytes, padding: int) -> bool:
 
 
 def _samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
-    """Return the samples before any damage (samples x channels), and a text about the damage; empty
-    if there is none."""
+    """Return the samples before any damage (samples x channels), and a text about it or ""."""
     try:
         return _block(recording, recording.frames), ""
     except soundfile.LibsndfileError as error:

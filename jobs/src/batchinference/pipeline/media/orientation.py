@@ -44,21 +44,15 @@ def orientation_of(image: Any) -> Orientation:
     """Return the operations that turn an image upright; none if its orientation is invalid.
     Decoders of TURNED_BY_DECODER remove the orientation, so call this before they run."""
     if image.format == "HEIF":
-        turns = map(_heif_turn, _heif_transformations(image))
+        file = getattr(image, "_heif_file", None)
+        stored = getattr(file[image.tell()], "_c_image", None) if file else None
+        turns = map(_heif_turn, getattr(stored, "transformations", ()))
         return Orientation(tuple(turn for turn in turns if turn is not None), done=True)
     try:
         turn = _TURNS.get(image.getexif().get(Base.Orientation))
     except Exception:  # noqa: BLE001 - invalid EXIF raises errors of many types
         return Orientation()
-    return (
-        Orientation() if turn is None else Orientation((turn,), image.format in TURNED_BY_DECODER)
-    )
-
-
-def _heif_transformations(image: Any) -> tuple[Any, ...]:
-    file = getattr(image, "_heif_file", None)
-    stored = getattr(file[image.tell()], "_c_image", None) if file else None
-    return tuple(getattr(stored, "transformations", ()))
+    return Orientation(() if turn is None else (turn,), image.format in TURNED_BY_DECODER)
 
 
 def _heif_turn(transformation: tuple[Any, ...]) -> Transpose | None:
@@ -96,8 +90,7 @@ class FrameTurn(NamedTuple):
 
     @classmethod
     def of(cls, matrix: bytes) -> FrameTurn:
-        """Return the turn that a display matrix of FFmpeg asks for, rounded to multiples of 90
-        degrees."""
+        """Return the turn of a display matrix of FFmpeg, rounded to multiples of 90 degrees."""
         a, b, _, c, d = struct.unpack_from("=5i", matrix)
         if abs(b) > abs(a):
             return cls(True, b < 0, c < 0)

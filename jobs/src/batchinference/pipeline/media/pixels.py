@@ -55,8 +55,7 @@ def _deep(page: Page, options: ImageFields) -> DeepImage:
 
 
 def _shallow(page: Page) -> Image.Image:
-    """Return the image, whose channels have at most 8 bits. Its transparent value is scaled like
-    its pixel values."""
+    """Return an image with up to 8 bits, and scale its transparent value like its pixels."""
     if "transparency" in page.image.info and page.raw.name in _GRAY_STEPS:
         page.image.info["transparency"] *= _GRAY_STEPS[page.raw.name]
     return page.image

@@ -49,8 +49,7 @@ class Source(Protocol):
 
 
 def truncation_error(source: Source, size: int) -> EOFError | None:
-    """Return an error if the container of a file states more bytes than its `size`; None if it
-    states no more, or no size."""
+    """Return an error if the container of a file states more bytes than its `size`, else None."""
     stated = stated_size(source, size)
     source.seek(0)
     if stated is None or stated <= size:

@@ -40,7 +40,9 @@ class FrameConverter:
 
     def __call__(self, frame: av.VideoFrame) -> np.ndarray:
         """Return the pixels of a frame: height x width x RGB, uint8."""
-        turn = _turn_of(frame) if self._options.orientation == "apply" else _UPRIGHT
+        matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+        is_turned = matrix is not None and self._options.orientation == "apply"
+        turn = FrameTurn.of(bytes(matrix)) if is_turned else _UPRIGHT
         has_opacity, is_deep = _kind_of(frame.format.name)
         if is_deep:
             warn(WarningName.DEPTH_REDUCED)
@@ -62,11 +64,6 @@ class FrameConverter:
     def _layered(self, frame: av.VideoFrame, size: list[int] | None) -> np.ndarray:
         layers = Image.fromarray(frame.to_ndarray(format="rgba"))
         return np.asarray(resized(in_mode(layers, "RGB", self._options.background), size))
-
-
-def _turn_of(frame: av.VideoFrame) -> FrameTurn:
-    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
-    return _UPRIGHT if matrix is None else FrameTurn.of(bytes(matrix))
 
 
 @cache
@@ -168,8 +165,8 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a video, and yield it with its first video track. Raises FFmpegError if it has no video
-    track or frames with more than `max_pixels` pixels, and EOFError if it cannot be opened because
-    it is truncated."""
+    track or too many pixels per frame, and EOFError if it is truncated so that it cannot be
+    opened."""
     try:
         opened = open_media(source, buffer_size=BUFFER_BYTES)
     except av.ArgumentError as error:  # FFmpeg knows the format, but FORMATS does not allow it

@@ -55,8 +55,7 @@ def without_empty_files(end: Snapshot) -> Snapshot:
 
 
 def _schema(end: Snapshot, layout: FileSplit, planned: pa.Schema) -> pa.Schema:
-    """Return the columns of the output, including partition columns. The type null stands for an
-    unknown type."""
+    """Return the columns of the output and its partitions. An unknown type is null."""
     schemas = [planned, *map(schema_in, end.empty_schemas)]
     types = agreed_types(schemas, lambda known, _: known)
     numbers = {layout.row_number: pa.int64()} if layout.row_number else {}

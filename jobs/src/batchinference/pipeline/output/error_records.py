@@ -78,8 +78,7 @@ def _short(value: Any) -> Any:
 
 
 def read_error_records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
-    """Yield tables with the error records in the error files of manifest entries. Raises BadOutput
-    if a file is damaged."""
+    """Yield the error records of manifest entries. Raises BadOutput if an error file is damaged."""
     for name in (entry.errors.name for entry in entries if entry.errors is not None):
         file = layout.errors / name
         try:

@@ -82,8 +82,8 @@ class OutputSchema:
         return self.column_key(self.columns(entry)) == self.column_key(entry.columns)
 
     def column_key(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
-        """Return a value that is equal for files with the same columns, and types if files have
-        types."""
+        """Return a value that is equal for files with the same columns, and types if they have
+        any."""
         return tuple(columns if self.typed else [name for name, _ in columns])
 
     def cast(self, table: pa.Table) -> pa.Table:
@@ -218,8 +218,7 @@ def unchanged_content(directory: Location, file: DataFile) -> bytes:
 
 
 def _merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFile | None:
-    """Write the error records of all entries to one new file, and return it; None if there are
-    none."""
+    """Write the error records of all entries to one file, and return it; None without records."""
     directory = attempt.layout.errors
     files = [entry.errors for entry in entries if entry.errors]
     if not files:
@@ -296,17 +295,13 @@ def size_of(entry: ManifestEntry) -> int:
     return sum(file.bytes for file in entry.files)
 
 
-def _uneven(files: list[dict[str, str]]) -> set[str]:
-    """Return the columns that some files lack, or that have different types in different files."""
-    names = {name for file in files for name in file}
-    return {name for name in names if len({file.get(name) for file in files}) > 1}
-
-
 def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schema:
-    """Return each uneven column with a type that can hold all of its values, if there is one. Reads
-    one file for each type of a column."""
-    uneven = _uneven([dict(entry.columns) for entry in entries])
-    kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
+    """Return each column that some files lack or that has several types, with a type that can hold
+    all of its values, if there is one. Reads one file for each type of a column."""
+    files = [dict(entry.columns) for entry in entries]
+    names = sorted({name for file in files for name in file})
+    uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
+    kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in uneven}
     for entry in entries:
         new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
         if new:

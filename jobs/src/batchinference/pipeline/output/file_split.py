@@ -1,5 +1,4 @@
-"""Splits the rows of a task into output files by partition and by number of rows, and names the
-partition directories."""
+"""Splits the rows of a task into files by partition and row count, and names directories."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ class FileSplit:
             yield rows.column(_INDEX).to_numpy()
 
     def chosen(self, table: pa.Table) -> pa.Table:
-        """Return the columns to write and the partition columns. Raises JobFailure if one is
-        missing."""
+        """Return the columns to write and to partition by. Raises JobFailure if one is missing."""
         for name in self.partition_by:
             if name not in table.column_names and root_of(name) in table.column_names:
                 from batchinference.pipeline.expression import ColumnExpression  # few jobs need it
@@ -138,7 +136,8 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
 def _segment(name: str, value: object) -> str:
     """Return the directory name for a value of a partition column. A long value is replaced by its
     beginning and its hash, because file systems limit names to 255 bytes."""
-    column, text = quote(name, safe=""), _value(value)
+    column = quote(name, safe="")
+    text = NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
     room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
     if room < 1:
         raise JobFailure(
@@ -148,10 +147,6 @@ def _segment(name: str, value: object) -> str:
         digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
         text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
     return f"{column}={text}"
-
-
-def _value(value: object) -> str:
-    return NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
 
 
 def value_text(value: object) -> str:

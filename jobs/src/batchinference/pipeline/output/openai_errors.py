@@ -53,8 +53,7 @@ def write_error_file(
 
 
 def _mapped(file: IO[bytes]) -> mmap.mmap:
-    """Return the content of a file as a memory map. An empty file gets a byte, because it cannot be
-    mapped."""
+    """Return a file as a memory map. It adds a byte to an empty file, which has no memory map."""
     size = file.tell()
     file.flush()
     if not size:

@@ -28,8 +28,7 @@ from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """Return up to `count` rows of an output: those of its first files by name, or any rows of a
-    table."""
+    """Return up to `count` rows of an output: of its first files by name, or any of a table."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output = Location(write.path, write.storage)
@@ -60,8 +59,7 @@ def all_rows(write: Write) -> pa.Table:
 
 
 def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
-    """Return a table without rows that has the columns of a complete output; it has no columns if
-    they are unknown."""
+    """Return a table without rows, but with the columns of a complete output if they are known."""
     layout = Layout.of(spec)
     with suppress(BadOutput):
         for text in Snapshot.read(layout.end, layout.key).empty_schemas:
@@ -92,8 +90,7 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 
 
 def _csv(write: WriteCsv) -> pa.Table:
-    """Return the rows of CSV files. A column becomes text if its types in these files have no
-    common type."""
+    """Return the rows of CSV files. Columns whose types in these files conflict become text."""
     parts = list(_files_with_partition_values(write))
     writer = CsvWriter(write.compression, write.delimiter)
     tables = [writer.table(part) for part, _ in parts]

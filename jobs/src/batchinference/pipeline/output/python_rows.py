@@ -40,8 +40,7 @@ def unreadable(part: Location, problem: object) -> BadOutput:
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
-    """Yield the rows of a table as Python values, with NumPy arrays in place of tensors and nested
-    lists of numbers."""
+    """Yield the rows of a table, with NumPy arrays for tensors and nested lists of numbers."""
     for start in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(start, ROWS_AT_ONCE)
         columns = [_with_arrays(column) for column in part.columns]
@@ -52,7 +51,10 @@ def rows_of_table(table: pa.Table) -> Iterator[Row]:
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column, with NumPy arrays in place of nested lists of numbers, and
     lists in place of tensors with one dimension."""
-    values = [_without_vectors(value) for value in values_of(column)]
+    values = [
+        value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
+        for value in values_of(column)
+    ]
     kind, depth = column.type, 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind, depth = kind.value_type, depth + 1
@@ -60,10 +62,6 @@ def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
     if depth < 2 or not number:
         return values
     return [None if value is None else _array(value, kind.to_pandas_dtype()) for value in values]
-
-
-def _without_vectors(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
 
 
 def _array(value: Any, kind: Any) -> Any:

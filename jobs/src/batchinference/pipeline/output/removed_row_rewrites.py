@@ -41,8 +41,7 @@ def without_removed(
 
 
 def _rewrite_errors(attempt: Attempt, entry: ManifestEntry, file: DataFile) -> DataFile | None:
-    """Write the error records of an entry without those of removed rows. Return the new file, or
-    None if no record remains."""
+    """Write the error records of an entry without those of removed rows; None if none remain."""
     directory, writer = attempt.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
     keep = ~np.isin(files, [origin.file for origin in entry.removed])

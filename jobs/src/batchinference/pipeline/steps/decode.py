@@ -110,9 +110,9 @@ class DecodeColumn(Transform):
         if isinstance(self._decode, JsonDecoder):
             return {name: pa.array(decoded, self._decode.type)}
         if isinstance(self._spec, DecodeImage) and complete:
-            from batchinference.pipeline.media.images import images_to_arrow
+            from batchinference.pipeline.media.images import to_arrow
 
-            return {name: images_to_arrow(decoded, self._spec.size)}
+            return {name: to_arrow(decoded, self._spec.size)}
         return {name: decoded}
 
 

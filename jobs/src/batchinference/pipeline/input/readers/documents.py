@@ -19,7 +19,7 @@ from batchinference.pipeline.input.documents import (
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.records import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_document
-from batchinference.pipeline.media.images import images_to_arrow
+from batchinference.pipeline.media.images import to_arrow
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.warnings import WarningName
@@ -114,7 +114,7 @@ class DocumentReader(Reader):
         table = pa.table({name: pa.array(values[name], _TYPES[name]) for name in names})
         images = [row.page.image for row in rows if row.page.image is not None]
         if images:
-            table = table.append_column("image", images_to_arrow(images, None))
+            table = table.append_column("image", to_arrow(images, None))
         return with_warnings(table, {at: row.warnings for at, row in enumerate(rows)})
 
     def counter(self) -> Reader:

@@ -15,8 +15,8 @@ from batchinference.pipeline.input.signatures import is_image
 from batchinference.pipeline.media import images
 from batchinference.pipeline.media.images import (
     Frame,
-    images_to_arrow,
     page_frames,
+    to_arrow,
     without_damaged_end,
 )
 from batchinference.pipeline.row_warnings import with_warnings
@@ -50,7 +50,7 @@ class FrameReader(Reader):
             yield group if isinstance(group, BadRow) else self._table(group)
 
     def _table(self, rows: list[Frame]) -> pa.Table:
-        pictures = images_to_arrow([row.pixels for row in rows], self._size)
+        pictures = to_arrow([row.pixels for row in rows], self._size)
         indexes = pa.array([row.index for row in rows])
         times = pa.array([row.seconds for row in rows], pa.float64())
         table = pa.table([pictures, indexes, times][: len(self.names)], list(self.names))
@@ -74,7 +74,7 @@ class ImageReader(WholeFileReader):
         return images.decode(content, self._options)
 
     def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:
-        return [images.images_to_arrow(decoded, self._options.size)]
+        return [images.to_arrow(decoded, self._options.size)]
 
 
 class PageReader(FrameReader):

@@ -227,7 +227,7 @@ class ManifestReader(DivisibleReader):
         if self._options.decode == "image":
             from batchinference.pipeline.media import images
 
-            return images.images_to_arrow(values, self._options.size)
+            return images.to_arrow(values, self._options.size)
         text = self._options.decode == "text"
         return pa.array(values, pa.string() if text else pa.large_binary())
 

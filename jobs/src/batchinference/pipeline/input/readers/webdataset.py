@@ -241,7 +241,7 @@ class WebdatasetReader(Reader):
     def _array(self, name: str, values: list[Any]) -> pa.Array | pa.ChunkedArray:
         kind = "text" if name == KEY else self._kind(name)
         if kind == "picture":
-            return images.images_to_arrow(values, self._options.size)
+            return images.to_arrow(values, self._options.size)
         if kind == "json":
             known = self._json.of_column(name)
             parts = [known.parse(lines) for lines in row_slices(b"".join(values))]

@@ -79,8 +79,7 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
-        """Return rows with types that the format supports. Raises BadOutput if it cannot hold a
-        value."""
+        """Return rows with types of the format. Raises BadOutput if it cannot hold a value."""
 
     def converted(self, table: pa.Table) -> pa.Table:
         """Return rows with the columns of the table in their order and types, followed by the
@@ -122,9 +121,8 @@ class Table(Writer, CommittedTable):
             yield ".parquet", self.parquet.write([partition])
 
     def _check_with_earlier(self, schema: pa.Schema) -> None:
-        """Raise BadOutput if no type can hold the values of a column in this file and in earlier
-        files of the task. This finds errors before the end of the job, when all files are compared.
-        """
+        """Raise BadOutput if no type can hold the values of a column in this file and earlier ones
+        of the task. Files of different tasks are only compared at the end of the job."""
         for field in schema:
             earlier = self._seen.get(field.name, field)
             if (both := unify_field([earlier, field])) is None:
@@ -168,8 +166,7 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def stage_content(self, file: Location, content: bytes) -> Any:
-        """Copy a Parquet file with this content to where the files of the table are, and return
-        what `register` needs."""
+        """Copy a Parquet file to the files of the table, and return what `register` needs."""
 
     @abstractmethod
     def existing(self) -> Any:
@@ -228,8 +225,7 @@ def _mixed_types(problem: str) -> BadOutput:
 
 
 def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
-    """Return the partition columns `existing` of a table. Raises BadOutput if the job requests
-    other ones."""
+    """Return the partition columns of a table. Raises BadOutput if the job requests other ones."""
     if requested and list(requested) != list(existing):
         raise BadOutput(
             f"write.partitionBy: the table {table} is partitioned by "

@@ -143,7 +143,10 @@ class IcebergTable(MergingTable):
         elif schema := typed_columns(self.columns(rows), self.partition_by):
             self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
-                _partition(creation, self.partition_by)
+                if self.partition_by:
+                    with creation.update_spec() as update:
+                        for column in self.partition_by:
+                            update.add_identity(column)
                 self._add(creation, rows, fence)
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
@@ -185,13 +188,6 @@ class IcebergTable(MergingTable):
             )
         existing = [table.schema().find_column_name(field.source_id) or "" for field in fields]
         self.partition_by = partitions_of(f"'{self._write.table}'", self.partition_by, existing)
-
-
-def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:
-    if columns:
-        with creation.update_spec() as update:
-            for column in columns:
-                update.add_identity(column)
 
 
 def _columns_of(table: ExistingTable) -> pa.Schema:

@@ -54,7 +54,14 @@ class IcebergMerge:
         metadata = transaction.table_metadata
         schema = metadata.schema().as_arrow()
         version = str(metadata.schema()) + str(metadata.spec())
-        tasks = {(version, *_files(task)): task for task in self._tasks(transaction)}
+        tasks = {
+            (
+                version,
+                task.file.file_path,
+                *sorted(each.file_path for each in task.delete_files),
+            ): task
+            for task in self._tasks(transaction)
+        }
         for name in tasks.keys() - self._updates.keys():
             self._updates[name] = self._rewrite(transaction, tasks[name])
         updates = {name: update for name in tasks if (update := self._updates[name]) is not None}
@@ -72,8 +79,7 @@ class IcebergMerge:
                 overwrite.append_data_file(file)
 
     def _tasks(self, transaction: Transaction) -> Iterator[FileScanTask]:
-        """Yield the data files of the table that may contain keys of the job, and their delete
-        files."""
+        """Yield the data files that may contain keys of the job, with their delete files."""
         column = self.keys.table.column(0)
         condition: Any = AlwaysTrue()
         if not pa.types.is_boolean(column.type):
@@ -149,7 +155,3 @@ def _write_data_files(transaction: Transaction, rows: pa.Table) -> list[DataFile
     if not rows.num_rows:
         return []
     return list(_dataframe_to_data_files(transaction.table_metadata, rows, io))
-
-
-def _files(task: FileScanTask) -> tuple[str, ...]:
-    return (task.file.file_path, *sorted(file.file_path for file in task.delete_files))

@@ -57,8 +57,7 @@ class LanceTable(Table):
         return without_empty_structs(_with_vectors(table))
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
-        """Raise BadOutput if the job adds a column that the dataset already has, or whose name has
-        another meaning in Lance."""
+        """Raise BadOutput if the job adds a column that exists or whose name Lance reserves."""
         own = [name for name in names if name in _OWN_NAMES or "." in name]
         if self._number and own:
             raise BadOutput(
@@ -181,8 +180,7 @@ class LanceTable(Table):
 
 
 def _columns(dataset: lance.LanceDataset | None) -> list[Any]:
-    """Return the names and numbers of the columns of a dataset and of nested fields; an empty list
-    for None."""
+    """Return the names and numbers of columns and nested fields of a dataset; empty for None."""
     return [] if dataset is None else list(map(_numbered, dataset.lance_schema.fields()))
 
 
@@ -191,8 +189,7 @@ def _numbered(field: Any) -> Any:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """Return the table with lists in place of tensors. A tensor with one dimension becomes a list
-    of fixed size."""
+    """Return the table with lists for tensors. Tensors with one dimension keep a fixed size."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field

@@ -120,8 +120,7 @@ class SqlTable(MergingTable):
         return dict(rows)
 
     def commits(self, mark: str) -> int:
-        """Return 1 if a commit with this mark was made, even if the table was dropped since, else
-        0."""
+        """Return 1 if a commit has this mark, even if the table was dropped since, else 0."""
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
@@ -228,7 +227,9 @@ class SqlTable(MergingTable):
     def _new(self, schema: pa.Schema) -> sa.Table:
         kinds = {field.name: _type(field.type) for field in schema}
         if self.vectors is not None:
-            kinds[self.vectors.column] = _vector_type(self.vectors)
+            from pgvector.sqlalchemy import Vector
+
+            kinds[self.vectors.column] = Vector(self.vectors.dimensions)
         columns: list[Any] = [
             key_column(name, kind) if name in self.key else sa.Column(name, kind)
             for name, kind in kinds.items()
@@ -297,13 +298,6 @@ def _register_vectors() -> None:
     """Register the types of pgvector with SQLAlchemy, so that it recognizes them in tables."""
     require_package("write.vectorColumn", "pgvector", DATABASES_EXTRA, BadOutput)
     import pgvector.sqlalchemy  # noqa: F401 - registers them
-
-
-def _vector_type(vectors: Vectors) -> sa.types.TypeEngine[object]:
-    """Return the SQL type of vectors."""
-    from pgvector.sqlalchemy import Vector
-
-    return Vector(vectors.dimensions)
 
 
 def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -> Vectors | None:

@@ -19,8 +19,7 @@ _FIX = "Change the column of the table, or convert the values in a step"
 
 
 def check_values(table: pa.Table, types: SqlTypes, dialect: str) -> None:
-    """Raise BadOutput if a column of a database table would change a value. Columns whose type is
-    unknown are not checked."""
+    """Raise BadOutput if a column would change a value. Unknown types are not checked."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         stored = types.get(name)
         if stored is None or kinds.is_null(column.type):
@@ -53,8 +52,7 @@ def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: st
 
 
 def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> None:
-    """Raise BadOutput if new rows need a value of a column that is not in `names`, the columns that
-    the job writes."""
+    """Raise BadOutput if new rows need a value of a column that the job does not write."""
     generated = None if dialect == "postgresql" else existing.autoincrement_column
     for column in existing.columns:
         given = (column.server_default, column.identity, column.computed) != (None, None, None)

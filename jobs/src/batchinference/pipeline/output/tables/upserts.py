@@ -89,8 +89,7 @@ class UpsertTable(MergingTable):
 
     @abstractmethod
     def id_of(self, key: tuple[Any, ...]) -> Any:
-        """Return the id of the row with this key. Raises UnwritableValue if the store does not
-        accept such an id."""
+        """Return the id of a row. Raises UnwritableValue if the key cannot be an id."""
 
     @abstractmethod
     def put_rows(
@@ -112,8 +111,7 @@ class UpsertTable(MergingTable):
         """Make all rows visible to searches that were put before."""
 
     def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return the answer to a request. Raises TryAgain for an error after which a retry may
-        succeed."""
+        """Return the answer to a request. Raises TryAgain if a retry may succeed."""
         try:
             return call(*arguments, **options)
         except Exception as error:
@@ -138,8 +136,7 @@ class UpsertTable(MergingTable):
                 ) from None
 
     def environment_variable(self, field: str, name: str | None) -> str:
-        """Return the value of an environment variable. `field` is the field of the spec that names
-        it."""
+        """Return the value of the environment variable `name`, which the spec field names."""
         if value := os.environ.get(name or ""):
             return value
         raise BadOutput(f"write.{field}: the variable {name} is not set")
@@ -265,8 +262,7 @@ class UpsertTable(MergingTable):
         self._put_mark(client, begun, {"key": key}, version)
 
     def _put_all(self, client: Any, files: list[Location], version: int, fence: Fence) -> None:
-        """Put the rows of all files into the store. Raises BadOutput at the end if some rows were
-        refused."""
+        """Put the rows of all files into the store. Raises BadOutput if some were refused."""
         refused, cause, batches = 0, "", _batches(files)
         with ThreadPoolExecutor(THREADS) as pool:
             while group := list(islice(batches, THREADS)):

@@ -38,8 +38,7 @@ class Writer(ABC):
         return {}
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """Return the number of NaN and infinite values that are written as null, by row index. Rows
-        without any are left out."""
+        """Return the number of NaN and infinite values that become null, by index of their row."""
         return {}
 
 
@@ -48,8 +47,7 @@ class FileWriter(Writer):
 
     @abstractmethod
     def rows(self, part: Location) -> Iterator[Row]:
-        """Yield the rows of a file as Python values. Raises one of the errors in DAMAGE if it is
-        damaged."""
+        """Yield the rows of a file. Raises one of the errors in DAMAGE if it is damaged."""
 
 
 class RewritingWriter(FileWriter):

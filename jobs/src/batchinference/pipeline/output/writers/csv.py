@@ -55,8 +55,7 @@ class CsvWriter(RewritingWriter):
             yield from batch.to_pylist()
 
     def table(self, part: Location, texts: Sequence[str] = ()) -> pa.Table:
-        """Return the rows of a CSV file. The columns `texts` stay text; types of other columns are
-        inferred."""
+        """Return the rows of a CSV file. The columns `texts` stay text, others get a type."""
         parse = pac.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         convert = pac.ConvertOptions(
             column_types=dict.fromkeys(texts, pa.string()),

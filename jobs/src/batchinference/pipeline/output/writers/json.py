@@ -66,14 +66,10 @@ class JsonWriter(RewritingWriter):
 
 
 def with_exact_times(table: pa.Table) -> pa.Table:
-    """Return the table with text in place of times in nanoseconds, because Python times have
-    microseconds."""
-    kinds = [map_types(kind, _exact_time) for kind in table.schema.types]
+    """Return the table with text for times in nanoseconds, which Python times would round."""
+    exact, text = pa.time64("ns"), pa.string()
+    kinds = [map_types(k, lambda kind: text if kind == exact else kind) for k in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
-
-
-def _exact_time(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if kind == pa.time64("ns") else kind
 
 
 def _json_texts(lines: list[bytes]) -> pa.Table:

@@ -25,8 +25,7 @@ _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 @dataclass(frozen=True)
 class OpenaiBatchWriter(RewritingWriter):
-    """The first column of tables is the number of the input row. `read` returns the lines as one
-    column."""
+    """The first column of tables is the number of the input row. `read` returns lines."""
 
     custom_id: str
     response: str
@@ -55,8 +54,8 @@ class OpenaiBatchWriter(RewritingWriter):
         )
 
     def _body(self, response: Any) -> str:
-        """Return a response, which is a JSON object as text, in one line. Raises UnwritableValue if
-        it is no JSON object."""
+        """Return the response, a JSON object, in one line. Raises UnwritableValue for other
+        texts."""
         problem = f"column '{self.response}': expected a JSON object as text"
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")

@@ -79,9 +79,9 @@ def storable(table: pa.Table) -> pa.Table:
     Parquet cannot store."""
     table = without_empty_structs(table)
     for index, field in enumerate(table.schema):
-        if (kind := map_types(field.type, _widened)) != field.type:
-            wide = table.column(index).cast(kind)
-            table = table.set_column(index, field.with_type(kind), wide)
+        wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)
+        if wide != field.type:
+            table = table.set_column(index, field.with_type(wide), table.column(index).cast(wide))
     return table
 
 
@@ -93,10 +93,6 @@ def without_empty_structs(table: pa.Table) -> pa.Table:
             kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     return table
-
-
-def _widened(kind: pa.DataType) -> pa.DataType:
-    return pa.float32() if pa.types.is_float16(kind) else kind
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:

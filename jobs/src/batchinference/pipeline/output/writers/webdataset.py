@@ -1,5 +1,4 @@
-"""Writes tar files in WebDataset format: a row consists of the members with the same key, one for
-each column."""
+"""Writes WebDataset tar files: members with the same key are the columns of a row."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def _npy(array: np.ndarray) -> bytes:
 _ENCODERS: dict[str, Encode] = {
     "txt": _text,
     "cls": _text,
-    "json": lambda value: to_json(_plain(value)).encode(),
+    "json": lambda it: to_json(it.tolist() if isinstance(it, np.ndarray) else it).encode(),
     "npy": lambda value: _npy(np.asarray(value)),
     "jpg": partial(encode, file_format="jpeg"),
     "jpeg": partial(encode, file_format="jpeg"),
@@ -59,7 +58,8 @@ class WebdatasetWriter(FileWriter):
     key_column: str | None
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        keys = _keys(table.column(self.key_column)) if self.key_column else _numbers(table)
+        numbers = [f"{row:08d}" for row in range(table.num_rows)]
+        keys = _keys(table.column(self.key_column)) if self.key_column else numbers
         values = self._values(table)
         members = _members(values)
         buffer = io.BytesIO()
@@ -74,8 +74,7 @@ class WebdatasetWriter(FileWriter):
         yield ".tar", buffer.getvalue()
 
     def rows(self, part: Location) -> Iterator[Row]:
-        """Yield the key of each row, and the sizes of its members by name. Members are not
-        decoded."""
+        """Yield the key of each row, and the sizes of its members by name, without decoding."""
         with tarfile.open(fileobj=io.BytesIO(part.read()), mode="r:") as tar:
             for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
                 sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}
@@ -154,14 +153,6 @@ def _extension(value: Any) -> str:
         case int() if not isinstance(value, bool):
             return "cls"
     return "json"
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _numbers(table: pa.Table) -> list[str]:
-    return [f"{row:08d}" for row in range(table.num_rows)]
 
 
 def _keys(column: pa.ChunkedArray) -> list[str]:

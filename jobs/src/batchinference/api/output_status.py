@@ -66,7 +66,7 @@ def stored_jobs(output: str) -> list[StoredJob]:
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
 
-    found = [job for place in stored_layouts(Location(output)) if (job := stored_job(place))]
+    found = [job for layout in stored_layouts(Location(output)) if (job := stored_job(layout))]
     if not found:
         raise BadInput(f"'{output}': the job has not begun to write yet")
     return found
@@ -174,7 +174,7 @@ def outputs_below(directory: str) -> list[str]:
     root = Location(directory)
     if root.local and not root.exists():
         raise BadInput(f"'{directory}' does not exist")
-    return sorted(place.uri for place in _outputs_in(root, SEARCH_DEPTH))
+    return sorted(output.uri for output in _outputs_in(root, SEARCH_DEPTH))
 
 
 def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
@@ -190,11 +190,11 @@ def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
                 yield from _outputs_in(inside[name], levels - 1)
 
 
-def history_of(output: str, most: int = SHOWN_RUNS) -> list[RunRecord]:
+def history_of(output: str, limit: int = SHOWN_RUNS) -> list[RunRecord]:
     """Return the last runs that have written to an output, oldest first. Raises JobFailure."""
     from batchinference.pipeline.report.history import read_history
 
-    return read_history(stored_jobs(output)[0].layout.history, most)
+    return read_history(stored_jobs(output)[0].layout.history, limit)
 
 
 def logs_of(job: StoredJob) -> list[Location]:

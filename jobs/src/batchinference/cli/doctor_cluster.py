@@ -40,8 +40,8 @@ def check_cluster(
     except ClusterError as error:
         yield Finding("cluster", Result.NOTE, str(error))
         return
-    place = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
-    yield Finding("cluster", Result.OK, place)
+    found = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
+    yield Finding("cluster", Result.OK, found)
     yield _resources(cluster, "BatchInference", API_VERSION, _INSTALL)
     yield _resources(cluster, "KubeRay", "ray.io/v1", "Install the chart, which contains KubeRay")
     yield from _check_or_note("CRD version", lambda: [_fields(cluster)])
@@ -87,12 +87,12 @@ def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:
         yield Finding("operator", Result.NOTE, "not found", _INSTALL)
         return
     about = found[0]["metadata"]
-    place = f"{about['namespace']}/{about['name']}"
+    deployment = f"{about['namespace']}/{about['name']}"
     ready = sum(each.get("status", {}).get("readyReplicas", 0) for each in found)
     if ready:
-        yield Finding("operator", Result.OK, f"{place}, {ready} replica(s) ready")
+        yield Finding("operator", Result.OK, f"{deployment}, {ready} replica(s) ready")
     else:
-        yield Finding("operator", Result.NOTE, f"{place} is not ready", "See its pods and log")
+        yield Finding("operator", Result.NOTE, f"{deployment} is not ready", "See its pods and log")
     version = (about.get("labels") or {}).get(_VERSION_LABEL, "")
     yield check_operator(version, __version__)
     image = image or _default_image(cluster, about["namespace"], about["name"])

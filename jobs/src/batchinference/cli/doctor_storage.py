@@ -49,27 +49,29 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
     from batchinference.pipeline.preflight import check_writable
     from batchinference.pipeline.storage.location import Location
 
-    place = Location(path, storage)
+    location = Location(path, storage)
     try:
-        check_writable(place) if place.local else _check_access(place)
+        check_writable(location) if location.local else _check_access(location)
     except Exception as error:  # noqa: BLE001 - object stores raise any error
         return Finding(field, Result.FAILED, root_cause(error).message, _ADVICE)
-    done = "written and deleted" if place.local else "written, listed, read and deleted"
+    done = "written and deleted" if location.local else "written, listed, read and deleted"
     return Finding(field, Result.OK, f"'{path}': files can be {done}")
 
 
-def _check_access(place: Location) -> None:
+def _check_access(location: Location) -> None:
     """Write, list, read and delete a small file in a directory. Raises BadOutput, which names the
     operation that failed. An object store may keep an object that marks the directory, as after
     other deletions."""
     name = f"_batchinference-check-{uuid.uuid4().hex}"
-    file = place / name
-    with _named(f"'{place.uri}': no file can be written"):
+    file = location / name
+    with _named(f"'{location.uri}': no file can be written"):
         file.write(b"check")
     try:
-        with _named(f"'{place.uri}': its files cannot be listed"):
-            (place / f"{name}-list").files()  # an empty directory: listing `place` may take long
-        with _named(f"'{place.uri}': its files cannot be read"):
+        with _named(f"'{location.uri}': its files cannot be listed"):
+            (
+                location / f"{name}-list"
+            ).files()  # an empty directory: listing `location` may take long
+        with _named(f"'{location.uri}': its files cannot be read"):
             file.read()
     finally:
         with _named(f"'{file.uri}': it cannot be deleted, so delete this file yourself"):

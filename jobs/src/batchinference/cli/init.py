@@ -104,8 +104,8 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
     if existing := [str(path) for path in content if path.exists()]:
-        place = "a file in another directory" if kind == "python" else "another file"
-        echo(f"init: {', '.join(existing)} exists. Choose {place} with --file", err=True)
+        advice = "a file in another directory" if kind == "python" else "another file"
+        echo(f"init: {', '.join(existing)} exists. Choose {advice} with --file", err=True)
         return exits.BAD_INPUT
     try:
         parse_one(content[file])

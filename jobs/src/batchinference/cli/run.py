@@ -151,9 +151,9 @@ def _run(
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         if options.limit is not None:
-            rows, place = options.limit, job.spec.write.path
+            rows, path = options.limit, job.spec.write.path
             display.say(
-                f"{job.metadata.name}: trial with the first {rows} row(s), written to {place}"
+                f"{job.metadata.name}: trial with the first {rows} row(s), written to {path}"
             )
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None

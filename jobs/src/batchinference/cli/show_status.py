@@ -38,7 +38,7 @@ def show_status(target: Target, form: Format) -> None:
     found: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
         first, *others = map(_data_of, found)
-        runs = read_output("status", target, partial(history_of, most=KEPT_RUNS))
+        runs = read_output("status", target, partial(history_of, limit=KEPT_RUNS))
         records = [run.model_dump(mode="json", by_alias=True, exclude_none=True) for run in runs]
         print_data([first | {"history": records}, *others], form)
         return

@@ -74,9 +74,9 @@ class Uploads:
         """Store a part and return it. Raises ApiError."""
         await self._pending(namespace, identifier)
         part = f"part_{secrets.token_hex(16)}"
-        place = f"{namespace}/uploads/{identifier}/{part}"
+        key = f"{namespace}/uploads/{identifier}/{part}"
         await obstore.put_async(
-            self._store, place, content, use_multipart=True, max_concurrency=PARTS_AT_ONCE
+            self._store, key, content, use_multipart=True, max_concurrency=PARTS_AT_ONCE
         )
         about = {"object": "upload.part", "created_at": int(time.time())}
         return {"id": part, **about, "upload_id": identifier}
@@ -100,10 +100,14 @@ class Uploads:
         await self._end(namespace, identifier, done)
         return _shown(identifier, done)
 
-    async def _content(self, place: str, wanted: _Completion, size: int) -> AsyncIterator[bytes]:
+    async def _content(
+        self, directory: str, wanted: _Completion, size: int
+    ) -> AsyncIterator[bytes]:
         """Yield the content of the parts. Raises ApiError if it has another size than announced, or
         (at its end) another checksum."""
-        found = {each["path"].rpartition("/")[2]: each for each in await self._files.objects(place)}
+        found = {
+            each["path"].rpartition("/")[2]: each for each in await self._files.objects(directory)
+        }
         for part in wanted.part_ids:
             if not _PART.fullmatch(part) or part not in found:
                 raise bad_request(f"part_ids: there is no part {part[:64]}", "part_ids")

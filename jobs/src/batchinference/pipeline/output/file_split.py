@@ -56,14 +56,14 @@ class FileSplit:
 
         needed = write.columns_needed
         by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
-        most = write.rows_per_file if isinstance(write, WriteSized) else None
+        max_rows = write.rows_per_file if isinstance(write, WriteSized) else None
         if isinstance(write, WriteTable):  # a table partitions its rows itself
             needed, by = [*needed, *by] if needed else None, []
         number = write.number_column
         if needed and number:
             needed = [number, *needed]
         fields = {name: field for field, names in write.column_fields.items() for name in names}
-        return cls(tuple(needed) if needed else None, tuple(by), most, number, fields)
+        return cls(tuple(needed) if needed else None, tuple(by), max_rows, number, fields)
 
     def written(self, columns: list[str]) -> list[str]:
         """Return those of these columns that files contain: not the partition columns."""

@@ -148,14 +148,14 @@ class DeltaLakeTable(MergingTable):
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
     ) -> None:
         schema = typed_columns(rows.schema)
-        whole = self._widen(table, schema)
+        unified = self._widen(table, schema)
         if fence.is_passed(partial(self.commits_in, table)):
             return
         rows.keys.check_unique_in_table(rows.keys.matched_numbers(self.keys_in(table)))
         fence.check()
         values = {_quoted(name): f"source.{_quoted(name)}" for name in schema.names}
         same = " AND ".join(f"target.{name} = source.{name}" for name in map(_quoted, self.key))
-        source = _stream(rows.files, pa.schema([whole.field(name) for name in schema.names]))
+        source = _stream(rows.files, pa.schema([unified.field(name) for name in schema.names]))
         merged = table.merge(source, same, "source", "target", commit_properties=properties)
         # with the update clause, there is always a commit, even if no row is inserted
         merged.when_matched_update(values).when_not_matched_insert(values).execute()
@@ -175,11 +175,11 @@ class DeltaLakeTable(MergingTable):
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
         """Add the columns that the table lacks to it, and return its new schema."""
         before = pa.schema(table.schema().to_arrow())
-        whole = unify_schemas([before, schema])
-        if new := [field for field in whole if field.name not in before.names]:
+        unified = unify_schemas([before, schema])
+        if new := [field for field in unified if field.name not in before.names]:
             table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
             table.update_incremental()
-        return whole
+        return unified
 
 
 def _stream(files: Sequence[Location], schema: pa.Schema) -> pa.RecordBatchReader:

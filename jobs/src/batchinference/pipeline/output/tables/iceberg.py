@@ -197,7 +197,7 @@ def _columns_of(table: ExistingTable) -> pa.Schema:
 def _widen(transaction: Transaction, table: ExistingTable, schema: pa.Schema) -> None:
     """Add the columns that the table lacks to its schema."""
     before = _columns_of(table)
-    whole = unify_schemas([before, schema])
-    if not whole.equals(before):
+    unified = unify_schemas([before, schema])
+    if not unified.equals(before):
         with transaction.update_schema() as update:
-            update.union_by_name(whole)
+            update.union_by_name(unified)

@@ -120,13 +120,13 @@ def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
     """Return the suffix of member names and the encoder of each column that has values. Raises
     BadOutput if two columns have the same suffix."""
     members: dict[str, tuple[str, Encode]] = {}
-    taken: dict[str, str] = {}
+    column_of_member: dict[str, str] = {}
     for name, column in values.items():
         if all(value is None for value in column):
             continue
         members[name] = member_of(name, column)
         member = members[name][0].lower()  # readers ignore case
-        if (other := taken.setdefault(member, name)) != name:
+        if (other := column_of_member.setdefault(member, name)) != name:
             raise BadOutput(
                 f"write: columns {other!r} and {name!r} have the same member name ('.{member}'). "
                 "Rename one of them"
@@ -158,14 +158,14 @@ def _extension(value: Any) -> str:
 def _keys(column: pa.ChunkedArray) -> list[str]:
     """Return a unique key for each row, because readers take consecutive members with the same key
     as one row. Characters that would end a key or leave the directory are replaced."""
-    taken: dict[str, int] = {}
+    uses: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):
         wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
-        while key in taken:
-            taken[wanted] += 1
-            key = f"{wanted}--{taken[wanted]}"
-        taken[key] = 1
+        while key in uses:
+            uses[wanted] += 1
+            key = f"{wanted}--{uses[wanted]}"
+        uses[key] = 1
         keys.append(key)
     return keys
 

@@ -34,9 +34,9 @@ def test_speed(
     observations: list[tuple[float, Observation]], shown: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meter = SpeedMeter(History(0.0))
-    for now, observation in observations:
+    for now, each in observations:
         monkeypatch.setattr(observation.time, "monotonic", lambda now=now: now)
-        found = meter.measured(observation)
+        found = meter.measured(each)
     assert found.progress == shown
 
 

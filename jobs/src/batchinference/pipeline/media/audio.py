@@ -92,14 +92,14 @@ def _with_ffmpeg_if_longer(
 ) -> tuple[np.ndarray, int]:
     """Return the samples and rate that FFmpeg decodes if they are more than `known`, else `known`.
     Raises ValueError if the file has further recordings that neither decoder reads."""
-    from batchinference.pipeline.media.libsndfile import CHAIN, is_chained_mp3
+    from batchinference.pipeline.media.libsndfile import CHAINED_FILE, is_chained_mp3
 
     with suppress(av.FFmpegError, ValueError):
         other = _read_track(content, options, max_bytes)
         if other[0].shape[1] > known[0].shape[1]:
             return other
     if is_chained_mp3(content):
-        raise ValueError(CHAIN)
+        raise ValueError(CHAINED_FILE)
     return known
 
 

@@ -42,7 +42,7 @@ _TAG_HEADER, _ID3V1, _APE_HEADER = 10, 128, 32
 _UNKNOWN_LENGTH = 2**63 - 1
 _FLAC_HEAD = re.compile(rb"fLaC[\0\x80]\0\0\x22")
 _RIFF_HEADER, _CHUNK_HEADER = 12, 8
-CHAIN = (
+CHAINED_FILE = (
     "the file consists of several recordings, of which only the first can be read. Divide it into "
     "one file per recording"
 )
@@ -84,23 +84,23 @@ def read_sound(
     are certainly all samples. Return None if only FFmpeg may be able to read the file. Raises
     LibsndfileError if libsndfile does not know the format, and ValueError if the recording is
     damaged or takes more than `max_bytes`."""
-    content, unstated = _with_corrected_size(content)
+    content, wrong_size = _with_corrected_size(content)
     with SoundFile(io.BytesIO(content)) as recording:
-        _refuse_chain(recording.format, content)
+        _refuse_chained_file(recording.format, content)
         if recording.frames == _UNKNOWN_LENGTH:
             return None
         channels, rate = recording.channels, recording.samplerate
         check_size(recording.frames * channels, rate, options, max_bytes)
-        samples, damage = _samples(recording, content)
-        missing = unstated or damage or _missing_end(recording, content, len(samples))
+        samples, damage = _read_samples(recording, content)
+        missing = wrong_size or damage or _missing_end(recording, content, len(samples))
         if missing:
             warn_or_fail_at_end(missing, samples, options)
         if recording.subtype in _FLOATS:
             warn_about_range(samples)
-        return samples.T, rate, _are_all(len(samples), recording, content)
+        return samples.T, rate, _is_certainly_complete(len(samples), recording, content)
 
 
-def _are_all(samples: int, recording: SoundFile, content: bytes) -> bool:
+def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -> bool:
     """Return whether the file certainly has no more than this number of samples. In an MP3 file,
     libsndfile stops at the number that the index states, or that libsndfile has estimated."""
     if recording.format != "MP3":
@@ -110,17 +110,17 @@ def _are_all(samples: int, recording: SoundFile, content: bytes) -> bool:
     return bool(0 < samples != recording.frames)
 
 
-def _refuse_chain(file_format: str, content: bytes) -> None:
+def _refuse_chained_file(file_format: str, content: bytes) -> None:
     """Raise ValueError if a file has several recordings, and its decoder reads only the first."""
     is_chain = file_format == "OGG" and is_chained_ogg(content)
     if is_chain or (file_format == "FLAC" and len(_FLAC_HEAD.findall(content)) > 1):
-        raise ValueError(CHAIN)
+        raise ValueError(CHAINED_FILE)
 
 
 def _with_corrected_size(content: bytes) -> tuple[bytes, str]:
-    """Return the content without the number of bytes of samples, and a text about the damage, if a
-    WAV file states fewer than it has; else the same content and an empty text. Raises ValueError if
-    the file consists of several recordings."""
+    """Return the content of a file, and a text about damage or "". If a WAV file has more samples
+    than it states, the stated size is replaced by STREAMED, so that all of them are read. Raises
+    ValueError if the file consists of several recordings."""
     at = _RIFF_HEADER
     while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
         head = content[at : at + _CHUNK_HEADER]
@@ -130,7 +130,7 @@ def _with_corrected_size(content: bytes) -> tuple[bytes, str]:
             continue
         after = content[begin + size :].lstrip(b"\0")  # without padding
         if after.startswith(b"RIFF"):
-            raise ValueError(CHAIN)
+            raise ValueError(CHAINED_FILE)
         if not 0 < size < STREAMED or len(after) < _CHUNK_HEADER or _is_chunk(after, size % 2):
             break
         damage = f"the header states {size} of {len(content) - begin} bytes of samples"
@@ -147,20 +147,20 @@ def _is_chunk(after: bytes, padding: int) -> bool:
     )
 
 
-def _samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
+def _read_samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
     """Return the samples before any damage (samples x channels), and a text about it or ""."""
     try:
-        return _block(recording, recording.frames), ""
+        return _read_block(recording, recording.frames), ""
     except soundfile.LibsndfileError as error:
         damage = error.error_string or "the recording is damaged"
     blocks = [np.empty((0, recording.channels), np.float32)]
     with SoundFile(io.BytesIO(content)) as again, suppress(soundfile.LibsndfileError):
-        while len(block := _block(again, BLOCK)):
+        while len(block := _read_block(again, BLOCK)):
             blocks.append(block)
     return np.concatenate(blocks), damage
 
 
-def _block(recording: SoundFile, samples: int) -> np.ndarray:
+def _read_block(recording: SoundFile, samples: int) -> np.ndarray:
     """Return the next samples of a recording, at most `samples`: samples x channels. The length of
     `out` limits the number, because this also works with codecs that cannot seek."""
     block = np.empty((samples, recording.channels), np.float32)

@@ -108,7 +108,7 @@ class UpsertTable(MergingTable):
         """Return up to `count` rows of the collection."""
 
     def make_searchable(self, client: Any) -> None:
-        """Make all rows visible to searches that were put before."""
+        """Make searches find the rows that were put before."""
 
     def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return the answer to a request. Raises TryAgain if a retry may succeed."""
@@ -191,7 +191,7 @@ class UpsertTable(MergingTable):
 
     def commits(self, mark: str) -> int:
         with self._session() as client:
-            return self._marked(client, mark)
+            return self._count_mark(client, mark)
 
     def head(self, existing: Any, count: int) -> list[Row]:
         with self._session() as client:
@@ -207,7 +207,7 @@ class UpsertTable(MergingTable):
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         with self._session() as client:
-            if fence.is_passed(partial(self._marked, client)):
+            if fence.is_passed(partial(self._count_mark, client)):
                 return
             self.create(client, MARKS, None)
             version = self._next_version(client)
@@ -222,7 +222,7 @@ class UpsertTable(MergingTable):
             for mark in (fence.commit_id, fence.series):
                 self._put_mark(client, mark, {"version": version}, version)
 
-    def _marked(self, client: Any, mark: str) -> int:
+    def _count_mark(self, client: Any, mark: str) -> int:
         """Return 1 if there is a commit with this mark, else 0."""
         return int(bool(self._mark(client, mark)))
 
@@ -267,7 +267,9 @@ class UpsertTable(MergingTable):
         with ThreadPoolExecutor(THREADS) as pool:
             while group := list(islice(batches, THREADS)):
                 fence.check()
-                for causes in pool.map(lambda batch: self._put(client, batch, version), group):
+                for causes in pool.map(
+                    lambda batch: self._put_batch(client, batch, version), group
+                ):
                     refused, cause = refused + len(causes), cause or next(iter(causes), "")
         if refused:
             raise BadOutput(
@@ -275,7 +277,7 @@ class UpsertTable(MergingTable):
                 "all others. Correct its settings, and run the job again. It computes no row again"
             )
 
-    def _put(self, client: Any, batch: pa.Table, version: int) -> list[str]:
+    def _put_batch(self, client: Any, batch: pa.Table, version: int) -> list[str]:
         """Put a batch of rows, and retry rows that the store may accept later. Return the reasons
         of the final refusals. Raises TryAgain if the retries do not end in time."""
         rows, causes = with_exact_times(batch).to_pylist(), list[str]()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from batchinference.api import observation
 from batchinference.api.display import summary_of
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output

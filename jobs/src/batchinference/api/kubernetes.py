@@ -109,11 +109,11 @@ class Kubernetes:
         return self.request("PATCH", f"{path}?{urlencode(options)}", document, APPLY)
 
     def get(self, name: str) -> Object:
-        """Return a job."""
+        """Return the BatchInference object with this name."""
         return self.request("GET", self._path(KIND, self.namespace, name))
 
     def list_jobs(self) -> Iterator[Object]:
-        """Yield all jobs of the namespace."""
+        """Yield all BatchInference objects of the namespace."""
         return self._list(self._path(KIND, self.namespace))
 
     def list_pods(self, selector: str) -> Iterator[Object]:

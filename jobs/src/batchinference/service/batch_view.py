@@ -95,7 +95,7 @@ def _usage(counts: Object) -> Object | None:
 
 
 def status_of(job: Object) -> str:
-    """Return the status of the batch of a BatchInference."""
+    """Return the status that a batch has in OpenAI's API."""
     record, status = record_of(job), job.get("status", {})
     if record and record.errors:
         return "failed"

@@ -1,4 +1,4 @@
-"""Renders a report as an HTML page: a pure function of its data.
+"""Renders a report as an HTML page. The result depends only on the arguments.
 
 All data is untrusted. Jinja escapes every value. Control characters, which could change the order
 of the displayed text, are removed. The page contains no scripts and only links to itself, and

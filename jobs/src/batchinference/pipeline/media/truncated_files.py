@@ -23,7 +23,7 @@ _BOXES = (
     *(b"ftyp", b"moov", b"moof", b"mdat", b"mfra", b"free", b"skip", b"wide", b"meta", b"uuid"),
     *(b"pdin", b"styp", b"sidx", b"ssix", b"udta", b"jP  ", b"jp2h", b"jp2c"),
 )
-"""The boxes of ISO files that are not in other boxes."""
+"""The top-level boxes of ISO files."""
 _CHUNK_HEADER, _MIN_HEADER = 16, 8
 """The maximum and the minimum number of bytes of the header of a box or chunk, with its size."""
 _BLOCK, _MAX_READS = 1 << 16, 4096

@@ -46,26 +46,26 @@ class Frame:
         change in Parquet."""
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
-            return cls._of_table(_of_pandas(data))
+            return cls._from_table(_pandas_to_table(data))
         if hasattr(data, "to_arrow"):  # Polars; other conversions would give view types
-            return cls._of_table(data.to_arrow())
+            return cls._from_table(data.to_arrow())
         if isinstance(data, pa.RecordBatchReader):  # a second job would get no rows
-            raise _refused("a RecordBatchReader is read only once. Pass data.read_all()")
+            raise _read_error("a RecordBatchReader is read only once. Pass data.read_all()")
         if hasattr(data, "__arrow_c_stream__"):
             try:
                 table = pa.table(data)
             except pa.ArrowInvalid as error:  # for example, `data` is a Series
-                raise _refused(f"{error}. Pass a DataFrame or an Arrow table") from None
-            return cls._of_table(table)
+                raise _read_error(f"{error}. Pass a DataFrame or an Arrow table") from None
+            return cls._from_table(table)
         kind = with_article(type(data).__name__)
-        raise _refused(
+        raise _read_error(
             f"{kind} is neither a mapping nor a table. Pass a DataFrame of pandas or Polars, an "
             "Arrow table, or the fields of read"
         )
 
     @classmethod
-    def _of_table(cls, table: Any) -> Frame:
-        content, names = _parquet(table), table.column_names
+    def _from_table(cls, table: Any) -> Frame:
+        content, names = _to_parquet(table), table.column_names
         # hashes of rows include types, so types are only added if there are no rows
         kinds = [] if table.num_rows else [[str(column.type) for column in table.schema]]
         digest = hashlib.sha256(json.dumps([*names, *kinds]).encode())
@@ -93,13 +93,13 @@ class Frame:
             file.write(self.content)
 
 
-def _parquet(table: pa.Table) -> bytes:
+def _to_parquet(table: pa.Table) -> bytes:
     """Return a table as a Parquet file. Raises SpecError if Parquet cannot hold it."""
     if not isinstance(table, pa.Table):
-        raise _refused(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
+        raise _read_error(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
     names = table.column_names
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise _refused(f"several columns have the name '{duplicates[0]}'. Rename them")
+        raise _read_error(f"several columns have the name '{duplicates[0]}'. Rename them")
     fields = [column.with_type(_VIEWS.get(column.type, column.type)) for column in table.schema]
     table = table.cast(pa.schema(fields)).combine_chunks()
     groups = max(1, table.nbytes // ROW_GROUP_BYTES)
@@ -107,19 +107,19 @@ def _parquet(table: pa.Table) -> bytes:
     try:
         pq.write_table(checked(table), sink, row_group_size=max(1, table.num_rows // groups))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _refused(f"{error}. Convert the column") from None
+        raise _read_error(f"{error}. Convert the column") from None
     return sink.getvalue()
 
 
-def _of_pandas(frame: pd.DataFrame) -> pa.Table:
+def _pandas_to_table(frame: pd.DataFrame) -> pa.Table:
     """Return a DataFrame as a table with null for missing values. Raises SpecError if its index
     would be lost, or if a value would change."""
     _check_index(frame.index)
     for name in frame.columns:
         if not isinstance(name, str):
             fix = "data.columns = data.columns.map(str)"
-            raise _refused(f"the name of a column is no text ({name!r}). Write {fix}")
-    columns = [_of_series(frame.iloc[:, at]) for at in range(frame.shape[1])]
+            raise _read_error(f"the name of a column is no text ({name!r}). Write {fix}")
+    columns = [_series_to_array(frame.iloc[:, at]) for at in range(frame.shape[1])]
     return pa.Table.from_arrays(columns, names=list(frame.columns))
 
 
@@ -129,23 +129,23 @@ def _check_index(index: pd.Index) -> None:
         names = ", ".join(str(name) for name in index.names if name is not None)
         fixes = ["data.reset_index(drop=True)", "data.reset_index() to keep it as a column"]
         first, second = fixes[::-1] if names else fixes
-        raise _refused(
+        raise _read_error(
             f"the index of the DataFrame{f' ({names})' if names else ''} would be lost. Write "
             f"{first}, or {second}"
         )
 
 
-def _of_series(series: pd.Series[Any]) -> pa.Array:
+def _series_to_array(series: pd.Series[Any]) -> pa.Array:
     try:
         column = pa.Array.from_pandas(series)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         problem = f"column '{series.name}' cannot be stored ({error})"
-        raise _refused(f"{problem}. Convert its values to one type") from None
+        raise _read_error(f"{problem}. Convert its values to one type") from None
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if isinstance(column.type, pa.BaseExtensionType):
         problem = f"column '{series.name}' has type {series.dtype}, which other tools do not read"
-        raise _refused(f"{problem}. Convert it, for example with .astype(str)")
+        raise _read_error(f"{problem}. Convert it, for example with .astype(str)")
     if series.dtype == object:
         _check_values(series, column)
     return column
@@ -160,7 +160,7 @@ def _check_values(series: pd.Series[Any], column: pa.Array) -> None:
     ]
     if changed:
         row, before, after = changed[0]
-        raise _refused(
+        raise _read_error(
             f"{counted(len(changed), 'value')} of column '{series.name}' would change: in row "
             f"{row}, from {before!r:.60} to {after!r:.60}. Convert the values to one type"
         )
@@ -182,5 +182,5 @@ def _is_same(before: Any, after: Any) -> bool:
     return bool(before == after)
 
 
-def _refused(problem: str) -> SpecError:
+def _read_error(problem: str) -> SpecError:
     return SpecError([Problem("spec.read", problem)])

@@ -36,7 +36,7 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, message, param)
 
 
-def parsed(kind: type[Model], body: bytes | Mapping[str, str]) -> Model:
+def parse_request(kind: type[Model], body: bytes | Mapping[str, str]) -> Model:
     """Return the model in the JSON body of a request, or in the fields of a form. Raises ApiError
     for the first invalid field."""
     try:

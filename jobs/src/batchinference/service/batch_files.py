@@ -31,7 +31,7 @@ from batchinference.pipeline.storage.object_stores import store_for_conditions
 from batchinference.service.api_error import ApiError, bad_request, not_found
 from batchinference.service.config import ServiceConfig
 from batchinference.service.line_check import FileCheck, LineChecker
-from batchinference.service.lines_not_run import committed_entries, write_unrun
+from batchinference.service.lines_not_run import committed_entries, write_lines_not_run
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -93,7 +93,7 @@ class StoredFile:
         }
 
 
-def opened_store(config: ServiceConfig) -> ObjectStore:
+def open_store(config: ServiceConfig) -> ObjectStore:
     """Return the object store at `config.path`. Raises OSError if there are no credentials."""
     root = Location(config.path, config.storage)
     if root.local:
@@ -113,7 +113,7 @@ class Files:
     def __init__(
         self, config: ServiceConfig, in_use: Callable[[str, str], Awaitable[bool]]
     ) -> None:
-        self._config, self.store, self._in_use = config, opened_store(config), in_use
+        self._config, self.store, self._in_use = config, open_store(config), in_use
         self.max_bytes = config.max_file_bytes
         self._one_thread = ThreadPoolExecutor(1)
 
@@ -160,12 +160,12 @@ class Files:
             if size > self.max_bytes:
                 message = f"file: larger than {self.max_bytes} bytes. Split it"
                 raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "file")
-            await self._in_turn(checker.add, block)
+            await self._in_check_thread(checker.add, block)
             yield block
-        found = await self._in_turn(checker.end)
+        found = await self._in_check_thread(checker.end)
         await obstore.put_async(self.store, result, found.model_dump_json().encode())
 
-    async def _in_turn(self, check: Callable[..., Result], *arguments: Any) -> Result:
+    async def _in_check_thread(self, check: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a check in a thread. Checks run one at a time, because a line may
         need much memory."""
         loop = asyncio.get_running_loop()
@@ -176,21 +176,23 @@ class Files:
         with this id."""
         found = None
         if _UPLOADED.fullmatch(identifier):
-            found = await self._of_upload(namespace, identifier)
+            found = await self._find_upload(namespace, identifier)
             if found and found.expires_at and found.expires_at <= time.time():
                 if not await self._in_use(namespace, identifier):
                     await self.delete(namespace, found)
                 found = None
         elif match := _OF_BATCH.fullmatch(identifier):
-            found = await self._of_batch(namespace, match[1], match[2])
+            found = await self._find_batch_file(namespace, match[1], match[2])
         if found is None:
             raise not_found("File object", identifier)
         return found
 
-    async def _of_upload(self, namespace: str, identifier: str) -> StoredFile | None:
+    async def _find_upload(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return an uploaded file, even if it has expired; None if it does not exist."""
         objects = await self.objects(f"{namespace}/files/{identifier}")
-        return next((file for each in objects if (file := _uploaded(identifier, each))), None)
+        return next(
+            (file for each in objects if (file := _as_uploaded_file(identifier, each))), None
+        )
 
     async def find(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return a file; None if the namespace has no readable file with this id."""
@@ -261,7 +263,7 @@ class Files:
         output = f"{namespace}/batches/{name}"
         return any(each["path"] == f"{output}/{ERROR_FILE}" for each in await self.objects(output))
 
-    async def add_unrun(
+    async def write_error_file(
         self, namespace: str, name: str, source: str, error: Mapping[str, str]
     ) -> None:
         """Write the error file of a batch that has ended early, unless there is one. It has `error`
@@ -271,18 +273,18 @@ class Files:
             return
         objects = await self.objects(output)
         _check_state(objects)
-        given = await self._of_upload(namespace, source)
+        given = await self._find_upload(namespace, source)
         with suppress(JobFailure, ValueError):  # a tenant has changed the state
             file = self.location(given.parts[0]["path"]) if given else None
-            await asyncio.to_thread(write_unrun, self.location(output), file, error)
+            await asyncio.to_thread(write_lines_not_run, self.location(output), file, error)
 
-    async def _of_batch(self, namespace: str, kind: str, number: str) -> StoredFile | None:
+    async def _find_batch_file(self, namespace: str, kind: str, number: str) -> StoredFile | None:
         """Return the output or error file of a batch (by `kind`); None if it has no lines."""
         output, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
         objects = await self.objects(output)
         if kind == "output" and objects:
             _check_state(objects)
-            names = await asyncio.to_thread(_committed, self.location(output))
+            names = await asyncio.to_thread(_committed_names, self.location(output))
         parts = [each for each in objects if each["path"].removeprefix(f"{output}/") in names]
         parts = sorted((part for part in parts if part["size"]), key=lambda part: part["path"])
         if not parts:
@@ -300,7 +302,7 @@ def _check_state(objects: Iterable[ObjectMeta]) -> None:
         raise ApiError(HTTPStatus.FORBIDDEN, message)
 
 
-def _committed(output: Location) -> set[str]:
+def _committed_names(output: Location) -> set[str]:
     """Return the names of the committed data files of an output."""
     try:
         entries = committed_entries(output)
@@ -309,7 +311,7 @@ def _committed(output: Location) -> set[str]:
     return {file.name for entry in entries for file in entry.data}
 
 
-def _uploaded(identifier: str, content: ObjectMeta) -> StoredFile | None:
+def _as_uploaded_file(identifier: str, content: ObjectMeta) -> StoredFile | None:
     """Return the uploaded file whose content is this object; None for an object of another kind."""
     match = _CONTENT.fullmatch(content["path"].rpartition("/")[2])
     if match is None:

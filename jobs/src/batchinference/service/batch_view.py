@@ -17,7 +17,7 @@ from batchinference.spec.times import time_of
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"
 """The label of the BatchInferences of batches, and their annotation with the Record."""
-UNRUN = {
+NOT_RUN = {
     "expired": ("batch_expired", "before the completion window expired"),
     "cancelled": ("batch_cancelled", "before the batch was cancelled"),
 }
@@ -48,7 +48,7 @@ def record_of(job: Object) -> Record | None:
         return None
 
 
-def started_at(job: Object) -> int:
+def created_at_of(job: Object) -> int:
     """Return the Unix time at which the BatchInference was created; 0 if it is unknown."""
     return _unix(job["metadata"].get("creationTimestamp")) or 0
 
@@ -61,7 +61,7 @@ def as_batch(job: Object) -> Object:
     status, number = status_of(job), job["metadata"]["name"].removeprefix("batch-")
     counts = job.get("status", {}).get("counts", {})
     written, failed = counts.get("written", 0), counts.get("failed", 0)
-    has_errors = written < record.lines if status in UNRUN else status == "completed" and failed
+    has_errors = written < record.lines if status in NOT_RUN else status == "completed" and failed
     return {
         "id": f"batch_{number}",
         "object": "batch",
@@ -116,7 +116,7 @@ def status_of(job: Object) -> str:
 
 def _times(job: Object, record: Record, status: str) -> Object:
     """Return the times of a batch. The time of an event that has not happened is None."""
-    details, created_at = job.get("status", {}), started_at(job)
+    details, created_at = job.get("status", {}), created_at_of(job)
     end = _unix(details.get("completionTime")) or _since(job, "Failed") or created_at
     return {
         "created_at": created_at,

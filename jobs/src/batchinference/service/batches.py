@@ -14,17 +14,17 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchinference.openai_urls import path_of
-from batchinference.service.api_error import ApiError, bad_request, not_found, parsed
+from batchinference.service.api_error import ApiError, bad_request, not_found, parse_request
 from batchinference.service.batch_files import Files
 from batchinference.service.batch_view import (
     ENDED,
+    NOT_RUN,
     RECORD,
-    UNRUN,
     Object,
     Record,
     as_batch,
+    created_at_of,
     record_of,
-    started_at,
     status_of,
 )
 from batchinference.service.cluster_client import AlreadyExists, Kubernetes
@@ -81,15 +81,15 @@ class Batches:
         Clients repeat requests whose answers are lost, so an equal request returns the existing
         batch unless that has ended. A request with the idempotency key `key`, or with `repeated`,
         which says that the client repeats it, may also return a batch that has ended."""
-        request = parsed(BatchRequest, body)
+        request = parse_request(BatchRequest, body)
         try:
             file = await self._files.get(namespace, request.input_file_id)
             check = await self._files.check(file)
         except ApiError as error:
             raise bad_request(str(error), "input_file_id") from None
-        latest, name = await self._runs(namespace, request, key)
+        latest, name = await self._latest_and_next_name(namespace, request, key)
         if latest is not None:
-            young = time.time() - started_at(latest) < RETRY_SECONDS
+            young = time.time() - created_at_of(latest) < RETRY_SECONDS
             if key or status_of(latest) not in ENDED or (repeated and young):
                 return as_batch(latest)
         source = self._files.location(file.parts[0]["path"]).uri
@@ -103,7 +103,7 @@ class Batches:
         except AlreadyExists:  # an equal request at the same time has created it
             return as_batch(await self._get(namespace, name))
 
-    async def _runs(
+    async def _latest_and_next_name(
         self, namespace: str, request: BatchRequest, key: str
     ) -> tuple[Object | None, str]:
         """Return the last batch for an equal request, or None, and the name for another batch.
@@ -134,7 +134,7 @@ class Batches:
         """Return a batch. Raises ApiError."""
         return as_batch(await self._get(namespace, _name_of(identifier)))
 
-    async def complete_file(self, namespace: str, file: str) -> None:
+    async def write_missing_error_file(self, namespace: str, file: str) -> None:
         """Write the error file with the id `file` if it belongs to a batch that has ended early.
         Raises ApiError."""
         name = f"batch-{file.removeprefix('file-errors-')}"
@@ -142,10 +142,10 @@ class Batches:
             return
         job = await self._cluster.get(namespace, name)
         record = job and record_of(job)
-        if job and record and (ended := UNRUN.get(status_of(job))):
+        if job and record and (ended := NOT_RUN.get(status_of(job))):
             message = f"This request could not be executed {ended[1]}."
             error = {"code": ended[0], "message": message}
-            await self._files.add_unrun(namespace, name, record.input_file_id, error)
+            await self._files.write_error_file(namespace, name, record.input_file_id, error)
 
     async def _get(self, namespace: str, name: str) -> Object:
         found = await self._cluster.get(namespace, name)
@@ -180,7 +180,7 @@ class Batches:
             if (record := record_of(job)) and record.input_file_id == file:
                 status, name = status_of(job), job["metadata"]["name"]
                 if status not in ENDED or (
-                    status in UNRUN
+                    status in NOT_RUN
                     and as_batch(job)["error_file_id"]
                     and not await self._files.has_error_file(namespace, name)
                 ):

@@ -32,7 +32,9 @@ def committed_entries(output: Location) -> list[ManifestEntry]:
     return job.committed().entries if job else []
 
 
-def write_unrun(output: Location, source: Location | None, error: Mapping[str, str]) -> None:
+def write_lines_not_run(
+    output: Location, source: Location | None, error: Mapping[str, str]
+) -> None:
     """Write the error file of an output. It has the failed rows and, with `error`, the lines of the
     input file `source` that are not committed. If `source` is None, it has only failed rows."""
     entries, state = committed_entries(output), output / STATE_DIRECTORY

@@ -152,28 +152,28 @@ class Service:
     async def _listed_file(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return a file; None if it does not exist, or if its state is too large."""
         try:
-            await self._batches.complete_file(namespace, identifier)
+            await self._batches.write_missing_error_file(namespace, identifier)
         except ApiError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
         return await self._files.find(namespace, identifier)
 
     async def _file(self, request: web.Request) -> web.Response:
-        return web.json_response((await self._found(request)).as_json())
+        return web.json_response((await self._requested_file(request)).as_json())
 
-    async def _found(self, request: web.Request) -> StoredFile:
+    async def _requested_file(self, request: web.Request) -> StoredFile:
         """Return the file whose id is in the path of a request. Raises ApiError."""
         namespace, identifier = request[NAMESPACE], request.match_info["id"]
-        await self._batches.complete_file(namespace, identifier)
+        await self._batches.write_missing_error_file(namespace, identifier)
         return await self._files.get(namespace, identifier)
 
     async def _delete_file(self, request: web.Request) -> web.Response:
-        file = await self._found(request)
+        file = await self._requested_file(request)
         await self._files.delete(request[NAMESPACE], file)
         return web.json_response({"id": file.id, "object": "file", "deleted": True})
 
     async def _content(self, request: web.Request) -> web.StreamResponse:
-        file = await self._found(request)
+        file = await self._requested_file(request)
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         response.content_length = file.bytes
         await response.prepare(request)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from aiohttp import BodyPartReader, web
 from aiohttp.http import HttpProcessingError
 
-from batchinference.service.api_error import ApiError, bad_request, parsed
+from batchinference.service.api_error import ApiError, bad_request, parse_request
 from batchinference.service.batch_files import Expiry
 
 GRACE_SECONDS = 60.0
@@ -38,7 +38,7 @@ class UploadForm:
         """Read the form up to the file, and return its name. Raises ApiError."""
         if self._request.content_type != "multipart/form-data":
             raise bad_request("Send the file as multipart/form-data")
-        self._reader = await self._timed(self._request.multipart())
+        self._reader = await self._within_time_limit(self._request.multipart())
         file = await self._next_file()
         if file is None:
             raise bad_request("file: the form has no file", "file")
@@ -50,11 +50,11 @@ class UploadForm:
         """The expiry of the file; None if it does not expire. Raises ApiError if it is invalid."""
         given = {name[len("expires_after[") : -1]: value for name, value in self._values.items()
                  if name != "purpose"}  # fmt: skip
-        return parsed(Expiry, given) if given else None
+        return parse_request(Expiry, given) if given else None
 
     async def content(self) -> AsyncIterator[bytes]:
         """Yield the content of the file, and raise ApiError at its end if the form is invalid."""
-        while chunk := await self._timed(self._file.read_chunk(CHUNK)):
+        while chunk := await self._within_time_limit(self._file.read_chunk(CHUNK)):
             self._received += len(chunk)
             if self._max_bytes is not None and self._received > self._max_bytes:
                 message = f"{self._field}: larger than {self._max_bytes} bytes. Send several parts"
@@ -66,7 +66,7 @@ class UploadForm:
             raise bad_request("purpose: expected batch", "purpose")
 
     async def _next_file(self) -> BodyPartReader | None:
-        while (part := await self._timed(self._reader.next())) is not None:
+        while (part := await self._within_time_limit(self._reader.next())) is not None:
             self._fields += 1
             if not isinstance(part, BodyPartReader) or self._fields > MAX_FIELDS:
                 raise bad_request("The form has too many parts, or parts of parts")
@@ -77,7 +77,7 @@ class UploadForm:
 
     async def _read_field(self, part: BodyPartReader) -> None:
         value = b""
-        while chunk := await self._timed(part.read_chunk(MAX_FIELD)):
+        while chunk := await self._within_time_limit(part.read_chunk(MAX_FIELD)):
             value += chunk
             if len(value) > MAX_FIELD:
                 raise bad_request("A field of the form is too long", part.name)
@@ -87,7 +87,7 @@ class UploadForm:
             raise bad_request(f"{name}: not supported. {fix}", name)
         self._values[name] = value.decode(errors="replace")
 
-    async def _timed(self, reading: Awaitable[Result]) -> Result:
+    async def _within_time_limit(self, reading: Awaitable[Result]) -> Result:
         """Return the result of `reading`. Raises TimeoutError if the client sends too slowly, and
         ApiError if the form is malformed."""
         allowed = GRACE_SECONDS + self._received / MIN_BYTES_PER_SECOND

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import obstore
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from batchinference.service.api_error import ApiError, bad_request, not_found, parsed
+from batchinference.service.api_error import ApiError, bad_request, not_found, parse_request
 from batchinference.service.batch_files import PARTS_AT_ONCE, Expiry, Files, StoredFile
 
 OPEN_SECONDS = 3600
@@ -61,7 +61,7 @@ class Uploads:
 
     async def create(self, namespace: str, body: bytes) -> dict[str, Any]:
         """Begin an upload and return it. Raises ApiError."""
-        stored = _Stored(request=parsed(UploadRequest, body))
+        stored = _Stored(request=parse_request(UploadRequest, body))
         if stored.request.bytes > self._files.max_bytes:
             raise bad_request(f"bytes: more than {self._files.max_bytes}", "bytes")
         identifier = f"upload_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
@@ -83,7 +83,7 @@ class Uploads:
 
     async def complete(self, namespace: str, identifier: str, body: bytes) -> dict[str, Any]:
         """Join the parts of an upload to a file, and return the upload. Raises ApiError."""
-        wanted, stored = parsed(_Completion, body), await self._read(namespace, identifier)
+        wanted, stored = parse_request(_Completion, body), await self._read(namespace, identifier)
         if stored.status == "completed":  # the answer to the first request was lost
             return _shown(identifier, stored, await self._files.get(namespace, stored.file or ""))
         request = (await self._pending(namespace, identifier)).request

@@ -30,13 +30,13 @@ def write_page(
     fails. Never raises an error, because a job succeeds without the page. `entries` name the files
     of the output, and `runs` are its last runs."""
     # imported here because it needs Pillow, and `ui` does not
-    from batchinference.pipeline.html_report.sample_rows import sample_of
+    from batchinference.pipeline.html_report.sample_rows import sample_rows_of
 
     try:
         entries, failed = list(entries), report.counts is not None and report.counts.failed
         errors = sample_errors(layout, entries) if failed else []
         succeeded = report.state is JobState.SUCCEEDED
-        sample = sample_of(spec.write, layout, entries) if succeeded else []
+        sample = sample_rows_of(spec.write, layout, entries) if succeeded else []
         page = render(PageData(report, spec, errors, sample, runs))
         layout.report_page.write(page.encode())
     except Exception:  # noqa: BLE001 - values of rows and storage may raise any error

@@ -30,7 +30,7 @@ from batchinference.spec.steps import Step, to_alias
 from batchinference.text import byte_size, counted, in_one_line, without_controls
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.html_report.sample_rows import Row  # needs Pillow
+    from batchinference.pipeline.html_report.sample_rows import SampleRow  # needs Pillow
 
 MAX_JOB = 100_000
 """Maximum number of characters of the job file on the page."""
@@ -43,7 +43,7 @@ class PageData:
     report: Report
     spec: BatchInferenceSpec
     errors: Sequence[ErrorGroup] = ()
-    sample: Sequence[Row] = field(default=())
+    sample: Sequence[SampleRow] = field(default=())
     runs: Sequence[RunRecord] = ()
 
 

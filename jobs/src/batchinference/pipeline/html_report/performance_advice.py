@@ -38,10 +38,10 @@ def limiting_step(report: Report) -> str | None:
 
 def advice(report: Report, spec: BatchInferenceSpec) -> list[str]:
     """Return advice on what to change, the most important first."""
-    return [*_about_rows(report), *_about_times(report, spec), *_about_machines(report)]
+    return [*_row_advice(report), *_time_advice(report, spec), *_machine_advice(report)]
 
 
-def _about_rows(report: Report) -> Iterator[str]:
+def _row_advice(report: Report) -> Iterator[str]:
     failed = report.counts.failed if report.counts else 0
     if report.state is JobState.SUCCEEDED and failed:
         yield (
@@ -50,7 +50,7 @@ def _about_rows(report: Report) -> Iterator[str]:
         )
 
 
-def _about_times(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
+def _time_advice(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
     running = report.seconds.get(JobState.RUNNING, 0.0)
     if report.seconds.get(JobState.PREPARING, 0.0) > running > 0:
         yield (
@@ -72,7 +72,7 @@ def _about_times(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
         )
 
 
-def _about_machines(report: Report) -> Iterator[str]:
+def _machine_advice(report: Report) -> Iterator[str]:
     if report.retries:
         yield (
             f"{report.retries:,} tasks ran again because their process died. A lack of memory is "
@@ -100,7 +100,7 @@ class Load:
     @property
     def cpu_seconds(self) -> float:
         """The CPU seconds of reading and of all steps that run in tasks."""
-        return _rounded(sum(self.parts.values()))
+        return _to_microseconds(sum(self.parts.values()))
 
     @property
     def cpu_share(self) -> float:
@@ -115,18 +115,18 @@ class Load:
 
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
     """Return what limits the job and what to add; None if the report does not show it."""
-    if found := _limited_by_server(report, spec):
+    if found := _server_advice(report, spec):
         return found
     pools = [step for step in spec.steps if _has_pool(step, report)]
-    load = load_of(report, spec)
+    load = measured_load(report, spec)
     if load is None or len(pools) > 1:
         return None
-    return " ".join(_of_pool(pools[0], report, load) if pools else _of_tasks(load)) or None
+    return " ".join(_pool_advice(pools[0], report, load) if pools else _task_advice(load)) or None
 
 
-def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
+def _server_advice(report: Report, spec: BatchInferenceSpec) -> str | None:
     """Return advice if requests to a server take most of the measured time, else None."""
-    total = _rounded(sum(times.seconds for times in report.steps.values()))
+    total = _to_microseconds(sum(times.seconds for times in report.steps.values()))
     slowest = next((step for step in spec.steps if step.name == limiting_step(report)), None)
     if slowest is None or slowest.model is None or not slowest.model.REMOTE or not total:
         return None
@@ -139,7 +139,7 @@ def _limited_by_server(report: Report, spec: BatchInferenceSpec) -> str | None:
     )
 
 
-def load_of(report: Report, spec: BatchInferenceSpec) -> Load | None:
+def measured_load(report: Report, spec: BatchInferenceSpec) -> Load | None:
     """Return the load of a job; None if reading or a step was not measured."""
     seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
     loaded = [step for step in spec.steps if step.kind in TUNABLE]
@@ -191,10 +191,10 @@ def _pool_seconds(step: Step, report: Report) -> tuple[float, float, float] | No
     if asked and (asked.custom or asked.gpu > gpus):
         return None
     busy = times.seconds if times.compute_seconds is None else times.compute_seconds
-    return _rounded(busy), times.wait_seconds, times.blocked_seconds or 0.0
+    return _to_microseconds(busy), times.wait_seconds, times.blocked_seconds or 0.0
 
 
-def _of_pool(step: Step, report: Report, load: Load) -> Iterator[str]:
+def _pool_advice(step: Step, report: Report, load: Load) -> Iterator[str]:
     seconds, gpus = _pool_seconds(step, report), step.resources.gpu if step.resources else 0
     if seconds is None or (busy := seconds[0]) <= 0:
         return
@@ -207,7 +207,7 @@ def _of_pool(step: Step, report: Report, load: Load) -> Iterator[str]:
         )
         yield _largest_part(load)
     elif 1 - busy_share >= STARVED and load.writer_share >= BUSY:
-        yield from _limited_by_writing(load)
+        yield from _writing_advice(load)
     elif 1 - busy_share <= FED and busy >= ACTIVE * load.seconds:
         subject = "GPUs" if gpus else "replicas"
         change = "Increase replicas.max" if gpus or step.replicas else "Add CPUs"
@@ -217,15 +217,15 @@ def _of_pool(step: Step, report: Report, load: Load) -> Iterator[str]:
         )
 
 
-def _of_tasks(load: Load) -> Iterator[str]:
+def _task_advice(load: Load) -> Iterator[str]:
     if load.writer_share >= BUSY and load.writer_share > load.cpu_share:
-        yield from _limited_by_writing(load)
+        yield from _writing_advice(load)
     elif load.cpu_share >= BUSY:
         yield f"The CPUs limit: {_percent(load.cpu_share)} of their time is taken. Add CPUs."
         yield _largest_part(load)
 
 
-def _limited_by_writing(load: Load) -> Iterator[str]:
+def _writing_advice(load: Load) -> Iterator[str]:
     busy = min(1.0, load.writer_share) * load.writers
     yield (
         f"Writing limits: {busy:.1f} of at most {counted(load.writers, 'file', ',')} are written "
@@ -240,7 +240,7 @@ def _largest_part(load: Load) -> str:
     return f"{subject} {_percent(load.parts[name] / load.cpu_seconds)} of this time."
 
 
-def _rounded(seconds: float) -> float:
+def _to_microseconds(seconds: float) -> float:
     return round(seconds, 6)
 
 

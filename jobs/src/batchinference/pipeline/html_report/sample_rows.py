@@ -42,10 +42,12 @@ class Cell:
     image: str = ""
 
 
-Row = dict[str, Cell]
+SampleRow = dict[str, Cell]
 
 
-def sample_of(write: Write, layout: Layout, entries: Iterable[ManifestEntry]) -> list[Row]:
+def sample_rows_of(
+    write: Write, layout: Layout, entries: Iterable[ManifestEntry]
+) -> list[SampleRow]:
     """Return the first rows of the data files of manifest entries, or any rows of a table. Only the
     first SAMPLE_COLUMNS columns are included."""
     if isinstance(write, WriteTable):

@@ -360,6 +360,6 @@ def table_for(write: WriteTable) -> Table:
     return cast(Table, getattr(module, name)(write))
 
 
-def table_of(write: Write) -> Table | None:
+def table_or_none(write: Write) -> Table | None:
     """Return the table that a job writes, or None if it writes files."""
     return table_for(write) if write.format in TABLES else None  # type: ignore[arg-type]

@@ -197,8 +197,7 @@ def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
-    """Return a value as one line of about `width` characters, or STRUCT_WIDTHS times as many if it
-    is no text or bytes."""
+    """Return a value as one line of about `width` characters; structs are longer."""
     if hasattr(value, "dtype"):
         return f"{'x'.join(map(str, value.shape))} {value.dtype}"
     if isinstance(value, str | bytes):

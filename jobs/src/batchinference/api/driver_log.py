@@ -16,9 +16,8 @@ _PREVIOUS = "--previous prints the log of the last run that has ended"
 
 
 def running_log(cluster: Kubernetes, name: str) -> str | None:
-    """Return the end of the driver log of a job; None if no attempt of the job is running. Known
-    forms of credentials are masked. Raises ClusterError if the driver has no log yet, or if the log
-    cannot be read."""
+    """Return the end of the driver log of a job, with masked credentials; None if no attempt of the
+    job is running. Raises ClusterError if there is no log yet, or if it cannot be read."""
     job = JobStatus.of(cluster.get(name))
     if job.phase not in RUNNING_PHASES:
         return None

@@ -133,8 +133,7 @@ class Job:
         return document
 
     def _only_here(self) -> Iterator[Problem]:
-        """Yield the parts of the job that exist only in this process, so that it cannot be stored
-        in a file or submitted."""
+        """Yield what exists only in this process, so that the job cannot be stored or submitted."""
         if self.frame is not None:
             fix = "Write it to a file, for example with to_parquet, and read that"
             yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
@@ -164,8 +163,7 @@ class Job:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Store the input if it is a frame, and make the current versions of the modules of the
-        steps importable."""
+        """Store a frame that is the input, and make the current modules of steps importable."""
         from batchinference.pipeline.steps.user_modules import import_path, reload_modules
 
         if self.frame is not None:

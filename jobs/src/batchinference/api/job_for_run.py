@@ -32,10 +32,9 @@ def retried(job: BatchInference) -> BatchInference:
 
 
 def restarted(job: BatchInference) -> BatchInference:
-    """Return the job with settings that start it over and replace its output. If the job itself has
-    another mode than overwrite, pass `own_only` to its run, so that it replaces only output of this
-    job. Raises BadInput for a mode such as append, which adds rows to the output of earlier
-    runs."""
+    """Return the job with settings that start it over and replace its output. Unless its own mode
+    is overwrite, pass `own_only` to its run, so that it replaces only output of this job. Raises
+    BadInput for a mode such as append, which adds rows to the output of earlier runs."""
     from batchinference.pipeline.errors import BadInput
 
     write = job.spec.write
@@ -63,8 +62,7 @@ def job_of_run(
 def trial(job: BatchInference, rows: int) -> BatchInference:
     """Return a job that processes only the first `rows` rows, and writes them next to the output. A
     trial starts over. Pass `own_only` to its run, so that it replaces only output of this trial.
-    Raises SpecError if the input cannot be limited, or if nothing can be stored next to the
-    output."""
+    Raises SpecError if the input has no limit, or if the output has no parent."""
     spec = job.spec
     raise_for_problems(_without_trial(spec))
     path = beside(spec.write.path, f"limit-{rows}")

@@ -182,8 +182,7 @@ class Kubernetes:
         self.request("POST", self._path(KIND, self.namespace), new)
 
     def execute(self, pod: str, container: str, command: Sequence[str]) -> str:
-        """Run a command in a container of a pod, and return what it prints to stdout. Raises
-        ClusterError."""
+        """Run a command in a container, and return its stdout. Raises ClusterError."""
         from kubernetes.client import ApiException, CoreV1Api
         from kubernetes.stream import stream
 

@@ -175,8 +175,7 @@ def _closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the global variables that a function and its inner functions
-    read."""
+    """Yield the names and values of globals that a function and its inner functions read."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in function.__globals__:
             yield step.argval, function.__globals__[step.argval]

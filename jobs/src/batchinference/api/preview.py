@@ -65,8 +65,7 @@ def preview_of(job: BatchInference, rows: int) -> Preview:
 
 
 def lines_of(outcome: Outcome) -> Iterator[str]:
-    """Yield the lines about a step or about reading: its counts and times, its first failed row and
-    its warnings."""
+    """Yield lines about a step or about reading: counts, times, the first failed row, warnings."""
     load = f" after {outcome.load_seconds:.2f} s of loading" if outcome.load_seconds >= 0.01 else ""
     counts = [f"{outcome.rows} returned"]
     counts += [f"{outcome.filtered} filtered"] if outcome.filtered else []

@@ -23,8 +23,7 @@ class Rows(ABC):
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """Return all rows as a Polars DataFrame. Raises ModuleNotFoundError if Polars is not
-        installed."""
+        """Return all rows as a Polars DataFrame. Raises ModuleNotFoundError without Polars."""
         from batchinference.pipeline.errors import not_installed
 
         try:

@@ -33,8 +33,7 @@ class JobFailed(Exception):
         self.report = report
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that a notebook shows, without a traceback, because the cause is in the
-        job and not in this program."""
+        """Return the lines for a notebook: no traceback, because the cause is in the job."""
         return [f"JobFailed: {self}"]
 
 

@@ -30,10 +30,9 @@ SHOWN_LINES = 20
 
 @dataclass
 class Runner:
-    """One run of a job. `directory` has the user's modules. `say` is called with each line for the
-    user, and `publish` with each report. `quiet` hides the output of Ray. With `own_only`, the run
-    fails if it would replace output of another job. `prices` are the prices of pods, if the
-    platform sets any."""
+    """One run of a job. `directory` has the modules of the user. `say` is called with each line for
+    the user, and `publish` with each report. `quiet` hides the output of Ray. With `own_only`, the
+    run fails if it would replace output of another job. `prices` are the prices of pods, if any."""
 
     job: BatchInference
     directory: Path
@@ -109,8 +108,7 @@ class Runner:
             self.log.store_so_far(self.job, report, own_output=self._logs_stdout)
 
     def _show_output(self) -> None:
-        """Log what steps have printed since the last call, and show the first SHOWN_LINES lines of
-        the run."""
+        """Log what steps have printed since the last call, and show the first SHOWN_LINES lines."""
         lines: list[str] = []
         if self._output is not None:
             with suppress(OSError):  # Ray may rotate the files

@@ -42,8 +42,7 @@ class Target:
             ) from None
 
     def output(self) -> str:
-        """Return the path of the output; that of a job is read from the cluster. Raises
-        ClusterError."""
+        """Return the path of the output, read from the cluster for a job. Raises ClusterError."""
         if not self.is_job:
             if self.text.endswith((".yaml", ".yml")) and Path(self.text).is_file():
                 problem = f"'{self.text}' is a job's file. Name its output: the write.path in it"

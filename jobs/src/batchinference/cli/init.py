@@ -185,8 +185,7 @@ def _limit(count: int | None) -> tuple[str, str]:
 
 
 def _count(read: str, form: str) -> int | None:
-    """Return the number of files or lines of an input if they are on this machine and fewer than
-    COUNTED; else None."""
+    """Return the number of files or lines of a local input if it is below COUNTED; else None."""
     path, extensions = Path(read).expanduser(), FILE_FORMATS[form].EXTENSIONS
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:

@@ -114,8 +114,7 @@ def _mounted_plan(file: str) -> Plan | None:
 
 
 def _exit_code(report: Report) -> int:
-    """Return the exit code of a failed job. If it failed before its first attempt, this is the code
-    for wrong input."""
+    """Return the exit code of a failed job: that for wrong input if no attempt has begun."""
     code = exits.code_of(report.reason)
     refused = code == exits.JOB_FAILED and report.attempt is None
     return exits.BAD_INPUT if refused else code

@@ -77,8 +77,7 @@ def validate_files(
     deep: bool = False,
     form: Format = Format.TEXT,
 ) -> int:
-    """Check files, print the results, and return the exit code. With `deep`, also check inputs,
-    models and code."""
+    """Check files (with `deep` also inputs, models, code), print results, return the exit code."""
     checked = []
     for each in (found for file in files for found in _check_file(file, settings, deep=deep)):
         checked.append(each)

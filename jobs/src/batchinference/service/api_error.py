@@ -37,8 +37,7 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
 
 
 def parse_request(kind: type[Model], body: bytes | Mapping[str, str]) -> Model:
-    """Return the model in the JSON body of a request, or in the fields of a form. Raises ApiError
-    for the first invalid field."""
+    """Return the model in a JSON body or in form fields. Raises ApiError for an invalid field."""
     try:
         if isinstance(body, bytes):
             return kind.model_validate_json(body)

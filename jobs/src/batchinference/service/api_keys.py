@@ -29,8 +29,7 @@ class Keys:
         self._namespaces: dict[str, str] = {}
 
     def namespace_of(self, authorization: str) -> str:
-        """Return the namespace of the API key in a header `Authorization`. Raises ApiError if the
-        key is unknown."""
+        """Return the namespace of the API key in a header `Authorization`. Raises ApiError."""
         key = _BEARER.fullmatch(authorization.strip())
         given = hashlib.sha256(key[1].encode()).hexdigest() if key else ""
         # a plain lookup is safe: its time depends on hashes, which reveal nothing about keys

@@ -152,8 +152,7 @@ class Files:
         return await self.get(namespace, identifier)
 
     async def _checked(self, content: AsyncIterator[bytes], result: str) -> AsyncIterator[bytes]:
-        """Yield the content in blocks after checking each, and store the result of the check under
-        the key `result`."""
+        """Yield the content in checked blocks, and store the result of the check as `result`."""
         checker, size = LineChecker(self._config.max_lines), 0
         async for block in _blocks(content):
             size += len(block)
@@ -166,8 +165,7 @@ class Files:
         await obstore.put_async(self.store, result, found.model_dump_json().encode())
 
     async def _in_check_thread(self, check: Callable[..., Result], *arguments: Any) -> Result:
-        """Return the result of a check in a thread. Checks run one at a time, because a line may
-        need much memory."""
+        """Call `check` in a thread, one at a time, because a line may need much memory."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._one_thread, check, *arguments)
 

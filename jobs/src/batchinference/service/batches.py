@@ -135,8 +135,7 @@ class Batches:
         return as_batch(await self._get(namespace, _name_of(identifier)))
 
     async def write_missing_error_file(self, namespace: str, file: str) -> None:
-        """Write the error file with the id `file` if it belongs to a batch that has ended early.
-        Raises ApiError."""
+        """Write the error file with this id if its batch has ended early. Raises ApiError."""
         name = f"batch-{file.removeprefix('file-errors-')}"
         if not file.startswith("file-errors-") or not _NAME.fullmatch(name):
             return

@@ -28,8 +28,7 @@ class AlreadyExists(Exception):
 
 
 class Kubernetes:
-    """Client for BatchInferences. `token` returns the current token, which changes from time to
-    time."""
+    """Client for BatchInferences. `token` returns the current token, which is rotated."""
 
     def __init__(
         self, server: str, token: Callable[[], str], tls: ssl.SSLContext | None = None

@@ -110,8 +110,7 @@ class ObservedJob:
             return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
 
     def failed_row(self, key: str) -> list[Record]:
-        """Return the error records of the row with this `key_of_row`; an empty list if it has not
-        failed. Raises Unreadable."""
+        """Return the error records of the row with this key; maybe none. Raises Unreadable."""
         with readable():
             return failed_row(self.output(), key)
 

@@ -126,7 +126,7 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
         case DecodeAudio():
             for library in ("soundfile", "av"):
                 require_package(f"step '{step}'", library, FORMATS_EXTRA, ModelLoad)
-            from batchinference.pipeline.media.recordings import (
+            from batchinference.pipeline.media.audio import (
                 decode_audio,  # needs libraries of an extra
             )
 

@@ -119,7 +119,7 @@ def _floats(value: np.ndarray) -> np.ndarray:
 
 def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     try:
-        from batchinference.pipeline.media.recordings import resampled
+        from batchinference.pipeline.media.audio import resampled
     except ImportError as error:
         what = f"audio of {rate} Hz for a model that expects {wanted} Hz"
         raise ModelLoad(missing_package(what, "av", FORMATS_EXTRA)) from error
@@ -183,7 +183,7 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
     """
-    from batchinference.pipeline.media.films import FrameConverter
+    from batchinference.pipeline.media.videos import FrameConverter
 
     convert = FrameConverter(FrameFields())
     total = sum(1 for _ in _decoded(content))
@@ -197,9 +197,9 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
 
 
 def _decoded(content: bytes) -> Iterator[Any]:
-    from batchinference.pipeline.media.recordings import open_video
+    from batchinference.pipeline.media.audio import open_media
 
-    with open_video(BytesIO(content)) as container:
+    with open_media(BytesIO(content)) as container:
         if not container.streams.video:
             raise ValueError("the file has no video")
         yield from container.decode(video=0)

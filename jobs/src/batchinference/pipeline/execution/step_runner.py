@@ -61,9 +61,9 @@ from batchinference.pipeline.steps import (
     load_step,
     with_condition,
 )
-from batchinference.pipeline.steps.no_rows import result_without_rows
-from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.pipeline.steps.schema_inference import result_without_rows
+from batchinference.pipeline.steps.tokenization import Preparation
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.progress import TokenKind

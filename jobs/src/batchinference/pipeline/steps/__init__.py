@@ -132,14 +132,14 @@ class Transform:
 STEPS = {
     "model": ("model", "ModelTransform"),
     "python": ("user_code", "UserCode"),
-    "filter": ("relational", "Filter"),
-    "add_columns": ("relational", "AddColumns"),
+    "filter": ("filter", "Filter"),
+    "add_columns": ("column_steps", "AddColumns"),
     "decode": ("decode", "DecodeColumn"),
-    "label_from_path": ("relational", "AddLabel"),
-    "select_columns": ("relational", "SelectColumns"),
-    "drop_columns": ("relational", "DropColumns"),
-    "rename_columns": ("relational", "RenameColumns"),
-    "explode": ("relational", "ExplodeList"),
+    "label_from_path": ("column_steps", "AddLabel"),
+    "select_columns": ("column_steps", "SelectColumns"),
+    "drop_columns": ("column_steps", "DropColumns"),
+    "rename_columns": ("column_steps", "RenameColumns"),
+    "explode": ("explode", "ExplodeList"),
     "chunk": ("chunk", "ChunkText"),
 }
 """The class of each kind of step: a module of this package, which is imported when it is needed,
@@ -161,7 +161,7 @@ def load_step(step: Step, device: Device) -> Transform:
     """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
     transform = class_of(step).load(step.name, getattr(step, step.kind), device)
     if step.model is not None and (step.dedupe or step.cache):
-        from batchinference.pipeline.steps.reuse import Reuse
+        from batchinference.pipeline.steps.dedupe import Reuse
 
         transform = Reuse(step, step.model, transform, device)
     return with_condition(step, transform)
@@ -174,6 +174,6 @@ def with_condition(
     `adds` are the columns that it adds; None for those of the step."""
     if step.when is None:
         return transform
-    from batchinference.pipeline.steps.conditional import Conditional
+    from batchinference.pipeline.steps.when import Conditional
 
     return Conditional(step, transform, step.facts.adds if adds is None else adds)

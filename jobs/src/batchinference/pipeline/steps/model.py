@@ -23,8 +23,8 @@ from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.runtimes.model_folder import check_folder
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
-from batchinference.pipeline.steps.preparation import split_prepared
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.pipeline.steps.tokenization import split_prepared
 from batchinference.spec.models import Model
 from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.labels import LABELED, LabelModel
@@ -47,8 +47,10 @@ class ModelTransform(Transform):
             check(settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage)
         check_folder(settings)
         if settings.factory_or_none is not None:
-            from batchinference.pipeline.steps.signatures import factory_problem
-            from batchinference.pipeline.steps.user_modules import check_callable
+            from batchinference.pipeline.steps.code_checks.function_signatures import (
+                factory_problem,
+            )
+            from batchinference.pipeline.steps.code_checks.imports import check_callable
 
             module = check_callable(step, settings.factory_or_none)
             arguments = getattr(settings, "factory_args", None) or {}

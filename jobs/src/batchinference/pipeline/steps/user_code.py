@@ -59,8 +59,8 @@ class UserCode(Transform):
 
     @classmethod
     def check(cls, step: str, settings: PythonStep, *, batch_size: int | str | None = None) -> None:
-        from batchinference.pipeline.steps.signatures import signature_problem
-        from batchinference.pipeline.steps.user_modules import check_callable
+        from batchinference.pipeline.steps.code_checks.function_signatures import signature_problem
+        from batchinference.pipeline.steps.code_checks.imports import check_callable
 
         for path in settings.constructor_refs.values():
             check_callable(step, path)
@@ -73,7 +73,7 @@ class UserCode(Transform):
     @classmethod
     def reads(cls, step: str, settings: PythonStep) -> dict[str, int]:
         """Return the columns that the code certainly reads, with the line of each."""
-        from batchinference.pipeline.steps.signatures import columns_of_code
+        from batchinference.pipeline.steps.code_checks.function_signatures import columns_of_code
 
         module = _module_of(step, settings)
         return columns_of_code(settings, module) if module is not None else {}
@@ -81,7 +81,7 @@ class UserCode(Transform):
     @classmethod
     def columns_after(cls, step: str, settings: PythonStep) -> tuple[list[str], str] | None:
         """Return the columns after the code, and how to keep the others; None if unknown."""
-        from batchinference.pipeline.steps.signatures import columns_after_code
+        from batchinference.pipeline.steps.code_checks.function_signatures import columns_after_code
 
         module = _module_of(step, settings)
         return columns_after_code(settings, module) if module is not None else None
@@ -93,7 +93,7 @@ class UserCode(Transform):
 
 def _module_of(step: str, settings: PythonStep) -> ast.Module | None:
     """Return the source of the code of a step; None if it is unknown or not valid."""
-    from batchinference.pipeline.steps.user_modules import check_callable
+    from batchinference.pipeline.steps.code_checks.imports import check_callable
 
     try:
         return check_callable(step, settings.callable)

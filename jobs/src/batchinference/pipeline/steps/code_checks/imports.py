@@ -1,60 +1,24 @@
-"""Finds modules of the user, and checks that one defines the callable that a step names, without
-running it."""
+"""Checks the source of the modules of the user: whether they are valid Python, whether what they
+import exists, and whether one of them defines the callable that a step names."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
-import os
 import symtable
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from pkgutil import iter_modules
 
 from batchinference.pipeline.errors import ModelLoad, is_user_file
-from batchinference.pipeline.steps.batch_use import own_nodes
+from batchinference.pipeline.steps.code_checks.batch_use import own_nodes
+from batchinference.pipeline.steps.import_path import spec_of
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-def add_import_path(directory: str) -> None:
-    """Put a directory first on the Python path of this process and its child processes."""
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [path for path in others if path not in ("", directory)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
-
-
-@contextmanager
-def import_path(*directories: str) -> Iterator[None]:
-    """Have directories on the Python path of this process and its child processes, the last one
-    first, and restore the path of this process at the end."""
-    path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
-    for directory in directories:
-        add_import_path(directory)
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        os.environ.pop("PYTHONPATH", None)
-        os.environ |= {"PYTHONPATH": of_children} if of_children is not None else {}
-
-
-def reload_modules(paths: Iterable[str]) -> None:
-    """Have the modules of `module:name` imported again at their next use, if they are files of the
-    user: they may have changed, or be gone."""
-    for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None and (is_user_file(file) or not os.path.exists(file)):
-            del sys.modules[name]
 
 
 def check_callable(step: str, path: str) -> ast.Module | None:
@@ -171,20 +135,6 @@ def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
 
 def _file_or_package(path: Path) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-
-
-def spec_of(module: str) -> ModuleSpec | None:
-    """Return the location of a module, without importing its packages; None if there is none."""
-    top, *others = module.split(".")
-    try:
-        found = importlib.util.find_spec(top)
-        for name in others:  # a full name would need its packages, if they have no __init__.py
-            if found is None or found.submodule_search_locations is None:
-                return None
-            found = PathFinder.find_spec(name, list(found.submodule_search_locations))
-        return found
-    except (ImportError, ValueError):
-        return None
 
 
 def _near_module(path: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import commit_of, is_path
-from batchinference.pipeline.steps.user_modules import spec_of
+from batchinference.pipeline.steps.import_path import spec_of
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
-from batchinference.pipeline.steps.batch_use import own_nodes
-from batchinference.pipeline.steps.returns import (
+from batchinference.pipeline.steps.code_checks.batch_use import own_nodes
+from batchinference.pipeline.steps.code_checks.return_statements import (
     KIND_OF_RESULT,
     Function,
     bound_names,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from batchinference.pipeline.steps.batch_use import BatchUse, own_nodes
+from batchinference.pipeline.steps.code_checks.batch_use import BatchUse, own_nodes
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 KIND_OF_RESULT = {

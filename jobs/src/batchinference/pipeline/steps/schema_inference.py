@@ -12,7 +12,7 @@ from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.row_batch import without_rows
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, class_of, load_step
-from batchinference.pipeline.steps.preparation import split_prepared
+from batchinference.pipeline.steps.tokenization import split_prepared
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Step

@@ -21,8 +21,7 @@ from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, as_result
-from batchinference.pipeline.steps.code_identity import model_digest
-from batchinference.pipeline.steps.preparation import is_prepared, split_prepared
+from batchinference.pipeline.steps.code_and_model_hashes import model_digest
 from batchinference.pipeline.steps.result_cache import (
     MEMORY_BYTES,
     KnownResults,
@@ -30,6 +29,7 @@ from batchinference.pipeline.steps.result_cache import (
     RecentResults,
     ResultCache,
 )
+from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.models import Model
 from batchinference.spec.progress import TokenKind

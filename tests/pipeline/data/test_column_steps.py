@@ -185,8 +185,8 @@ def test_one_large_row_before_many_small_ones_is_found_in_few_steps(
 ) -> None:
     monkeypatch.setattr(explode_step, "RESULT_BYTES", 50_000)
     table = pa.table({"list": [[1] * 5] * 3000, "text": ["x" * 12_000] + ["y"] * 2999})
-    measured = Mock(side_effect=explode_step.bytes_to_repeat)
-    monkeypatch.setattr(explode_step, "bytes_to_repeat", measured)
+    measured = Mock(side_effect=explode_step.bytes_of_copy)
+    monkeypatch.setattr(explode_step, "bytes_of_copy", measured)
     assert explode(table).rows == 1
     assert measured.call_count < 20
 

@@ -313,7 +313,7 @@ def group(*keys: str) -> KnownResults:
 
 def test_memory_is_bounded() -> None:
     one, other, large = group("a", "b"), group("b", "c"), group(*map(str, range(100)))
-    recent = RecentResults(most=2 * one.nbytes)
+    recent = RecentResults(max_bytes=2 * one.nbytes)
     for results in (one, other):
         recent.add(results)
     known = {b"a": (one, 0), b"b": (other, 0), b"c": (other, 1)}

@@ -1,4 +1,4 @@
-"""Checks the types of the columns that expressions use, before the job reads rows."""
+"""Checks, before the job reads rows, that steps read existing columns of suitable types."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from batchinference.spec.steps import Step, to_alias
 
 
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
-    """Yield the problem of the first expression that does not suit the types of the columns: those
-    of the input, and of the results of earlier steps. Columns of unknown type are not checked, and
-    no step after user code."""
+    """Yield the first problem of a step with the types of its columns. `types` are those of the
+    columns of the input. Columns of unknown type and steps after user code are not checked."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
         field = "cascade" if step.cascade else "when"
@@ -30,28 +29,28 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
                 Filter(step.name, condition, field).check_columns(known)
             field = to_alias(step.kind)
             before, known = known, _after(step, known)
-            _check_kept(step, before, known)
+            _check_replaced(step, before, known)
         except UnsuitableTypes as error:
             path = f"spec.steps[{index}].{field}"
-            yield Problem(path, f"{error.message}{_other_fix(error.message, types)}")
+            yield Problem(path, f"{error.message}{_second_fix(error.message, types)}")
             return
         if step.facts.user_code:
             return
 
 
 def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the first column that code of the user reads and that does not exist, or that a step
-    after it reads and that the code does not return. `columns` are those of the input; None if they
-    are unknown."""
-    before, returned = columns, ("", "")
+    """Yield a problem for the first column that does not exist where it is read: by user code, or
+    by a later step although the code does not return it. `columns` are the columns of the input;
+    None if they are unknown."""
+    before_code, last_code, fix_of_code = columns, "", ""
     for index, step in enumerate(steps):
         code = step.python
         reads = UserCode.reads(step.name, code) if code else dict.fromkeys(step.facts.reads, 0)
-        if columns is not None and (code or returned[0]):
+        if columns is not None and (code or last_code):
             for column in (name for name in reads if name not in columns):
-                is_dropped = column in (before or ()) and returned[0]
-                fix = f". {returned[1]}" if is_dropped else did_you_mean(column, columns)
-                what = f"step '{step.name}' reads column '{column}', and {returned[0]} returns only"
+                is_dropped = column in (before_code or ()) and last_code
+                fix = f". {fix_of_code}" if is_dropped else did_you_mean(column, columns)
+                what = f"step '{step.name}' reads column '{column}', and {last_code} returns only"
                 if code:
                     where = f"column '{column}' in line {reads[column]}"
                     what = f"step '{step.name}': '{code.callable}' reads {where}, but the columns"
@@ -62,26 +61,27 @@ def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[
         if code is None:
             columns = step.facts.columns_after(columns)
             continue
-        before, after = columns, UserCode.columns_after(step.name, code)
-        columns = after[0] if after and not step.condition else None
-        returned = (f"step '{step.name}'", after[1]) if after else ("", "")
+        before_code, returned = columns, UserCode.columns_after(step.name, code)
+        columns = returned[0] if returned and not step.condition else None
+        last_code, fix_of_code = (f"step '{step.name}'", returned[1]) if returned else ("", "")
 
 
-def _other_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
-    """Return a second fix if a column of the input must be converted, else an empty text."""
+def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
+    """Return another fix to append to a message whose fix is to convert a column; empty if there is
+    none. `types` are those of the columns of the input."""
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]
     is_cast = of_input and (fix == CONVERT or "float(" in fix)
     size = re.fullmatch(r"Write float\((\w+)\)( [<>]=? \d{1,3})", fix)
-    other = f" if each is a number, or len({size[1]}){size[2]} for the length" if size else ""
-    return other or (", or declare its type in read.options.types" if is_cast else "")
+    length = f" if each is a number, or len({size[1]}){size[2]} for the length" if size else ""
+    return length or (", or declare its type in read.options.types" if is_cast else "")
 
 
-def _check_kept(step: Step, before: pa.Table, after: pa.Table) -> None:
-    """Raise UnsuitableTypes if a step replaces the values of a column by values of another type,
-    and keeps the values of the rows that it skips."""
-    both = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
-    for name in sorted(both if step.condition is not None else ()):
+def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
+    """Raise UnsuitableTypes if a step with a condition replaces a column by one of another type:
+    the rows that it skips keep their values."""
+    replaced = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
+    for name in sorted(replaced if step.condition is not None else ()):
         old, new = (table.schema.field(name).type for table in (before, after))
         if unify_types(old, new) is None:
             raise UnsuitableTypes(
@@ -91,10 +91,11 @@ def _check_kept(step: Step, before: pa.Table, after: pa.Table) -> None:
 
 
 def _after(step: Step, known: pa.Table) -> pa.Table:
-    """Return the columns of known type after a step, without rows. Raises UnsuitableTypes."""
-    checked = class_of(step).check_types(step.name, getattr(step, step.kind), known)
-    if checked is not None:
-        return checked
+    """Return the columns of known type after a step, without rows. `known` has those before it.
+    Raises UnsuitableTypes."""
+    after = class_of(step).check_types(step.name, getattr(step, step.kind), known)
+    if after is not None:
+        return after
     after = result_without_rows(step, known)
     unknown = [field.name for field in after.schema if pa.types.is_null(field.type)]
     return after.drop_columns(unknown)

@@ -1,4 +1,4 @@
-"""The steps that select, drop, rename and add columns, and labelFromPath."""
+"""The steps selectColumns, dropColumns, renameColumns, addColumns and labelFromPath."""
 
 from __future__ import annotations
 
@@ -45,13 +45,12 @@ class RenameColumns(Transform):
         renamed = [self.names.get(name, name) for name in batch.column_names]
         for new in self.names.values():
             if renamed.count(new) > 1:
-                message = f"step '{self.step}': there is a column '{new}' already"
-                raise JobFailure(message)
+                raise JobFailure(f"step '{self.step}': there is a column '{new}' already")
         return batch.rename_columns(renamed)
 
 
 class AddColumns(Transform):
-    """Adds or replaces columns. Each is computed from the columns before the step."""
+    """Adds or replaces columns. All are computed from the columns before the step."""
 
     LOADS_NOTHING = True
 
@@ -85,7 +84,7 @@ class AddColumns(Transform):
 
 @dataclass(frozen=True)
 class AddLabel(Transform):
-    """Adds a column with one part of the path of each row's file."""
+    """Adds a column with one part of the column `path`, such as the name of a directory."""
 
     step: str
     label: LabelFromPath

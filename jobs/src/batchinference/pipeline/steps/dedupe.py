@@ -1,8 +1,8 @@
-"""Computes rows of a model step once if their inputs are equal, and gives all of them the result.
+"""Model steps with `dedupe` or `cache`: rows with equal inputs are computed once.
 
-The results of recent rows are kept in the memory of the process, so that rows of different batches
-share them, and those of other jobs may be in a cache. Errors are not shared: each row equal to a
-failed row is computed, because the error may have been transient.
+The key of a row is the hash of the inputs of the model. Results are kept in memory for rows of
+later batches, and with `cache` also in files for other jobs. Errors are not shared: if a row fails,
+all rows with the same key are computed, because the error may have been transient.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from batchinference.pipeline.steps.code_and_model_hashes import model_digest
 from batchinference.pipeline.steps.result_cache import (
     MEMORY_BYTES,
     KnownResults,
-    Place,
     RecentResults,
     ResultCache,
+    ResultRow,
 )
 from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
 from batchinference.pipeline.storage.location import Location
@@ -36,50 +36,52 @@ from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
 
-_ADDRESS, _ADDRESSES = "^https?://", r'(?s)_url"\s*:.*"https?://'
-"""Texts that are the address of an image, and requests or messages with such addresses."""
+_URL, _JSON_WITH_URLS = "^https?://", r'(?s)_url"\s*:.*"https?://'
+"""The text of an image input that is a URL, and JSON of requests or messages with such URLs."""
 
 
-class Reuse(Transform):
+class Dedupe(Transform):
     """Runs a model step only on rows whose result is unknown."""
 
     def __init__(self, step: Step, model: Model, transform: Transform, device: Device) -> None:
-        """Raises ModelLoad if the step has a cache and its model cannot be identified."""
+        """`transform` runs the model. Raises ModelLoad if the step has a cache and the files of the
+        model cannot be hashed."""
         self._step, self._inputs, self._transform = step.name, model.inputs, transform
         self._images = set(getattr(model, "images", ()))
         self._outputs = [model.output, *model.other_outputs]
         self.result_columns = getattr(transform, "result_columns", None)
         self._recent, self._cache = RecentResults(MEMORY_BYTES), None
         if step.cache is not None:
-            place = Location(step.cache.path, step.cache.storage)
-            self._cache = ResultCache(place, model_digest(model, device), self._outputs)
+            cache = Location(step.cache.path, step.cache.storage)
+            self._cache = ResultCache(cache, model_digest(model, device), self._outputs)
         self._counts, self._lock = Counter[str](), Lock()
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         keys = self._keys(batch)
-        fetched = self._fetched(batch, keys)
-        found = self._found(keys, fetched)
-        first = _first_rows(keys, found)
-        computed, failed = self._computed(batch, keys, first, fetched)
-        again = {keys[row] for row in failed}
-        rows = [row for row, key in enumerate(keys) if key in again and row not in failed]
-        more, others = self._computed(batch, keys, rows, fetched)
-        found, failed = found | computed | more, failed | others
-        stored = sum(found[key][0].stored for key in keys if key in found)
-        reused = len(keys) - len(first) - len(rows) - stored
+        volatile = self._volatile_keys(batch, keys)
+        known = self._known_results(keys, volatile)
+        first = _first_rows(keys, known)
+        computed, failed = self._compute(batch, keys, first, volatile)
+        failed_keys = {keys[row] for row in failed}
+        equal = [row for row, key in enumerate(keys) if key in failed_keys and row not in failed]
+        computed_equal, failed_equal = self._compute(batch, keys, equal, volatile)
+        known, failed = known | computed | computed_equal, failed | failed_equal
+        cached = sum(known[key][0].stored for key in keys if key in known)
+        reused = len(keys) - len(first) - len(equal) - cached
         with self._lock:
-            self._counts.update(reused=reused, cached=stored)
-        return _merged(split_prepared(batch)[0], keys, found, failed, {*first, *rows})
+            self._counts.update(reused=reused, cached=cached)
+        return _merged(split_prepared(batch)[0], keys, known, failed, {*first, *equal})
 
     def chosen(self, batch: pa.Table) -> np.ndarray:
         """Return a mask (bool) of the rows that must be computed."""
         keys = self._keys(batch)
         mask = np.zeros(len(keys), dtype=bool)
-        mask[_first_rows(keys, self._found(keys, self._fetched(batch, keys)))] = True
+        known = self._known_results(keys, self._volatile_keys(batch, keys))
+        mask[_first_rows(keys, known)] = True
         return mask
 
     def take_notes(self) -> list[str]:
-        """Return the numbers of results that were reused since the last note, as JSON."""
+        """Return the numbers of results that were reused since the last call, as JSON."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         if self._cache is not None:
@@ -91,36 +93,39 @@ class Reuse(Transform):
         columns = {name: batch.column(self._inputs[name]) for name in sorted(self._inputs)}
         return row_hashes(pa.table(columns))
 
-    def _fetched(self, batch: pa.Table, keys: Sequence[bytes]) -> set[bytes]:
-        """Return the keys of rows with addresses, whose content another job may find changed."""
+    def _volatile_keys(self, batch: pa.Table, keys: Sequence[bytes]) -> set[bytes]:
+        """Return the keys of rows that contain URLs. Their results are not cached for other jobs,
+        because the content at a URL may change."""
         mask = np.zeros(len(keys), dtype=bool)
         for name, column in self._inputs.items() if self._cache is not None else ():
             values = decoded(batch.column(column))
-            pattern = _ADDRESS if name in self._images else _ADDRESSES
+            pattern = _URL if name in self._images else _JSON_WITH_URLS
             if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-                found = pc.match_substring_regex(values, pattern).fill_null(False)
-                mask |= found.to_numpy()
+                mask |= pc.match_substring_regex(values, pattern).fill_null(False).to_numpy()
             mask |= "_url:" in str(values.type)
         return {keys[row] for row in np.flatnonzero(mask).tolist()}
 
-    def _found(self, keys: Sequence[bytes], fetched: Collection[bytes]) -> dict[bytes, Place]:
-        """Return the known results of these keys: for those in `fetched`, only of this job."""
-        found = self._recent.find(keys)
-        others = set(keys) - found.keys() - set(fetched)
+    def _known_results(
+        self, keys: Sequence[bytes], volatile: Collection[bytes]
+    ) -> dict[bytes, ResultRow]:
+        """Return the results of these keys that are in memory or, unless `volatile`, in the
+        cache."""
+        known = self._recent.find(keys)
+        others = set(keys) - known.keys() - set(volatile)
         for results in self._cache.find(others) if self._cache is not None else ():
             self._recent.add(results)
-            found |= {key: place for key, place in results.places().items() if key in others}
-        return found
+            known |= {key: row for key, row in results.by_key().items() if key in others}
+        return known
 
-    def _computed(
+    def _compute(
         self,
         batch: pa.Table,
         keys: Sequence[bytes],
         rows: Sequence[int],
-        fetched: Collection[bytes],
-    ) -> tuple[dict[bytes, Place], dict[int, Exception]]:
-        """Return the results of some rows of a batch, which are kept for later batches, and the
-        errors of the others by row."""
+        volatile: Collection[bytes],
+    ) -> tuple[dict[bytes, ResultRow], dict[int, Exception]]:
+        """Compute these rows of a batch, and keep their results for later batches. Return the
+        results by key, and the errors of failed rows by row."""
         if not rows:
             return {}, {}
         read = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
@@ -130,7 +135,7 @@ class Reuse(Transform):
             result = as_result(self._transform(part))
         by_parent = defaultdict[int, list[RowWarning]](list)
         for warning in warnings:
-            if isinstance(warning.name, TokenKind):  # only this row has used them
+            if isinstance(warning.name, TokenKind):  # rows that reuse the result use no tokens
                 warn(warning.name, row=rows[warning.row], amount=warning.amount)
             else:
                 by_parent[warning.row].append(warning)
@@ -144,16 +149,16 @@ class Reuse(Transform):
         )
         self._recent.add(results)
         if self._cache is not None:
-            stored = results.only(set(results.keys) - set(fetched)) if fetched else results
-            self._cache.add(stored)
-        return results.places(), failed
+            stable = set(results.keys) - set(volatile)
+            self._cache.add(results.of_keys(stable) if volatile else results)
+        return results.by_key(), failed
 
 
-def _first_rows(keys: Sequence[bytes], found: Collection[bytes]) -> list[int]:
-    """Return the first row with each key that has no result."""
+def _first_rows(keys: Sequence[bytes], known: Collection[bytes]) -> list[int]:
+    """Return the first row of each key that is not in `known`."""
     first: dict[bytes, int] = {}
     for row, key in enumerate(keys):
-        if key not in found:
+        if key not in known:
             first.setdefault(key, row)
     return list(first.values())
 
@@ -161,36 +166,37 @@ def _first_rows(keys: Sequence[bytes], found: Collection[bytes]) -> list[int]:
 def _merged(
     batch: pa.Table,
     keys: Sequence[bytes],
-    found: Mapping[bytes, Place],
+    known: Mapping[bytes, ResultRow],
     failed: Mapping[int, Exception],
-    asked: Collection[int],
+    computed: Collection[int],
 ) -> pa.Table | TransformResult:
-    """Return the result of a batch: each row that has not failed has the result of its key. Only
-    the rows in `asked` have made requests."""
-    left = np.array([row for row in range(len(keys)) if row not in failed], dtype=np.int64)
-    if not len(left):
-        return TransformResult(pa.table({}), left, failed)
-    places = [found[keys[row]] for row in left]
-    for row, (results, at) in zip(left.tolist(), places, strict=True):
+    """Return the result of a batch: each row that has not failed gets the result of its key. Only
+    the rows in `computed` were sent to the model."""
+    good = np.array([row for row in range(len(keys)) if row not in failed], dtype=np.int64)
+    if not len(good):
+        return TransformResult(pa.table({}), good, failed)
+    result_rows = [known[keys[row]] for row in good]
+    for row, (results, at) in zip(good.tolist(), result_rows, strict=True):
         for warning in results.warnings.get(at, ()):
-            made = row in asked or warning.name is not WarningName.ANSWER_REPAIRED
-            warn(warning.name, row=row, amount=warning.amount if made else 0)
-    table = batch.take(pa.array(left)) if failed else batch
-    added = _at(places)
+            # the amount is the number of requests, and a reused result needs none
+            counts = row in computed or warning.name is not WarningName.ANSWER_REPAIRED
+            warn(warning.name, row=row, amount=warning.amount if counts else 0)
+    table = batch.take(pa.array(good)) if failed else batch
+    added = _take(result_rows)
     for name in added.column_names:
         table = with_column(table, name, added.column(name))
-    return TransformResult(table, left, failed) if failed else table
+    return TransformResult(table, good, failed) if failed else table
 
 
-def _at(places: Sequence[Place]) -> pa.Table:
-    """Return the results at these places, in their order."""
-    groups = {id(results): results for results, _ in places}
-    numbers = defaultdict[int, list[int]](list)
-    for number, (results, _) in enumerate(places):
-        numbers[id(results)].append(number)
+def _take(rows: Sequence[ResultRow]) -> pa.Table:
+    """Return a table of these result rows, in their order."""
+    groups = {id(results): results for results, _ in rows}
+    positions = defaultdict[int, list[int]](list)
+    for position, (results, _) in enumerate(rows):
+        positions[id(results)].append(position)
     tables = [
-        groups[group].table.take(pa.array([places[number][1] for number in of_group]))
-        for group, of_group in numbers.items()
+        groups[group].table.take(pa.array([rows[position][1] for position in of_group]))
+        for group, of_group in positions.items()
     ]
-    order = np.argsort(np.concatenate(list(numbers.values())))
+    order = np.argsort(np.concatenate(list(positions.values())))
     return concat(tables).take(pa.array(order))

@@ -1,4 +1,4 @@
-"""The explode step: makes a row of each element of a list."""
+"""The explode step: makes a row for each element of a list or tensor."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from batchinference.pipeline.steps import (
     Transform,
     TransformResult,
     all_failed,
-    bytes_to_repeat,
-    of_first_rows,
+    bytes_of_copy,
+    partial_result,
 )
 from batchinference.spec.steps import Explode
 
 
 class ExplodeList(Transform):
-    """Repeats each row once per element of a list. Rows without elements are filtered.
-
-    If the rows would take too much memory, the result covers only the first rows of the batch."""
+    """Repeats each row for each element of a list. Rows without elements are filtered rows. If the
+    result would take too much memory, it is partial."""
 
     LOADS_NOTHING = True
 
@@ -42,7 +41,7 @@ class ExplodeList(Transform):
             elements, parents = self._elements(batch.column(self._column))
         except UnsuitableTypes as error:  # other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
-        rows = _rows_that_fit(batch, self._column, parents)
+        rows = _rows_within_limit(batch, self._column, parents)
         if rows < batch.num_rows:
             elements, parents = self._elements(batch.column(self._column).slice(0, rows))
         columns = {
@@ -50,13 +49,13 @@ class ExplodeList(Transform):
             for name in batch.column_names
         }
         result = TransformResult(pa.table(columns), parents)
-        return result if rows == batch.num_rows else of_first_rows(result, rows)
+        return result if rows == batch.num_rows else partial_result(result, rows)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index of each element."""
         if is_tensor(column.type):
             return _of_tensors(column)
-        if pa.types.is_null(column.type):  # null in the whole block; other blocks may have lists
+        if pa.types.is_null(column.type):  # only nulls in this block; other blocks may have lists
             return column.slice(0, 0), np.zeros(0, dtype=np.int64)
         if not is_list(column.type):
             raise UnsuitableTypes(
@@ -69,28 +68,31 @@ class ExplodeList(Transform):
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)
 
 
-def _rows_that_fit(batch: pa.Table, column: str, parents: np.ndarray) -> int:
-    """Return how many of the first rows take up to about RESULT_BYTES if each is repeated for each
-    element of a column, at least one."""
+def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray) -> int:
+    """Return the number of the first rows of a batch, at least one, whose result takes at most
+    about RESULT_BYTES.
+
+    Estimates the size of ranges of rows, and halves those that do not fit, so that it finds large
+    rows in few steps."""
     copies = np.bincount(parents, minlength=batch.num_rows)
     lists, others = batch.column(column), batch.drop_columns([column])
-    left, blocks = RESULT_BYTES, [(0, batch.num_rows)]
-    while blocks:  # halve blocks until it is known that they fit: large rows are found in few steps
-        first, stop = blocks.pop()
+    free_bytes, ranges = RESULT_BYTES, [(0, batch.num_rows)]
+    while ranges:
+        first, stop = ranges.pop()
         rows = stop - first
-        most = int(copies[first:stop].max(initial=0))
-        size = most * bytes_to_repeat(others, first, rows) + lists.slice(first, rows).nbytes
-        if size <= left:
-            left -= size
+        max_copies = int(copies[first:stop].max(initial=0))
+        size = max_copies * bytes_of_copy(others, first, rows) + lists.slice(first, rows).nbytes
+        if size <= free_bytes:
+            free_bytes -= size
         elif rows == 1:
             return max(1, first)
         else:
-            blocks += [(first + rows // 2, stop), (first, first + rows // 2)]
+            ranges += [(first + rows // 2, stop), (first, first + rows // 2)]
     return int(batch.num_rows)
 
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
-    """Return the parts of tensors along their first axis, and the row index of each part."""
+    """Return the elements of tensors along their first axis, and the row index of each element."""
     tensors = list(to_batch(pa.table({"tensor": column}))["tensor"])
     lengths = [0 if tensor is None else len(tensor) for tensor in tensors]
     parts = [part for tensor in tensors if tensor is not None for part in tensor]

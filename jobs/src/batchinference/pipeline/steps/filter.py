@@ -8,12 +8,13 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
-from batchinference.pipeline.expression.type_fixes import test_of
+from batchinference.pipeline.expression.type_fixes import condition_on
 from batchinference.pipeline.steps import Transform, TransformResult, all_failed
 
 
 class Filter(Transform):
-    """Keeps the rows for which an expression is true; null counts as false."""
+    """Keeps the rows for which an expression is true, not those for which it is false or null.
+    `field` names it in messages."""
 
     LOADS_NOTHING = True
 
@@ -26,8 +27,8 @@ class Filter(Transform):
             mask = self.mask(batch)
         except UnsuitableTypes as error:  # other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
-        stay = np.flatnonzero(mask.to_numpy())
-        return batch if len(stay) == batch.num_rows else TransformResult(batch.filter(mask), stay)
+        kept = np.flatnonzero(mask.to_numpy())
+        return batch if len(kept) == batch.num_rows else TransformResult(batch.filter(mask), kept)
 
     @classmethod
     def check_types(cls, step: str, settings: str, known: pa.Table) -> pa.Table:
@@ -35,12 +36,13 @@ class Filter(Transform):
         return known
 
     def check_columns(self, known: pa.Table) -> None:
-        """Raise UnsuitableTypes if the expression does not suit the types of these columns."""
+        """Raise UnsuitableTypes if the expression does not suit the types of these columns. Checks
+        nothing if it also reads other columns."""
         if self._expression.is_known(known):
             self.mask(known)
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
-        """Return a boolean mask of the rows to keep. Raises as ColumnExpression does, and
+        """Return a boolean mask of the rows to keep. Raises the errors of ColumnExpression, and
         UnsuitableTypes if the expression is not a condition."""
         require_columns(self._step, self._expression.columns, batch)
         values = self._expression(batch)
@@ -48,8 +50,8 @@ class Filter(Transform):
             values = values.cast(pa.bool_())
         if not pa.types.is_boolean(values.type):
             text = self._text if self._text.isidentifier() else f"({self._text})"
-            test = test_of(text, values.type)
-            fix = f"{test}, or {text} is not None" if test else f"{text} is not None"
+            condition = condition_on(text, values.type)
+            fix = f"{condition}, or {text} is not None" if condition else f"{text} is not None"
             raise UnsuitableTypes(
                 f"{self._label} gives {values.type}, not true or false: {self._text}. Write {fix}, "
                 "or another condition"

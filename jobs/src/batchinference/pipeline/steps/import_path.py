@@ -1,4 +1,4 @@
-"""The Python path on which modules of the user are found."""
+"""Sets the Python path on which modules of the user are found, and finds modules on it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def add_import_path(directory: str) -> None:
 
 @contextmanager
 def import_path(*directories: str) -> Iterator[None]:
-    """Have directories on the Python path of this process and its child processes, the last one
-    first, and restore the path of this process at the end."""
+    """Put directories on the Python path of this process and its child processes, the last one
+    first. Restore the path after the block."""
     path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
     for directory in directories:
         add_import_path(directory)
@@ -37,8 +37,8 @@ def import_path(*directories: str) -> Iterator[None]:
 
 
 def reload_modules(paths: Iterable[str]) -> None:
-    """Have the modules of `module:name` imported again at their next use, if they are files of the
-    user: they may have changed, or be gone."""
+    """Forget the modules in the paths `module:name` that are files of the user or deleted files, so
+    that the next use imports them again."""
     for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None and (is_user_file(file) or not os.path.exists(file)):
@@ -46,11 +46,11 @@ def reload_modules(paths: Iterable[str]) -> None:
 
 
 def spec_of(module: str) -> ModuleSpec | None:
-    """Return the location of a module, without importing its packages; None if there is none."""
+    """Return the import spec of a module, without importing its packages; None if there is none."""
     top, *others = module.split(".")
     try:
         found = importlib.util.find_spec(top)
-        for name in others:  # a full name would need its packages, if they have no __init__.py
+        for name in others:  # find_spec of the full name would import the packages
             if found is None or found.submodule_search_locations is None:
                 return None
             found = PathFinder.find_spec(name, list(found.submodule_search_locations))

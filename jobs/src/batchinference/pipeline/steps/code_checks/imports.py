@@ -1,5 +1,5 @@
-"""Checks the source of the modules of the user: whether they are valid Python, whether what they
-import exists, and whether one of them defines the callable that a step names."""
+"""Checks that the modules of the user are valid Python, that their imports exist, and that a module
+defines the callable that a step names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     """Return the source of the module in `module:name`; None if it is not a file of the user.
 
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
-    package that is not installed. The module is not imported: that may take long."""
+    package that is not installed. The module is not imported, because that may take long."""
     module = path.partition(":")[0]
     found, top = spec_of(module), spec_of(module.partition(".")[0])
     if found is None and top is not None and top.origin and not is_user_file(top.origin):
-        return None  # it may make its modules, as os does
+        return None  # the package may make this module when it is imported, as os makes os.path
     if found is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
@@ -47,9 +47,9 @@ def check_callable(step: str, path: str) -> ast.Module | None:
 def _check_imports(
     step: str, file: Path, tree: ast.Module, known: frozenset[Path], *, certain: bool
 ) -> None:
-    """Raise ModelLoad if a module imports a package that is not installed, or if a module of the
-    user that it imports is not valid. `known` are the modules that import it. `certain` says
-    whether no module of the user has run before it, which may change the Python path."""
+    """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
+    that is not valid. `known` are the modules that are already being checked. `certain` is false if
+    another module of the user runs before, because it may change the Python path."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
     for line, package, names in _imports(tree):
@@ -76,7 +76,7 @@ def _check_imports(
 
 
 def _may_change_imports(node: ast.AST) -> bool:
-    """Return whether a node may change where modules are."""
+    """Return whether a node may change where Python finds modules."""
     match node:
         case ast.Attribute(ast.Name("sys"), "path") | ast.ImportFrom("sys" | "site"):
             return True
@@ -93,8 +93,8 @@ def _checked_module(
     known: frozenset[Path] = frozenset(),
     certain: bool = True,
 ) -> ast.Module:
-    """Return the source of a module of the user. `single` says whether it is in no package. Raises
-    ModelLoad."""
+    """Return the source of a module of the user. `single` says whether the module is in no package.
+    Raises ModelLoad as `check_callable` does."""
     tree = _parsed(step, file)
     if single:
         _check_no_relative_import(step, file, tree)
@@ -111,13 +111,13 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
         only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
         missing = f"has no '{top}'{only}{fix}"
-        if outer := _outer_of(top, tree):
+        if outer := _scope_of(top, tree):
             missing = f"defines '{top}' within {outer}. Move it to the top level"
         raise ModelLoad(f"step '{step}': '{path}': {file.name} {missing}")
 
 
 def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
-    """Raise ModelLoad if a module outside of any package imports relatively."""
+    """Raise ModelLoad if a module that is in no package has a relative import."""
     if any(isinstance(node, ast.Name) and node.id == "__package__" for node in ast.walk(tree)):
         return
     for node in tree.body:
@@ -138,8 +138,8 @@ def _file_or_package(path: Path) -> bool:
 
 
 def _near_module(path: str) -> str:
-    """Return a hint if the path names a file, such as `own.py:function`, or if a module of the job
-    has a similar name; otherwise an empty string."""
+    """Return a hint if `path` has a file name, such as `own.py:function`, or if a module next to
+    the job file has a similar name. Otherwise, return an empty text."""
     module, _, name = path.partition(":")
     stem = module.removesuffix(".py")
     if stem != module:
@@ -160,14 +160,13 @@ def _parsed(step: str, file: Path) -> ast.Module:
 
 @lru_cache(maxsize=8)
 def _parse(source: bytes, name: str) -> ast.Module:
-    """Parse a module. Steps often use the same one."""
-    _symbols(source, name)  # raises more errors than the parser
+    """Return the syntax tree of a module. It is cached, because steps often share a module."""
+    _symbols(source, name)  # finds more errors than the parser
     return ast.parse(source, name)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the line, the package and the imported names of each import that runs whenever the
-    module is imported."""
+    """Yield the line, the package and the imported names of each import at the top level."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.partition(".")[0], []) for alias in node.names)
@@ -176,9 +175,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
             yield node.lineno, node.module.partition(".")[0], [n for n in names if n != "*"]
 
 
-def _outer_of(name: str, tree: ast.Module) -> str:
-    """Return the function or class within which a name is defined, with the line; empty if it is in
-    none."""
+def _scope_of(name: str, tree: ast.Module) -> str:
+    """Return the function or class in which a name is defined, and the line; empty if in none."""
     for outer in (node for node in ast.walk(tree) if isinstance(node, _NAMED)):
         for inner in outer.body:
             if isinstance(inner, _NAMED) and inner.name == name:
@@ -187,7 +185,7 @@ def _outer_of(name: str, tree: ast.Module) -> str:
 
 
 def _names(file: Path, tree: ast.Module) -> list[str] | None:
-    """Return the names that a module defines, in order; None if they are unknown."""
+    """Return the names that a module defines; None if it may define others at run time."""
     if any(map(_may_set_names, ast.walk(tree))):
         return None
     symbols = _symbols(file.read_bytes(), str(file)).get_symbols()
@@ -201,7 +199,7 @@ def _symbols(source: bytes, name: str) -> symtable.SymbolTable:
 
 
 def _may_set_names(node: ast.AST) -> bool:
-    """Return whether a node may set any name of a module."""
+    """Return whether a node may define any names in a module."""
     match node:
         case ast.Name("globals" | "locals" | "vars" | "exec" | "setattr") | ast.alias("*"):
             return True

@@ -1,17 +1,12 @@
 """Computes expressions over columns with Arrow.
 
 Values and operators behave as in Python, except that an operation on null returns null, as in SQL.
-Other results for null:
+Exceptions: `None in [None]` is true, `False and None` is false, `True or None` is true, and a null
+condition of `if` is false. A division by zero and an item beyond the end of a list return null.
+A column with only nulls in a block may have the null type there.
 
-- `is None` is true.
-- `and` and `or` return the result if the other side decides it.
-- `in` returns true if the list contains None.
-- A null condition of `if` is false.
-
-A division by zero and an item beyond the end of a list return null. A column with only nulls in a
-block may have the null type there. Integers are computed as int64, and decimals as float64.
-Comparisons do not round: if a column of integers is compared with a column of floating-point
-numbers, the comparison fails for an integer that float64 cannot hold.
+Integers are computed as int64, and decimals as float64. Comparisons do not round: a comparison of a
+column of integers with one of floats fails for an integer that float64 cannot hold.
 """
 
 from __future__ import annotations
@@ -82,7 +77,7 @@ class NoSuchPart(TypeError):
 
 
 class InvalidTime(ValueError):
-    """A text that is compared with a date or time is not a valid one."""
+    """A text cannot be converted to the type of the date or time that it is compared with."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +112,8 @@ NULL = constant(None)
 
 
 def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
-    """Raise UnsuitableTypes if a column is known to hold no texts, which `reader` needs. `known` has
-    the columns of known type."""
+    """Raise UnsuitableTypes if a column is known to hold other values than texts. `known` has the
+    columns of known type, and `reader` is what needs texts, for the message."""
     kind = known.schema.field(column).type if column in known.column_names else pa.null()
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if _is_text(kind) or pa.types.is_null(kind):
@@ -201,8 +196,7 @@ class ColumnExpression:
 
 
 class _Translation:
-    """Translates the syntax tree of an expression to Arrow, for columns with the types of a
-    schema."""
+    """Translates syntax trees of expressions to Arrow, for columns with the types of a schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -286,8 +280,7 @@ class _Translation:
         return self._apply(_OPERATORS[type(op)], *sides(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
-        """Return whether a value is in a list. For a null value, the result is true if the list
-        contains None, else null."""
+        """Return whether a list contains a value. For null: true if it contains None, else null."""
         if value.is_null:
             return constant(True) if None in values else NULL
         value = _without_decimal(value)
@@ -308,24 +301,16 @@ class _Translation:
         whole = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
         if isinstance(op, ast.Mod) and whole:
             return self._apply(_modulo, *_with_compatible_types(left, divisor))
-        sides = left.cast(pa.float64()), divisor.cast(pa.float64())
-        return self._apply(
-            operator.truediv if isinstance(op, ast.Div) else _float_remainder, *sides
-        )
+        function = operator.truediv if isinstance(op, ast.Div) else _float_remainder
+        return self._apply(function, left.cast(pa.float64()), divisor.cast(pa.float64()))
 
     def _choice(self, test: Operand, body: Operand, orelse: Operand) -> Operand:
-        if body.is_null and orelse.is_null:
-            return NULL
         condition = pc.coalesce(test.as_condition().expression, pc.scalar(False))
-        if body.is_null or orelse.is_null:
-            kind = body.kind if orelse.is_null else orelse.kind
-            null = constant(pa.scalar(None, kind))
-            sides = (null, orelse) if body.is_null else (body, null)
-        else:
-            sides = body, orelse
-            if body.kind != orelse.kind:
-                sides = _with_common_type(*_with_compatible_types(body, orelse))
-        return self._apply(lambda *both: pc.if_else(condition, *both), *sides)
+        body = constant(pa.scalar(None, orelse.kind)) if body.is_null else body
+        orelse = constant(pa.scalar(None, body.kind)) if orelse.is_null else orelse
+        if body.kind != orelse.kind:
+            body, orelse = _with_common_type(*_with_compatible_types(body, orelse))
+        return self._apply(lambda *both: pc.if_else(condition, *both), body, orelse)
 
     def _column(self, name: str) -> Operand:
         return _computable(Operand(pc.field(name), self._schema.field(name).type))
@@ -365,8 +350,7 @@ class _Translation:
         return nearest if digits is not None else _CASTS["int"](nearest)
 
     def _length(self, value: Operand) -> Operand:
-        """Return the length of a text in characters, of a binary value in bytes, and of a list or
-        map in elements."""
+        """Return the number of characters of a text, of bytes, or of elements of a list or map."""
         kind, length = value.kind, pc.utf8_length
         if pa.types.is_map(kind):
             pairs = pa.struct([kind.key_field, kind.item_field])
@@ -380,9 +364,8 @@ class _Translation:
 
 
 def _computable(operand: Operand) -> Operand:
-    """Return a column or part in a type with which Arrow computes: integers as int64, float16 as
-    float32, and decoded dictionaries. Computing it raises ArrowInvalid for a uint64 that int64
-    cannot hold."""
+    """Return a column or part in a type with which Arrow computes: integers as int64, for example.
+    Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
     kind = operand.kind
     if pa.types.is_integer(kind):
         return Operand(operand.expression.cast(pa.int64()), pa.int64())
@@ -443,7 +426,7 @@ def _to_text(value: Operand) -> Operand:
     if pa.types.is_boolean(value.kind):
         text = pc.if_else(value.expression, pc.scalar("True"), pc.scalar("False"))
     elif pa.types.is_floating(value.kind):
-        # from the text, because as float64 a float32 has more digits: 0.1 is 0.10000000149
+        # cast the text, because a float32 has more digits as float64: 0.1 becomes 0.10000000149
         text = pc.Expression._call(_float_text(), [text.cast(pa.float64())])
     return Operand(text, pa.string())
 
@@ -498,8 +481,8 @@ def _float_remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expr
 
 
 def _with_compatible_types(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types with which Arrow can compute. Raises InvalidTime if one is a
-    date or time, and the other a text that is not a valid one."""
+    """Return both operands in types with which Arrow computes. Raises InvalidTime if a text that is
+    compared with a date or time cannot be converted."""
     left, right = _without_decimal(left), _without_decimal(right)
     return _convert_for(left, right.kind), _convert_for(right, left.kind)
 
@@ -555,16 +538,15 @@ def _without_decimal(operand: Operand) -> Operand:
 
 def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the constants of an `in` list in a type that Arrow can compare with `kind`. Raises
-    InvalidTime if `kind` is a date or time and a text is not a valid one."""
+    InvalidTime if `kind` is that of a date or time and a text cannot be converted."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
     if pa.types.is_integer(kind):
         floats = (value for value in values if isinstance(value, float))
-        unequal = [value for value in floats if not _fits_integer(value)]  # to any integer
+        unequal = [value for value in floats if not _fits_integer(value)]  # equal to no integer
         values = [int(x) if isinstance(x, float) else x for x in values if x not in unequal]
-    if any(is_number(kind) for is_number in _NUMBERS) and any(
-        isinstance(value, str) for value in values
-    ):
+    is_number = any(is_kind(kind) for is_kind in _NUMBERS)
+    if is_number and any(isinstance(value, str) for value in values):
         raise TypeError(f"a list of texts cannot be compared with {kind}")
     if _is_temporal(kind):
         return pa.array([_parse_time(v, kind) if isinstance(v, str) else v for v in values], kind)

@@ -13,8 +13,8 @@ from batchinference.spec.expression import parse_expression, syntax_tree
 from batchinference.spec.expression_fixes import translated
 
 CONVERT = "Convert a column, for example with int(NAME)"
-_OF_TEXTS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")
-_OF_NUMBERS = ("abs", "round")
+_TEXT_FUNCTIONS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")
+_NUMBER_FUNCTIONS = ("abs", "round")
 MAX_PARTS = 200
 """Maximum number of parts of an expression that is corrected, because each part is computed."""
 MAX_FIXES = 4
@@ -186,9 +186,9 @@ def condition_on(part: str, kind: pa.DataType) -> str:
 def _for_argument(name: str, value: ast.expr) -> tuple[ast.expr, str] | None:
     """Replace the argument of a function for texts or numbers by its conversion."""
     written = ast.unparse(value)
-    if name in _OF_TEXTS or name == "len":
+    if name in _TEXT_FUNCTIONS or name == "len":
         return value, f"str({written})"
-    return (value, f"float({written})") if name in _OF_NUMBERS else None
+    return (value, f"float({written})") if name in _NUMBER_FUNCTIONS else None
 
 
 def _for_pair(node: ast.expr, left: Part, right: Part) -> tuple[ast.expr, str] | None:

@@ -1,4 +1,4 @@
-"""The base class of all kinds of steps, and the loading of steps. The modules hold the kinds."""
+"""Defines the base class of all kinds of steps, and loads steps. Other modules hold the kinds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TransformResult:
 
 
 def as_result(result: pa.Table | TransformResult) -> TransformResult:
-    """Return the result of a step. If it is a table, this has one row for each row of the batch."""
+    """Return a result as a TransformResult. A table has one row for each row of the batch."""
     if isinstance(result, TransformResult):
         return result
     return TransformResult(result, np.arange(result.num_rows))
@@ -67,8 +67,7 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result in which the batch rows in `errors` have failed, without rows made from
-    them."""
+    """Return a result without the rows made from the batch rows in `errors`, which have failed."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
@@ -82,8 +81,7 @@ def partial_result(result: pa.Table | TransformResult, rows: int) -> TransformRe
 
 
 def bytes_of_copy(table: pa.Table, first: int, rows: int) -> int:
-    """Return the bytes that one more copy of some rows needs. Copies share the values of columns
-    with dictionary encoding."""
+    """Return the bytes of a copy of some rows, which shares the values of dictionaries."""
     columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))
     return sum(int(column.slice(first, rows).nbytes) for column in columns)
 
@@ -102,8 +100,7 @@ class Transform:
     """Whether it loads neither files nor libraries."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
-        """Return the result for a batch. It is a table if each row became one row, in the same
-        order."""
+        """Return the result for a batch: a table if each row became one row, in the same order."""
         raise NotImplementedError
 
     def take_notes(self) -> Sequence[str]:
@@ -117,7 +114,7 @@ class Transform:
     @classmethod
     def check(cls, step: str, settings: Any, *, batch_size: int | str | None = None) -> None:
         """Raise ModelLoad if it is already known that `load` would fail. Nothing is loaded.
-        `settings` is the field of the step in the spec that names its kind."""
+        `settings` is the part of the spec that is named after the kind, such as `step.model`."""
 
     @classmethod
     def load(cls, step: str, settings: Any, device: Device) -> Transform:  # noqa: ARG003
@@ -144,7 +141,7 @@ STEPS = {
     "explode": ("explode", "ExplodeList"),
     "chunk": ("chunk", "ChunkText"),
 }
-"""The module and the name of the class of each kind of step. Modules are imported when needed."""
+"""The module and name of the class of each kind of step. A module is imported when needed."""
 
 
 def class_of(step: Step) -> type[Transform]:
@@ -154,7 +151,7 @@ def class_of(step: Step) -> type[Transform]:
 
 
 def check_step(step: Step) -> None:
-    """Raise ModelLoad if a step's model or code does not exist. Nothing is loaded."""
+    """Raise ModelLoad if it is already known that `load_step` would fail. Nothing is loaded."""
     class_of(step).check(step.name, getattr(step, step.kind), batch_size=step.batch_size)
 
 

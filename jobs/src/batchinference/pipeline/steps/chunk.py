@@ -85,8 +85,7 @@ class ChunkText(Transform):
 def _rows_of_chunks(
     batch: pa.Table, column: str, spans: list[list[Span]], chunks: pa.Array
 ) -> TransformResult:
-    """Return a row for each chunk, with the values of the other columns. `spans` are those of the
-    first rows of the batch."""
+    """Return a row for each chunk of the first rows of a batch, with their other columns."""
     parents = np.repeat(np.arange(len(spans)), [len(parts) for parts in spans])
     others = batch.drop_columns([column]).take(pa.array(parents))
     if batch.num_columns > 1:

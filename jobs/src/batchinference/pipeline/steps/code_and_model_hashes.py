@@ -31,8 +31,7 @@ from batchinference.version import __version__
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 SAMPLES, SAMPLE_BYTES = 64, 64 << 10
-"""The number and size of the samples of a large file that are hashed, because reading the file
-would take minutes."""
+"""The number and size of the samples that are hashed of a large file, which is slow to read."""
 READ_THREADS, READ_BYTES = 16, 8 << 20
 _WITHOUT_EFFECT = (
     *("inputs", "output", "details", "storage", "revision"),
@@ -52,9 +51,8 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
 
 
 def model_digest(model: Model, device: Device) -> str:
-    """Return a hash of what may change the results of a model for equal inputs: its files and
-    settings, the versions of libraries, and the kind of device. Raises ModelLoad if the commit of a
-    model of the Hub is unknown."""
+    """Return a hash of all that may change the results of a model for equal inputs, such as files,
+    settings, libraries and the device. Raises ModelLoad if the commit of a Hub model is unknown."""
     facts = model.facts
     settings = model.model_dump(mode="json", exclude_defaults=True, exclude=set(_WITHOUT_EFFECT))
     adapters = [] if getattr(model, "lora_path", None) else getattr(model, "lora_adapters", [])
@@ -80,8 +78,7 @@ def model_digest(model: Model, device: Device) -> str:
 
 
 def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of each module and model file that a step names. With `sampled`, hash
-    only samples of large files."""
+    """Yield the name and hash of each module and model file that a step names."""
     for path in facts.modules:
         yield from hashes_of_module(path).items()
     for place in facts.model_files:
@@ -165,10 +162,9 @@ def _hashes_of_files(place: Location, sampled: bool) -> Iterator[tuple[str, str]
         for name, one in zip(names, infos, strict=True)
         if not any(part.startswith(".") for part in name.split("/"))
     }
+    hashed = partial(_hash_of_file, sampled=sampled)
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        yield from zip(
-            files, pool.map(partial(_hash_of_file, sampled=sampled), files.values()), strict=True
-        )
+        yield from zip(files, pool.map(hashed, files.values()), strict=True)
 
 
 def _hash_of_file(file: Location, *, sampled: bool) -> str:

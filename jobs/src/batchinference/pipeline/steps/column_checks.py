@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.expression.type_fixes import CONVERT
 from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import class_of
+from batchinference.pipeline.steps.code_checks.function_signatures import (
+    columns_after_code,
+    columns_of_code,
+)
+from batchinference.pipeline.steps.code_checks.imports import check_callable
 from batchinference.pipeline.steps.filter import Filter
 from batchinference.pipeline.steps.schema_inference import result_without_rows
-from batchinference.pipeline.steps.user_code import UserCode
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.steps import Step, to_alias
 
@@ -39,13 +46,13 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
 
 
 def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[Problem]:
-    """Yield a problem for the first column that does not exist where it is read: by user code, or
-    by a later step although the code does not return it. `columns` are the columns of the input;
-    None if they are unknown."""
+    """Yield the problem of the first column that user code reads and that does not exist, or that a
+    later step reads and the code does not return. `columns` are those of the input, if known."""
     before_code, last_code, fix_of_code = columns, "", ""
     for index, step in enumerate(steps):
-        code = step.python
-        reads = UserCode.reads(step.name, code) if code else dict.fromkeys(step.facts.reads, 0)
+        code, module = step.python, _module_of(step)
+        reads = columns_of_code(code, module) if code and module else {}
+        reads = reads if code else dict.fromkeys(step.facts.reads, 0)
         if columns is not None and (code or last_code):
             for column in (name for name in reads if name not in columns):
                 is_dropped = column in (before_code or ()) and last_code
@@ -61,9 +68,16 @@ def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[
         if code is None:
             columns = step.facts.columns_after(columns)
             continue
-        before_code, returned = columns, UserCode.columns_after(step.name, code)
+        before_code, returned = columns, columns_after_code(code, module) if module else None
         columns = returned[0] if returned and not step.condition else None
         last_code, fix_of_code = (f"step '{step.name}'", returned[1]) if returned else ("", "")
+
+
+def _module_of(step: Step) -> ast.Module | None:
+    """Return the source of the module of a python step; None if it is unknown or invalid."""
+    with suppress(ModelLoad):  # `check_step` reports it
+        return check_callable(step.name, step.python.callable) if step.python else None
+    return None
 
 
 def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
@@ -78,8 +92,8 @@ def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
 
 
 def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
-    """Raise UnsuitableTypes if a step with a condition replaces a column by one of another type:
-    the rows that it skips keep their values."""
+    """Raise UnsuitableTypes if a step with a condition replaces a column by one of another type,
+    because the rows that it skips keep their values."""
     replaced = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
     for name in sorted(replaced if step.condition is not None else ()):
         old, new = (table.schema.field(name).type for table in (before, after))

@@ -41,8 +41,7 @@ class JsonDecoder:
         try:
             return fitting(value, self._schema)
         except TypeError:  # perhaps a field declared as `string` holds another value
-            value = parse_declared(content, self._schema, others=True)
-            return fitting(value, self._schema)
+            return fitting(parse_declared(content, self._schema, others=True), self._schema)
 
 
 JSON_GROWTH = 16
@@ -127,13 +126,10 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
         case DecodeAudio():
             for library in ("soundfile", "av"):
                 require_package(f"step '{step}'", library, FORMATS_EXTRA, ModelLoad)
-            from batchinference.pipeline.media.recordings import (
-                decode_audio,  # needs libraries of an extra
-            )
+            from batchinference.pipeline.media.recordings import decode_audio  # needs an extra
 
-            return lambda content: decode_audio(
-                _bytes(content), decode, AudioOptions.DEFAULT_ROW_BYTES
-            )
+            max_bytes = AudioOptions.DEFAULT_ROW_BYTES
+            return lambda content: decode_audio(_bytes(content), decode, max_bytes)
         case DecodeText(encoding=encoding):
             return lambda content: decode_text(_bytes(content), encoding)
         case DecodeJson(fields=fields):

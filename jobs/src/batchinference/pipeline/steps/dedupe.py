@@ -44,8 +44,7 @@ class Dedupe(Transform):
     """Runs a model step only on rows whose result is unknown."""
 
     def __init__(self, step: Step, model: Model, transform: Transform, device: Device) -> None:
-        """`transform` runs the model. Raises ModelLoad if the step has a cache and the files of the
-        model cannot be hashed."""
+        """Raises ModelLoad if the step has a cache and `model_digest` fails."""
         self._step, self._inputs, self._transform = step.name, model.inputs, transform
         self._images = set(getattr(model, "images", ()))
         self._outputs = [model.output, *model.other_outputs]
@@ -108,8 +107,7 @@ class Dedupe(Transform):
     def _known_results(
         self, keys: Sequence[bytes], volatile: Collection[bytes]
     ) -> dict[bytes, ResultRow]:
-        """Return the results of these keys that are in memory or, unless `volatile`, in the
-        cache."""
+        """Return the results of keys in memory, and of keys that are not volatile in the cache."""
         known = self._recent.find(keys)
         others = set(keys) - known.keys() - set(volatile)
         for results in self._cache.find(others) if self._cache is not None else ():

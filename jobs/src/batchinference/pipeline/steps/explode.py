@@ -69,14 +69,10 @@ class ExplodeList(Transform):
 
 
 def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray) -> int:
-    """Return the number of the first rows of a batch, at least one, whose result takes at most
-    about RESULT_BYTES.
-
-    Estimates the size of ranges of rows, and halves those that do not fit, so that it finds large
-    rows in few steps."""
+    """Return how many first rows of a batch, at least one, give at most about RESULT_BYTES."""
     copies = np.bincount(parents, minlength=batch.num_rows)
     lists, others = batch.column(column), batch.drop_columns([column])
-    free_bytes, ranges = RESULT_BYTES, [(0, batch.num_rows)]
+    free_bytes, ranges = RESULT_BYTES, [(0, batch.num_rows)]  # halved until they fit
     while ranges:
         first, stop = ranges.pop()
         rows = stop - first

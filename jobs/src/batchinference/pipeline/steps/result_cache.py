@@ -220,8 +220,7 @@ def _rows_in(name: str) -> int:
 
 
 def _content_of(groups: Sequence[KnownResults]) -> tuple[bytes, bytes]:
-    """Return the two parts of the content of a file: the keys, and the results. All `groups` have
-    the same columns."""
+    """Return the content of a file, as keys and results. All groups have the same columns."""
     table = concat([with_warnings(each.table, each.warnings) for each in groups])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")

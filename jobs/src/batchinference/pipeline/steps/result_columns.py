@@ -92,9 +92,7 @@ class ResultColumns:
     ) -> pa.Table | TransformResult:
         """Return the batch with additional columns, which are null in the rows in `skipped`.
         `values` has the values of each column for the rows that are neither failed nor skipped."""
-        computed = [
-            row for row in range(batch.num_rows) if row not in failed and row not in skipped
-        ]
+        computed = [x for x in range(batch.num_rows) if x not in failed and x not in skipped]
         columns, misfits = self.of(values) if computed else ({}, {})
         if not failed and not misfits and not skipped:
             return _with_columns(batch, columns)
@@ -132,16 +130,14 @@ class ResultColumns:
         self._types[name] = kind
         return _Column(cast)
 
-    def _row_by_row(
-        self, name: str, values: Any, unchanged: Mapping[int, pa.ChunkedArray]
-    ) -> _Column:
-        """Return the column of the rows that fit. Rows in `unchanged` are already columns."""
+    def _row_by_row(self, name: str, values: Any, same: Mapping[int, pa.ChunkedArray]) -> _Column:
+        """Return the column of the rows that fit. `same` has the unchanged rows as columns."""
         columns: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
             try:
                 value = values[row : row + 1]
-                columns[row] = unchanged[row] if row in unchanged else to_column(value)
+                columns[row] = same[row] if row in same else to_column(value)
             except _NO_COLUMN:
                 misfits[row] = TypeError(f"column '{name}': {_unsupported_value(values[row])}")
         kind = self._types.get(name) or _most_common(column.type for column in columns.values())
@@ -223,8 +219,7 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for values of both types; None if there is none, or if it turns texts into
-    bytes."""
+    """Return a type for values of both types; None if none, or if texts would become bytes."""
     wider = unify_types(one, other)
     if wider is None or _text_count(wider) < max(_text_count(one), _text_count(other)):
         return None

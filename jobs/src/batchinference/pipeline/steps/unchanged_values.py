@@ -27,9 +27,9 @@ class InputColumn:
     def restored(
         self, values: Values
     ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
-        """Return the values that the code has returned as a column with the type of the input
-        column, and no rows. If that type cannot hold all of them, return the values, and the row of
-        the input column for each value that is unchanged."""
+        """Return the values that the code has returned, as a column of the type of the input column
+        if that type can hold them. Otherwise, return them as they are, and for each row that is
+        unchanged the input column of this row."""
         given = self._read(self._column)
         if _is_plain(values) and (not _is_plain(given) or _kind(values) != _kind(given)):
             return values, {}
@@ -38,7 +38,7 @@ class InputColumn:
         if column is not None:
             return column, {}
         if _is_plain(values):
-            return values, {}  # NumPy has a type for all of them, which `to_column` keeps
+            return values, {}  # converting them loses nothing: the array has a type for all
         rows = [row for row in np.flatnonzero(unchanged).tolist() if values[row] is not None]
         return values, {row: decoded(self._column.slice(row, 1)) for row in rows}
 
@@ -63,7 +63,7 @@ class InputColumn:
     def _holds(self, column: pa.ChunkedArray, values: Values) -> bool:
         read = self._read(column)
         if _is_plain(values) and _is_plain(read):
-            read = read.astype(values.dtype)  # a column with nulls is read as floats
+            read = read.astype(values.dtype)  # integers are read as floats only if some are null
         return bool(_equal(values, read).all())
 
 

@@ -34,8 +34,6 @@ from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article
 
 if TYPE_CHECKING:
-    import ast
-
     import pandas as pd
 
     from batchinference.pipeline.runtimes.device import Device
@@ -53,7 +51,7 @@ _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get s
 
 
 class UserCode(Transform):
-    """The base class of python steps, and what is known about their code from its source."""
+    """The base class of python steps."""
 
     NEEDS_VALUES = True
 
@@ -71,35 +69,8 @@ class UserCode(Transform):
             raise ModelLoad(f"step '{step}': {problem}")
 
     @classmethod
-    def reads(cls, step: str, settings: PythonStep) -> dict[str, int]:
-        """Return the columns that each run of the code reads, with the line of each."""
-        from batchinference.pipeline.steps.code_checks.function_signatures import columns_of_code
-
-        module = _module_of(step, settings)
-        return columns_of_code(settings, module) if module is not None else {}
-
-    @classmethod
-    def columns_after(cls, step: str, settings: PythonStep) -> tuple[list[str], str] | None:
-        """Return the columns that the code returns, and how to return the others too; None if that
-        is unknown."""
-        from batchinference.pipeline.steps.code_checks.function_signatures import columns_after_code
-
-        module = _module_of(step, settings)
-        return columns_after_code(settings, module) if module is not None else None
-
-    @classmethod
     def load(cls, step: str, settings: PythonStep, device: Device) -> Transform:
         return python_transform(step, settings, device.assigned_name)
-
-
-def _module_of(step: str, settings: PythonStep) -> ast.Module | None:
-    """Return the source of the module of a step; None if it is unknown or invalid."""
-    from batchinference.pipeline.steps.code_checks.imports import check_callable
-
-    try:
-        return check_callable(step, settings.callable)
-    except ModelLoad:
-        return None  # `check` reports why
 
 
 class _UserFunction(UserCode):
@@ -151,8 +122,7 @@ class MapBatches(_UserFunction):
     def _result(
         self, batch: pa.Table, inputs: Batch, returned: dict[str, Any]
     ) -> pa.Table | TransformResult:
-        """Return the result of the step. Arrays that the code returns as they were keep the input
-        column."""
+        """Return the result of the step. Columns whose arrays are not replaced stay as they are."""
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
         changed = {name: values for name, values in returned.items() if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
@@ -233,18 +203,13 @@ class FlatMap(MapRows):
 
 
 class PredictBatchTransform(_UserFunction):
-    """Passes one column to the method `predict_batch` as a list, and adds its results as another
-    column."""
+    """Calls the method `predict_batch` with a list of the values of a column, and adds a column."""
 
     def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: dict[str, Any],
-        columns: PredictBatch,
+        self, name: str, method: Callable[..., Any], arguments: dict[str, Any], names: PredictBatch
     ) -> None:
-        super().__init__(name, function, arguments)
-        self._columns = columns
+        super().__init__(name, method, arguments)
+        self._columns = names
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._name, [self._columns.input], batch)
@@ -279,9 +244,8 @@ def _without_tensors(results: Any) -> Any:
     """Return NumPy arrays for tensors of torch on any device. Return other results unchanged."""
     if hasattr(results, "detach"):
         results = results.detach().cpu()
-        return (
-            results.float().numpy() if str(results.dtype) == "torch.bfloat16" else results.numpy()
-        )
+        results = results.float() if str(results.dtype) == "torch.bfloat16" else results
+        return results.numpy()
     if isinstance(results, list | tuple) and results and hasattr(results[0], "detach"):
         return [_without_tensors(result) for result in results]
     return results
@@ -314,10 +278,8 @@ def _loaded(name: str, step: PythonStep, device: str) -> Any:
         return target
     objects = {key: load_callable(path) for key, path in step.constructor_refs.items()}
     try:
-        arguments = {
-            key: device if value == DEVICE else value
-            for key, value in step.constructor_args.items()
-        }
+        given = step.constructor_args.items()
+        arguments = {key: device if value == DEVICE else value for key, value in given}
         return target(**arguments, **objects)
     except Exception as error:
         raise ModelLoad(
@@ -363,9 +325,7 @@ def _arrow_schema(result: Any, columns: list[tuple[Any, Any]]) -> pa.Schema:
     if isinstance(result, pa.Table | pa.RecordBatch):
         return result.schema
     arrays = pa.Array | pa.ChunkedArray
-    return pa.schema(
-        [(name, values.type) for name, values in columns if isinstance(values, arrays)]
-    )
+    return pa.schema([(name, x.type) for name, x in columns if isinstance(x, arrays)])
 
 
 def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:

@@ -109,9 +109,8 @@ class Conditional(Transform):
         order = np.argsort(parents, kind="stable")
         parents = parents[order]
         failed = {int(rows[row]): error for row, error in result.failed.items()}
-        if not len(parents):
-            return TransformResult(pa.table({}), parents, failed, None if is_complete else covered)
-        table = self._table(batch, result.table, skipped, order, parents)
+        made = result.table
+        table = self._table(batch, made, skipped, order, parents) if len(parents) else pa.table({})
         if is_complete and np.array_equal(parents, np.arange(batch.num_rows)):
             return table
         return TransformResult(table, parents, failed, None if is_complete else covered)
@@ -147,6 +146,5 @@ class Conditional(Transform):
 
 
 def _type_of(kind: ColumnType | None) -> pa.DataType:
-    """Return the Arrow type of a declared type. It is null if the type is unknown, as for lists,
-    which may be tensors."""
+    """Return the Arrow type of a declared type; null if it is unknown or a list (or tensor)."""
     return pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)

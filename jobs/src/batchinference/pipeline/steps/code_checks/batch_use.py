@@ -19,17 +19,17 @@ _CONDITIONAL = (
     *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Assert),
 )
 """Nodes that may run only some of their parts."""
-_LEAVES = (ast.Break, ast.Continue, ast.Return)
-_OF_FRAMES = ("shape", "columns", "loc", "iloc", "index", "dtypes", "T", "size", "empty")
+_LOOP_EXITS = (ast.Break, ast.Continue, ast.Return)
+_FRAME_ATTRIBUTES = ("shape", "columns", "loc", "iloc", "index", "dtypes", "T", "size", "empty")
 """Attributes of a DataFrame that are not columns."""
-_OF_ONE_VALUE = re.compile(
+_VALUE_FUNCTIONS = re.compile(
     r"int|float|ord|json\.loads|re\.(sub|match|search|fullmatch|findall|split)|"
     r"math\.(sqrt|log|log2|log10|exp|floor|ceil|trunc|isnan|isinf|fabs|sin|cos|tan)"
 )
 """Functions that take a single value and fail for an array."""
-_OF_TEXTS = ("upper", "lower", "strip", "title", "split", "capitalize", "isdigit", "splitlines")
+_TEXT_METHODS = ("upper", "lower", "strip", "title", "split", "capitalize", "isdigit", "splitlines")
 """Methods of texts, which other values do not have."""
-_ROWS = ("batch", "row", "rows", "record", "item", "data", "x", "r", "b", "d")
+_USUAL_NAMES = ("batch", "row", "rows", "record", "item", "data", "x", "r", "b", "d")
 """Usual names of a parameter that is a batch or a row. Another name may be that of a column."""
 MAX_FIX = 90
 """Maximum number of characters of code in a message."""
@@ -66,12 +66,10 @@ def _certain_parts(node: ast.AST) -> list[ast.expr]:
 
 @dataclass(frozen=True)
 class BatchUse:
-    """How a function uses its batch or row."""
+    """How a function uses its parameter `name`: a batch if `method` is mapBatches, else a row."""
 
     name: str
-    """The name of the parameter that is the batch or row."""
     method: str
-    """The method of the step. For mapBatches, the parameter is a batch."""
     stored: Sequence[str]
     """The columns that the function sets, each as often as it sets it."""
     assigned: Mapping[str, ast.expr]
@@ -95,7 +93,7 @@ class BatchUse:
                 reads = called
             case ast.Attribute(ast.Name(self.name), attr):
                 fix = f"Write {self.name}['{attr}'] for a column"
-                fix = self._fix_of_method(attr) if attr in _OF_FRAMES else fix
+                fix = self._fix_of_method(attr) if attr in _FRAME_ATTRIBUTES else fix
                 reads = node
             case ast.Subscript(ast.Name(self.name), ast.Compare()) if what == "batch":
                 return _misread(node, "a batch is a dict", "Use a filter step, or method: flatMap")
@@ -109,7 +107,7 @@ class BatchUse:
 
     def _fix_of_method(self, method: str) -> str:
         """Return the fix for a call of a method that a dict does not have."""
-        column = "COLUMN" if self.name in _ROWS else self.name
+        column = "COLUMN" if self.name in _USUAL_NAMES else self.name
         value = f"{self.name}['{column}']"
         if hasattr(str, method):
             each = f"[value.{method}() for value in {value}]"
@@ -146,7 +144,7 @@ class BatchUse:
             case ast.ListComp(
                 ast.Attribute(ast.Name(each), attr) as part,
                 [ast.comprehension(ast.Name(item), source)],
-            ) if each == item and self.is_column(source) and attr in _OF_TEXTS:
+            ) if each == item and self.is_column(source) and attr in _TEXT_METHODS:
                 return _misread(part, "that is a method", f"Write {ast.unparse(part)}()")
         return None
 
@@ -169,14 +167,13 @@ class BatchUse:
         return _misread(node, "a batch keeps the number of its rows", fix)
 
     def _statement_problem(self, node: ast.AST) -> str | None:
-        """Return the problem if a node changes a column in place, loops over the batch, or uses a
-        column as one value."""
+        """Return the problem if a node changes a column, uses it as a value, or loops over rows."""
         if change := self._change_in_place(node):
             column, fix = change
             what = f"changes {column} in line {getattr(node, 'lineno', 0)}"
             return f"{what}, and a column cannot be changed in place. Write {column} = {fix}"
         match node:
-            case ast.For() if any(isinstance(each, _LEAVES) for each in ast.walk(node)):
+            case ast.For() if any(isinstance(each, _LOOP_EXITS) for each in ast.walk(node)):
                 return None
             case ast.For(ast.Name(row), ast.Name(self.name), body):
                 return self._loop_problem(row, body, node.lineno)
@@ -194,8 +191,7 @@ class BatchUse:
         return None
 
     def _change_in_place(self, node: ast.AST) -> tuple[str, str] | None:
-        """Return the column that a statement changes in place, and what to assign to it instead;
-        None if there is none."""
+        """Return the column that a statement changes in place, and what to assign to it instead."""
         match node:
             case ast.AugAssign(ast.Subscript() as column, operator, value):
                 changed = ast.unparse(ast.BinOp(column, operator, value))
@@ -209,7 +205,7 @@ class BatchUse:
         match node:
             case ast.Attribute(value, attr) if self.is_column(value):
                 return None if hasattr(np.ndarray, attr) else _array_read(node, node)
-            case ast.Call(func, args) if _OF_ONE_VALUE.fullmatch(ast.unparse(func)):
+            case ast.Call(func, args) if _VALUE_FUNCTIONS.fullmatch(ast.unparse(func)):
                 return _array_read(node, node) if any(map(self.is_column, args)) else None
             case ast.If(test) | ast.IfExp(test) | ast.While(test) if self._is_array(test):
                 return _array_read(node, test)

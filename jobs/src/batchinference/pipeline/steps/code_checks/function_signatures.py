@@ -1,4 +1,4 @@
-"""Checks that the callable of a step takes its arguments, by its source.
+"""Checks from its source whether the callable of a step takes its arguments.
 
 Only reports code that always fails. Definitions that are decorated or conditional, and classes with
 a base class of another module, are not checked.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Collection, Mapping, Sequence
-from enum import Enum
 from typing import TypeAlias
 
 from batchinference.pipeline.steps.code_checks.batch_use import own_nodes
@@ -36,12 +35,9 @@ _CONSTRUCTION = ("__new__", "__init_subclass__", "__getattribute__", "__getattr_
 """Methods that change the arguments or the methods of a class."""
 
 
-class _Unknown(Enum):
-    UNKNOWN = "unknown"
-
-
-_UNKNOWN = _Unknown.UNKNOWN
-_Method: TypeAlias = Function | _Unknown | None
+_UNKNOWN = "unknown"
+"""Stands for a method that is decorated or replaced."""
+_Method: TypeAlias = Function | str | None
 _Definition: TypeAlias = Function | ast.ClassDef | ast.Assign | None
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _USUAL_IMPORTS = {
@@ -78,8 +74,7 @@ def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
 
 
 def columns_after_code(step: PythonStep, module: ast.Module) -> tuple[list[str], str] | None:
-    """Return the columns that the code of a step returns, and how to return the others too; None if
-    that is unknown."""
+    """Return the columns that the code of a step returns, and how to return the others too."""
     function, batch = _function_of(step, module)
     return columns_returned(function, batch) if function and step.method != "flatMap" else None
 
@@ -98,8 +93,7 @@ def _function_of(step: PythonStep, module: ast.Module) -> tuple[ast.FunctionDef 
 
 
 def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Module) -> str | None:
-    """Return why the `factory` of a model does not take its arguments; None if it takes them, or if
-    that is unknown."""
+    """Return why the `factory` of a model does not take its arguments; None if that is unknown."""
     definition = _definition(module, path.partition(":")[2])
     function: object = definition
     if isinstance(definition, ast.ClassDef):
@@ -177,7 +171,7 @@ def _call_method_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> st
 
 
 def _constructor(family: Sequence[ast.ClassDef]) -> _Method:
-    """Return the constructor of a class: None if it has none, and _UNKNOWN if it is unknown."""
+    """Return the constructor of a class; None if it has none, and _UNKNOWN if it may be another."""
     constructor = _method(family, "__init__")
     if not any(_is_dataclass(each) for class_ in family for each in class_.decorator_list):
         return constructor
@@ -347,8 +341,7 @@ def _family(module: ast.Module, class_: ast.ClassDef) -> list[ast.ClassDef]:
 
 
 def _method(family: Collection[ast.ClassDef], name: str) -> _Method:
-    """Return the method of a class; None if it has none, and _UNKNOWN if the method is decorated or
-    replaced."""
+    """Return the method of a class; None if it has none, and _UNKNOWN if it may be another."""
     for class_ in family:
         bound = [node for node in ast.walk(class_) if _binds(node, name) or _sets(node, name)]
         if not bound:

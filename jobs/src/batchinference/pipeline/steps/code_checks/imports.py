@@ -39,7 +39,7 @@ def check_callable(step: str, path: str) -> ast.Module | None:
         return None
     file = Path(found.origin)
     single = "." not in module and found.submodule_search_locations is None
-    tree = _checked_module(step, file, single=single)
+    tree = _checked_module(step, file, single=single, known=frozenset(), certain=True)
     _check_name(step, path, file, tree)
     return tree
 
@@ -67,9 +67,8 @@ def _check_imports(
         if other.suffix != ".py" or not is_user_file(str(other)):
             continue
         if found.submodule_search_locations is None and other not in known:
-            inner = _checked_module(
-                step, other, single=True, known=known | {other}, certain=certain
-            )
+            loaded = known | {other}
+            inner = _checked_module(step, other, single=True, known=loaded, certain=certain)
             for name in names:
                 _check_name(step, f"{package}:{name}", other, inner)
         certain = False
@@ -86,12 +85,7 @@ def _may_change_imports(node: ast.AST) -> bool:
 
 
 def _checked_module(
-    step: str,
-    file: Path,
-    *,
-    single: bool,
-    known: frozenset[Path] = frozenset(),
-    certain: bool = True,
+    step: str, file: Path, *, single: bool, known: frozenset[Path], certain: bool
 ) -> ast.Module:
     """Return the source of a module of the user. `single` says whether the module is in no package.
     Raises ModelLoad as `check_callable` does."""

@@ -1,5 +1,5 @@
-"""Checks what the function of a step returns, by its source. Only reports code that always fails:
-it must return literals or results of a few functions of Python."""
+"""Checks from its source what the function of a step returns. Only knows literals and the results
+of a few functions of Python, and only reports code that always fails."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def kind_of(value: ast.expr | None) -> str | None:
 
 
 def return_problem(path: str, method: str, function: Function, batch: str) -> str | None:
-    """Return the problem of how a function uses its parameter `batch` (a batch, a row or a list of
-    values), or of what it returns. Return None if none is known. `method` is the method of the
-    step, or `predictBatch`."""
+    """Return the first problem with the use of the parameter `batch` in a function, or with what
+    the function returns; None if none is known. `batch` is a batch, a row or a list of values:
+    `method` is the method of the step, or `predictBatch`."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))
@@ -93,8 +93,7 @@ def _certain_nodes(function: Function) -> list[ast.AST]:
 
 
 def _keeps(function: Function, name: str) -> bool:
-    """Return whether a function uses a dict only in ways that change no columns, except those that
-    `_keys_set` returns."""
+    """Return whether a function can change only those keys of a dict that `_keys_set` returns."""
     unknown_uses = 0
     for node in ast.walk(function):
         match node:
@@ -118,8 +117,8 @@ def _keeps(function: Function, name: str) -> bool:
 
 
 def columns_read(function: Function, batch: str) -> dict[str, int]:
-    """Return the columns of a batch or row that each run of a function reads, with the line. Return
-    none that it sets, and none at all if it replaces the batch."""
+    """Return the columns that each run of a function reads from its batch or row and does not set,
+    with the line. Return none if the function replaces the batch."""
     if batch in _names_set(function) or not _keeps(function, batch):
         return {}
     lines: dict[str, int] = {}
@@ -191,8 +190,7 @@ def _column_problem(value: ast.expr, name: str, function: Function, batch: str) 
 
 
 def _names_set(function: Function) -> list[str]:
-    """Return the names that a function and its inner functions set, each as often as they set
-    it."""
+    """Return the names that a function and its inner functions set, one for each time."""
     nodes = (node for node in ast.walk(function) if node is not function)
     return [name for node in nodes for name in bound_names(node)]
 
@@ -211,7 +209,7 @@ def bound_names(node: ast.AST) -> list[str]:
 
 
 def _keys_set(function: Function, name: str) -> list[str]:
-    """Return the keys of a dict that a function sets or deletes, each as often as it does this."""
+    """Return the keys of a dict that a function sets or deletes, one for each time."""
     return [
         str(node.slice.value)
         for node in ast.walk(function)

@@ -20,7 +20,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from batchinference.pipeline.steps import dedupe
 from batchinference.pipeline.steps import model as model_step
-from batchinference.pipeline.steps.code_and_model_hashes import model_digest
+from batchinference.pipeline.steps.code_hashes import model_digest
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage

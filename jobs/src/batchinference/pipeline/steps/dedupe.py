@@ -21,7 +21,7 @@ from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import Transform, TransformResult, as_result
-from batchinference.pipeline.steps.code_and_model_hashes import model_digest
+from batchinference.pipeline.steps.code_hashes import model_digest
 from batchinference.pipeline.steps.result_cache import (
     MEMORY_BYTES,
     KnownResults,

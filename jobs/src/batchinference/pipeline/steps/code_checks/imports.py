@@ -38,21 +38,21 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
         return None
     file = Path(found.origin)
-    single = "." not in module and found.submodule_search_locations is None
-    tree = _checked_module(step, file, single=single, known=frozenset(), certain=True)
+    alone = "." not in module and found.submodule_search_locations is None
+    tree = _checked_module(step, file, alone=alone, checking=frozenset(), certain=True)
     _check_name(step, path, file, tree)
     return tree
 
 
 def _check_imports(
-    step: str, file: Path, tree: ast.Module, known: frozenset[Path], *, certain: bool
+    step: str, file: Path, tree: ast.Module, checking: frozenset[Path], *, certain: bool
 ) -> None:
     """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
-    that is not valid. `known` are the modules that are already being checked. `certain` is false if
+    that is not valid. `checking` are the modules whose check has begun. `certain` is false if
     another module of the user runs before, because it may change the Python path."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
-    for line, package, names in _imports(tree):
+    for line, package, names in _top_level_imports(tree):
         found = spec_of(package)
         if package == "__main__" or (found is None and not certain):
             continue
@@ -66,9 +66,8 @@ def _check_imports(
         other = Path(found.origin or "")
         if other.suffix != ".py" or not is_user_file(str(other)):
             continue
-        if found.submodule_search_locations is None and other not in known:
-            loaded = known | {other}
-            inner = _checked_module(step, other, single=True, known=loaded, certain=certain)
+        if found.submodule_search_locations is None and other not in checking:
+            inner = _checked_module(step, other, alone=True, checking=checking, certain=certain)
             for name in names:
                 _check_name(step, f"{package}:{name}", other, inner)
         certain = False
@@ -85,23 +84,23 @@ def _may_change_imports(node: ast.AST) -> bool:
 
 
 def _checked_module(
-    step: str, file: Path, *, single: bool, known: frozenset[Path], certain: bool
+    step: str, file: Path, *, alone: bool, checking: frozenset[Path], certain: bool
 ) -> ast.Module:
-    """Return the source of a module of the user. `single` says whether the module is in no package.
+    """Return the source of a module of the user. `alone` says whether the module is in no package.
     Raises ModelLoad as `check_callable` does."""
     tree = _parsed(step, file)
-    if single:
+    if alone:
         _check_no_relative_import(step, file, tree)
-    _check_imports(step, file, tree, known | {file}, certain=certain)
+    _check_imports(step, file, tree, checking | {file}, certain=certain)
     return tree
 
 
 def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
     """Raise ModelLoad if a module does not define the name in `module:name`."""
-    names = _names(file, tree)
+    names = _defined_names(file, tree)
     top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names and not top.startswith("__"):
-        public_names = [known for known in names if not known.startswith("_")]
+        public_names = [name for name in names if not name.startswith("_")]
         only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
         missing = f"has no '{top}'{only}{fix}"
@@ -159,7 +158,7 @@ def _parse(source: bytes, name: str) -> ast.Module:
     return ast.parse(source, name)
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
+def _top_level_imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
     """Yield the line, the package and the imported names of each import at the top level."""
     for node in tree.body:
         if isinstance(node, ast.Import):
@@ -178,7 +177,7 @@ def _scope_of(name: str, tree: ast.Module) -> str:
     return ""
 
 
-def _names(file: Path, tree: ast.Module) -> list[str] | None:
+def _defined_names(file: Path, tree: ast.Module) -> list[str] | None:
     """Return the names that a module defines; None if it may define others at run time."""
     if any(map(_may_set_names, ast.walk(tree))):
         return None

@@ -30,7 +30,7 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     pad,
     preparations,
 )
-from batchinference.pipeline.steps.preparation import Preparation, split_prepared
+from batchinference.pipeline.steps.tokenization import Preparation, split_prepared
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import Stage, stages_of, with_preparations
 from batchinference.spec.reserved import PREPARED_PREFIX

@@ -163,8 +163,9 @@ class Job:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Store a frame that is the input, and make the current modules of steps importable."""
-        from batchinference.pipeline.steps.user_modules import import_path, reload_modules
+        """Store the input if it is a frame, and make the modules of the steps importable, as they
+        are now."""
+        from batchinference.pipeline.steps.import_path import import_path, reload_modules
 
         if self.frame is not None:
             self.frame.store(self.absolute.spec.read)
@@ -199,7 +200,7 @@ def _with_paths_of_code(fields: dict[str, Any], directory: str) -> CodeByValue |
     if not _holds_code(fields["steps"]):
         return None
     from batchinference.api.notebook_code import CodeByValue
-    from batchinference.pipeline.steps.user_modules import import_path
+    from batchinference.pipeline.steps.import_path import import_path
 
     code = CodeByValue()
     with import_path(directory):

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from ray.cloudpickle import CloudPickler, dumps
 
-from batchinference.pipeline.steps.code_identity import hashes_of_module
+from batchinference.pipeline.steps.code_hashes import hashes_of_module
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.python_step import CLASS
 

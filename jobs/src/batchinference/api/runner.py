@@ -55,7 +55,7 @@ class Runner:
         its plan; by default, it is made here."""
         from batchinference.pipeline.execution.cluster import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
-        from batchinference.pipeline.steps.user_modules import add_import_path
+        from batchinference.pipeline.steps.import_path import add_import_path
 
         add_import_path(str(self.directory))
         with ray_files() as files:

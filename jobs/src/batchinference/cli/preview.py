@@ -171,7 +171,7 @@ def _text_of(known: tuple[float, float] | None, form: str = ",") -> str:
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
     """Return the preview of a job on this machine, and print the notes of its plan."""
     from batchinference.api.preview import preview_of
-    from batchinference.pipeline.steps.user_modules import add_import_path
+    from batchinference.pipeline.steps.import_path import add_import_path
 
     add_import_path(str(directory))
     preview = preview_of(job, rows)

@@ -139,7 +139,7 @@ def _check_deep(job: BatchInference, directory: Path) -> list[str]:
         raise SpecError([Problem("", f"the files that it names cannot be checked. {fix}")])
     from batchinference.pipeline.commit.lease import identity_of
     from batchinference.pipeline.preflight import preflight
-    from batchinference.pipeline.steps.user_modules import add_import_path
+    from batchinference.pipeline.steps.import_path import add_import_path
 
     notes: list[str] = []
     problems = [Problem("", problem) for problem in shadowing([str(directory)])]

@@ -44,9 +44,9 @@ from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.schema import shape_of
 from batchinference.pipeline.steps import check_step
-from batchinference.pipeline.steps.code_identity import code_of
-from batchinference.pipeline.steps.no_rows import columns_after_all
-from batchinference.pipeline.steps.type_check import code_problems, type_problems
+from batchinference.pipeline.steps.code_hashes import code_of
+from batchinference.pipeline.steps.column_checks import code_problems, type_problems
+from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns, partition_problems

@@ -58,7 +58,7 @@ from batchinference.pipeline.output.removed_row_rewrites import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.tables.keys import store_keys
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
-from batchinference.pipeline.steps.no_rows import columns_after_all
+from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.steps.signatures import signature_problem
+from batchinference.pipeline.steps.code_checks.function_signatures import signature_problem
 from batchinference.spec.python_step import PythonStep
 
 BASE = """

@@ -1,7 +1,7 @@
-"""Checks that the code of a step can be called as the step says, by reading its source.
+"""Checks from its source whether the callable of a step takes its arguments.
 
-The code is not run, so only what is certain is a problem: nothing is said about decorated or
-conditional definitions, and about classes with a base class of another module.
+Only reports code that always fails. Definitions that are decorated or conditional, and classes with
+a base class of another module, are not checked.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Collection, Mapping, Sequence
-from enum import Enum
 from typing import TypeAlias
 
-from batchinference.pipeline.steps.batch_use import own_nodes
-from batchinference.pipeline.steps.returns import (
+from batchinference.pipeline.steps.code_checks.batch_use import own_nodes
+from batchinference.pipeline.steps.code_checks.return_statements import (
     KIND_OF_RESULT,
     Function,
     bound_names,
@@ -31,16 +30,14 @@ _REFLECTION = {
 }
 """Names in a module that may change any definition."""
 _CALLED = ("__init__", "__call__", "predict_batch")
+"""The methods that a step calls."""
 _CONSTRUCTION = ("__new__", "__init_subclass__", "__getattribute__", "__getattr__")
-"""Methods that change what a class needs or has."""
+"""Methods that change the arguments or the methods of a class."""
 
 
-class _Other(Enum):
-    UNKNOWN = "unknown"
-
-
-_UNKNOWN = _Other.UNKNOWN
-_Method: TypeAlias = Function | _Other | None
+_UNKNOWN = "unknown"
+"""Stands for a method that is decorated or replaced."""
+_Method: TypeAlias = Function | str | None
 _Definition: TypeAlias = Function | ast.ClassDef | ast.Assign | None
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _USUAL_IMPORTS = {
@@ -51,8 +48,8 @@ _USUAL_IMPORTS = {
 
 
 def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
-    """Return why the callable of a step cannot be called with its arguments; None if it can be, or
-    if that is unknown."""
+    """Return the problem of the callable of a step: it does not take its arguments, its result
+    cannot be used, or it reads an undefined name. Return None if no problem is known."""
     name, _, method = step.callable.partition(":")[2].partition(".")
     definition = _definition(module, name)
     if isinstance(definition, ast.ClassDef):
@@ -66,46 +63,45 @@ def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
         return _value_problem(step, module, definition.value)
     if step.constructor_args or step.constructor_refs:
         return f"constructorArgs needs a class ('{step.callable}'). Use callArgs"
-    problem = _call_problem(step, definition, methods=0)
+    problem = _call_problem(step, definition)
     return problem or _undefined_problem(step, module, definition)
 
 
 def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
-    """Return the columns that the code of a step certainly reads, with the line of each."""
+    """Return the columns that each run of the code of a step reads, with the line of each."""
     function, batch = _function_of(step, module)
     return columns_read(function, batch) if function else {}
 
 
 def columns_after_code(step: PythonStep, module: ast.Module) -> tuple[list[str], str] | None:
-    """Return the columns after the code of a step, and how to keep the others too; None if they are
-    unknown."""
+    """Return the columns that the code of a step returns, and how to return the others too."""
     function, batch = _function_of(step, module)
     return columns_returned(function, batch) if function and step.method != "flatMap" else None
 
 
 def _function_of(step: PythonStep, module: ast.Module) -> tuple[ast.FunctionDef | None, str]:
-    """Return the function or method that a step calls, and its parameter with the rows; None if it
-    is unknown."""
+    """Return the function or method that a step calls (None if it is unknown), and the name of its
+    parameter for the batch or row."""
     definition: object = _definition(module, step.callable.partition(":")[2])
-    given = 0
+    index = 0
     if isinstance(definition, ast.ClassDef):
-        definition, given = _method(_family(module, definition), "__call__"), 1
+        definition, index = _method(_family(module, definition), "__call__"), 1
     if not isinstance(definition, ast.FunctionDef) or step.predict_batch is not None:
         return None, ""
     positional = [*definition.args.posonlyargs, *definition.args.args]
-    return (definition, positional[given].arg) if len(positional) > given else (None, "")
+    return (definition, positional[index].arg) if len(positional) > index else (None, "")
 
 
 def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Module) -> str | None:
-    """Return why a function or class that makes a model cannot be called with its arguments."""
+    """Return why the `factory` of a model does not take its arguments; None if that is unknown."""
     definition = _definition(module, path.partition(":")[2])
     function: object = definition
     if isinstance(definition, ast.ClassDef):
         function = _constructor(_family(module, definition))
     if not isinstance(function, ast.FunctionDef):
         return None
-    given, named = int(function is not definition), dict.fromkeys(arguments, "factoryArgs")
-    return _arguments_problem(path, function, given, named, "factoryArgs")
+    is_class, named = function is not definition, dict.fromkeys(arguments, "factoryArgs")
+    return _arguments_problem(path, function, int(is_class), named, "factoryArgs")
 
 
 def _method_problem(
@@ -118,22 +114,22 @@ def _method_problem(
 
 
 def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str | None:
-    """Return the problem with a value that a module gives the name of the callable."""
+    """Return the problem if a module assigns `value` to the name of the callable."""
     match value:
         case ast.Lambda(args=args, body=body):
             returned: list[ast.stmt] = [ast.copy_location(ast.Return(body), body)]
             name = step.callable.partition(":")[2]
-            made = ast.FunctionDef(name, args, returned, [], lineno=value.lineno)
-            return _call_problem(step, made, methods=0)
+            function = ast.FunctionDef(name, args, returned, [], lineno=value.lineno)
+            return _call_problem(step, function)
         case ast.Call(
             func=ast.Name(id="partial") | ast.Attribute(attr="partial"),
             args=[ast.Name(id=inner), *positional],
         ) if not any(isinstance(each, ast.Starred) for each in positional):
-            function = _definition(module, inner)
+            target = _definition(module, inner)
             names = [keyword.arg for keyword in value.keywords]
-            if isinstance(function, ast.FunctionDef) and None not in names:
+            if isinstance(target, ast.FunctionDef) and None not in names:
                 bound = dict.fromkeys(filter(None, names), "partial")
-                return _call_problem(step, function, methods=len(positional), bound=bound)
+                return _call_problem(step, target, before=len(positional), bound=bound)
         case ast.Call(func=ast.Name(id=name)) if isinstance(
             class_ := _definition(module, name), ast.ClassDef
         ):
@@ -171,11 +167,11 @@ def _call_method_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> st
         fix = ", or set predictBatch" if old else ""
         written = f"def {name}(self, {_argument(step)})"
         return f"'{step.callable}' has no method {name}. Add '{written}'{fix}"
-    return _call_problem(step, method, methods=1) if isinstance(method, _FUNCTIONS) else None
+    return _call_problem(step, method, before=1) if isinstance(method, _FUNCTIONS) else None
 
 
 def _constructor(family: Sequence[ast.ClassDef]) -> _Method:
-    """Return the constructor of a class, that of a dataclass with keyword arguments."""
+    """Return the constructor of a class; None if it has none, and _UNKNOWN if it may be another."""
     constructor = _method(family, "__init__")
     if not any(_is_dataclass(each) for class_ in family for each in class_.decorator_list):
         return constructor
@@ -193,8 +189,8 @@ def _dataclass_constructor(class_: ast.ClassDef) -> ast.FunctionDef | None:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     names = ", ".join(["self", *(["*", *fields] if fields else [])])
-    made = ast.parse(f"def __init__({names}): pass").body[0]
-    return made if isinstance(made, ast.FunctionDef) else None
+    constructor = ast.parse(f"def __init__({names}): pass").body[0]
+    return constructor if isinstance(constructor, ast.FunctionDef) else None
 
 
 def _is_dataclass(decorator: ast.expr) -> bool:
@@ -202,43 +198,45 @@ def _is_dataclass(decorator: ast.expr) -> bool:
 
 
 def _argument(step: PythonStep) -> str:
+    """Return the name of the argument of a call, for messages."""
     if step.predict_batch is not None:
         return "values"  # a list
     return "batch" if step.method == "mapBatches" else "row"
 
 
 def _call_problem(
-    step: PythonStep, function: Function, *, methods: int, bound: Mapping[str, str] | None = None
+    step: PythonStep, function: Function, *, before: int = 0, bound: Mapping[str, str] | None = None
 ) -> str | None:
-    """Return why a function or method does not take a batch and callArgs, or what is wrong with its
-    result. `methods` is the number of the arguments before the batch: self. `bound` are keyword
-    arguments of a partial function."""
-    given, arguments = methods + 1, function.args
+    """Return why a function does not take a batch and callArgs, or the problem of its result.
+    `before` is the number of arguments before the batch: self, or the positional ones of
+    functools.partial. `bound` are the keyword arguments of functools.partial."""
+    arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     needed = len(positional) - len(arguments.defaults)
-    if not methods and needed > 1 + len(step.call_args) and positional[0].arg == "self":
+    if not before and needed > 1 + len(step.call_args) and positional[0].arg == "self":
         fix = f"Write 'def {function.name}({_argument(step)})'"
         return (
             f"'{step.callable}' is a function, which has no 'self' (line {function.lineno}). {fix}"
         )
-    if len(positional) < given and arguments.vararg is None:
-        written = ", ".join([*["self"] * methods, _argument(step)])
+    if len(positional) <= before and arguments.vararg is None:
+        written = ", ".join([*["self"] * before, _argument(step)])
         what = "a list of values" if step.predict_batch is not None else f"a {_argument(step)}"
         return (
             f"'{step.callable}' is called with {what}, which line {function.lineno} "
             f"does not take. Write 'def {function.name}({written})'"
         )
     named = {**(bound or {}), **dict.fromkeys(step.call_args, "callArgs")}
-    problem = _arguments_problem(step.callable, function, given, named, "callArgs")
+    problem = _arguments_problem(step.callable, function, before + 1, named, "callArgs")
     method = step.method if step.predict_batch is None else "predictBatch"
-    batch = positional[given - 1].arg if len(positional) >= given else ""
+    batch = positional[before].arg if len(positional) > before else ""
     return problem or return_problem(step.callable, method, function, batch)
 
 
 def _undefined_problem(
     step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
 ) -> str | None:
-    """Return the first name that the code reads, and that nothing in its module may define."""
+    """Return the problem with the first name that the code always reads, and that nothing in its
+    module can define; None if there is none."""
     known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
     known |= {"__class__", "__module__", "__qualname__"}
     for node in ast.walk(module):
@@ -248,15 +246,14 @@ def _undefined_problem(
     if any(isinstance(node, ast.Name) and node.id == "NameError" for node in ast.walk(code)):
         return None
     types = [node.annotation for node in ast.walk(code) if isinstance(node, ast.AnnAssign)]
-    unread = {id(node) for each in types for node in ast.walk(each)}
+    in_types = {id(node) for each in types for node in ast.walk(each)}
     parts = code.body if isinstance(code, ast.ClassDef) else [code]
     called = [each for each in parts if isinstance(each, _FUNCTIONS)]
     called = [each for each in called if each is code or each.name in _CALLED]
     nodes = (node for each in called for node in own_nodes(each, certain=True))
-    reads = [node for node in nodes if isinstance(node, ast.Name)]
     keys = {id(key) for node in ast.walk(code) if isinstance(node, ast.Dict) for key in node.keys}
-    for node in reads:
-        if node.id not in known and id(node) not in unread:
+    for node in (node for node in nodes if isinstance(node, ast.Name)):
+        if node.id not in known and id(node) not in in_types:
             usual = _USUAL_IMPORTS.get(node.id)
             if id(node) in keys:
                 reads_name = f"reads {node.id} in line {node.lineno}, which is not defined"
@@ -271,14 +268,15 @@ def _arguments_problem(
     path: str, function: Function, given: int, named: Mapping[str, str], field: str
 ) -> str | None:
     """Return the problem with the keyword arguments of a function. `given` arguments are passed by
-    position. `named` holds the field of the job that sets each keyword argument."""
+    position. `named` has the field of the job that sets each keyword argument, and `field` is the
+    field in which missing ones can be set."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     by_name = [arg.arg for arg in positional[max(given, len(arguments.posonlyargs)) :]]
     by_name += [arg.arg for arg in arguments.kwonlyargs]
-    taken = {arg.arg for arg in arguments.args if arg in positional[:given]}
+    by_position = {arg.arg for arg in arguments.args if arg in positional[:given]}
     for key, setting in named.items():
-        if key in taken or (key not in by_name and arguments.kwarg is None):
+        if key in by_position or (key not in by_name and arguments.kwarg is None):
             known = f". Its parameters are {', '.join(by_name)}" if by_name else ". Remove it"
             fix = did_you_mean(key, by_name) or known
             return f"{setting}.{key}: '{path}' has no parameter '{key}' to set{fix}"
@@ -293,8 +291,8 @@ def _arguments_problem(
 
 
 def _definition(module: ast.Module, name: str) -> _Definition:
-    """Return the definition of a name, if the module binds the name only there and does not change
-    the object. Of decorated code, only dataclasses are known."""
+    """Return the only definition of a name in a module; None if it may be changed or replaced, or
+    if it has a decorator other than dataclass."""
     nodes = list(ast.walk(module))
     if any(map(_may_change_definitions, nodes)):
         return None
@@ -310,17 +308,17 @@ def _definition(module: ast.Module, name: str) -> _Definition:
 
 
 def _may_change_definitions(node: ast.AST) -> bool:
-    """Return whether a node may change any definition, such as `c.__call__ = f` for any class."""
+    """Return whether a node may change any definition, as `c.__call__ = f` does."""
     if isinstance(node, ast.Attribute):
         return node.attr in _REFLECTION or any(
             _sets(node, name) for name in ("__call__", "__init__")
         )
-    hides_known = not KIND_OF_RESULT.keys().isdisjoint(bound_names(node))
-    return hides_known or (isinstance(node, ast.Name) and node.id in _REFLECTION)
+    hides_builtin = not KIND_OF_RESULT.keys().isdisjoint(bound_names(node))
+    return hides_builtin or (isinstance(node, ast.Name) and node.id in _REFLECTION)
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Return whether a node may bind a name, or change an attribute of the object of this name."""
+    """Return whether a node may set a name, or an attribute of the object with this name."""
     match node:
         case ast.Attribute(value=ast.Name(id=changed), ctx=ast.Store() | ast.Del()):
             return changed == name
@@ -328,7 +326,7 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 
 def _family(module: ast.Module, class_: ast.ClassDef) -> list[ast.ClassDef]:
-    """Return a class and its base classes, most derived first; empty if one of them is unknown."""
+    """Return a class, its base class, and so on; empty if one of them is unknown or unusual."""
     family = [class_]
     while bases := family[-1].bases:
         name = bases[0].id if isinstance(bases[0], ast.Name) and len(bases) == 1 else ""
@@ -338,12 +336,12 @@ def _family(module: ast.Module, class_: ast.ClassDef) -> list[ast.ClassDef]:
         if not isinstance(base, ast.ClassDef) or base in family:
             return []
         family.append(base)
-    special = any(_method(family, name) is not None for name in _CONSTRUCTION)
-    return [] if special or any(each.keywords for each in family) else family
+    is_unusual = any(_method(family, name) is not None for name in _CONSTRUCTION)
+    return [] if is_unusual or any(each.keywords for each in family) else family
 
 
 def _method(family: Collection[ast.ClassDef], name: str) -> _Method:
-    """Return a method; None if the classes have none, and _UNKNOWN if it is not only defined."""
+    """Return the method of a class; None if it has none, and _UNKNOWN if it may be another."""
     for class_ in family:
         bound = [node for node in ast.walk(class_) if _binds(node, name) or _sets(node, name)]
         if not bound:

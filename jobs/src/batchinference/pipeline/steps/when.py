@@ -1,4 +1,4 @@
-"""Steps with `when`: they run for the rows for which a condition is true, and skip the others."""
+"""Steps with `when`: they run for the rows for which the condition is true, and skip the others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
-from batchinference.pipeline.steps.preparation import is_prepared, split_prepared
-from batchinference.pipeline.steps.relational import Filter
+from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.warnings import WarningName
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class Conditional(Transform):
-    """Runs a step for some rows. The rows that it skips pass unchanged, with null in the columns
-    that the step adds."""
+    """Runs a step for the rows that meet its condition. A skipped row keeps its values, and has
+    null in the columns that the step adds."""
 
     def __init__(
         self, step: Step, transform: Transform, adds: Mapping[str, ColumnType | None]
@@ -36,22 +36,24 @@ class Conditional(Transform):
         self.result_columns = getattr(transform, "result_columns", None)
         self._adds = set(adds)
         self._added = {name: _type_of(kind) for name, kind in adds.items()}
-        """The columns that the step adds or may change, with their types as far as they are known:
-        for user code, all columns."""
+        """The columns that the step adds or replaces, and their types, which are null until they
+        are known. For user code, all columns of its results, because it may replace any column."""
 
     def chosen(self, batch: pa.Table) -> np.ndarray | None:
-        """Return a mask (bool) of the rows for which the step runs; None if the condition fails for
-        a row, which the call then finds."""
+        """Return a mask (bool) of the rows for which the step runs; None if the condition cannot be
+        computed. The next call of the step reports that."""
         try:
             mask = self._condition.mask(batch)
         except (UnsuitableTypes, pa.ArrowException):
             return None
-        chosen: np.ndarray = mask.to_numpy()
-        inner = self._transform.chosen(self._part(batch).filter(mask)) if chosen.any() else None
+        runs: np.ndarray = mask.to_numpy()
+        if not runs.any():
+            return runs
+        inner = self._transform.chosen(self._input(batch).filter(mask))
         if inner is not None:
-            chosen = chosen.copy()
-            chosen[chosen] = inner
-        return chosen
+            runs = runs.copy()
+            runs[runs] = inner
+        return runs
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         try:
@@ -60,27 +62,27 @@ class Conditional(Transform):
             return all_failed(batch.num_rows, TypeError(error.message))
         rows = np.flatnonzero(mask.to_numpy())
         skips = len(rows) < batch.num_rows
-        part = self._part(batch).filter(mask) if skips else batch
+        part = self._input(batch).filter(mask) if skips else batch
         with collect_warnings() as warnings:
             result = as_result(self._transform(part) if len(rows) or not skips else part)
         for warning in warnings:
             warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
         self._learn(part, result.table)
-        return self._joined(batch, rows, result) if skips else result
+        return self._with_skipped(batch, rows, result) if skips else result
 
     def take_notes(self) -> Sequence[str]:
-        """Return the notes of the step."""
         return self._transform.take_notes()
 
-    def _part(self, batch: pa.Table) -> pa.Table:
-        """Return the columns that the step needs, for the rows for which it runs."""
+    def _input(self, batch: pa.Table) -> pa.Table:
+        """Return a batch with only the columns that the step reads; for user code, all columns."""
         names = batch.column_names
         if self._reads is None:
             return batch
         return batch.select([n for n in names if n in self._reads or is_prepared(n)])
 
     def _learn(self, part: pa.Table, made: pa.Table) -> None:
-        """Remember the columns that the step adds. Raises JobFailure if it drops columns."""
+        """Remember the types of the columns that the step has added in `made`, its result for
+        `part`. Raises JobFailure if it has dropped columns."""
         if not made.num_rows:
             return
         kept = set(made.column_names)
@@ -93,12 +95,13 @@ class Conditional(Transform):
         known = set() if self._reads is None else {*part.column_names} - self._adds
         self._added |= {field.name: field.type for field in made.schema if field.name not in known}
 
-    def _joined(
+    def _with_skipped(
         self, batch: pa.Table, rows: np.ndarray, result: TransformResult
     ) -> pa.Table | TransformResult:
-        """Return the result of the step for `rows`, together with the rows that it skips."""
-        is_whole = result.rows is None or result.rows == len(rows)
-        covered = batch.num_rows if is_whole else int(rows[result.rows])
+        """Return the result for a batch: `result`, which the step has made of `rows`, and the rows
+        that it skips. A partial result covers the batch up to the first row that is not done."""
+        is_complete = result.rows is None or result.rows == len(rows)
+        covered = batch.num_rows if is_complete else int(rows[result.rows])
         skipped = np.setdiff1d(np.arange(covered), rows)
         for row in skipped.tolist():
             warn(WarningName.SKIPPED, row=row)
@@ -106,12 +109,11 @@ class Conditional(Transform):
         order = np.argsort(parents, kind="stable")
         parents = parents[order]
         failed = {int(rows[row]): error for row, error in result.failed.items()}
-        if not len(parents):
-            return TransformResult(pa.table({}), parents, failed, None if is_whole else covered)
-        table = self._table(batch, result.table, skipped, order, parents)
-        if is_whole and np.array_equal(parents, np.arange(batch.num_rows)):
+        made = result.table
+        table = self._table(batch, made, skipped, order, parents) if len(parents) else pa.table({})
+        if is_complete and np.array_equal(parents, np.arange(batch.num_rows)):
             return table
-        return TransformResult(table, parents, failed, None if is_whole else covered)
+        return TransformResult(table, parents, failed, None if is_complete else covered)
 
     def _table(
         self,
@@ -121,28 +123,28 @@ class Conditional(Transform):
         order: np.ndarray,
         parents: np.ndarray,
     ) -> pa.Table:
-        """Return the rows that the step has made and, from the batch, those that it skips, in this
-        order. `parents` has the row of the batch for each of them."""
+        """Return the rows of `made`, the result of the step, and the skipped rows of the batch.
+        `order` sorts both by batch row, and `parents` is the batch row of each sorted row."""
         batch = split_prepared(batch)[0]
         changed = set(made.column_names if made.num_rows else ()) & self._added.keys()
         order_of_code = made.column_names if self._reads is None and made.num_rows else ()
-        is_same = np.array_equal(parents, np.arange(batch.num_rows))
+        is_unchanged = np.array_equal(parents, np.arange(batch.num_rows))
         columns = {}
         for name in dict.fromkeys([*order_of_code, *batch.column_names, *self._added]):
             if name in changed and name in batch.column_names:
                 old = batch.select([name]).take(pa.array(skipped))
                 columns[name] = concat([made.select([name]), old]).column(0).take(pa.array(order))
             elif name in changed:
-                places = np.flatnonzero(order < made.num_rows)
-                columns[name] = with_nulls(made.column(name), places, len(order))
+                made_rows = np.flatnonzero(order < made.num_rows)
+                columns[name] = with_nulls(made.column(name), made_rows, len(order))
             elif name in batch.column_names:
                 kept = batch.column(name)
-                columns[name] = kept if is_same else kept.take(pa.array(parents))
+                columns[name] = kept if is_unchanged else kept.take(pa.array(parents))
             else:
                 columns[name] = pa.nulls(len(order), self._added[name])
         return pa.table(columns)
 
 
 def _type_of(kind: ColumnType | None) -> pa.DataType:
-    """Return a declared type; null for lists, which may be tensors, and if it is unknown."""
+    """Return the Arrow type of a declared type; null if it is unknown or a list (or tensor)."""
     return pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)

@@ -12,8 +12,8 @@ import pytest
 from batchinference.pipeline.commit.changes import changed_code, write_code
 from batchinference.pipeline.errors import BadOutput, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import code_identity
-from batchinference.pipeline.steps.code_identity import SAMPLE_BYTES, SAMPLES, code_of, model_digest
+from batchinference.pipeline.steps import code_hashes
+from batchinference.pipeline.steps.code_hashes import SAMPLE_BYTES, SAMPLES, code_of, model_digest
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.steps import Step
@@ -152,9 +152,9 @@ def test_model_of_a_cache_is_identified_by_what_changes_its_results(tmp_path: Pa
         digest(tmp_path, normalize=True),
         digest(tmp_path, nullInput="fail"),
     ]
-    with patch.object(code_identity, "__version__", "9"):
+    with patch.object(code_hashes, "__version__", "9"):
         others.append(digest(tmp_path))
-    with patch.object(code_identity, "_package_version", lambda name: f"9 of {name}"):
+    with patch.object(code_hashes, "_package_version", lambda name: f"9 of {name}"):
         others.append(digest(tmp_path))
     assert len({before, *others}) == len(others) + 1
 

@@ -1,7 +1,5 @@
-"""Checks that the code of a step returns what the step needs, by reading its source.
-
-Only what is certain is a problem: literals, and calls of a few functions of Python.
-"""
+"""Checks from its source what the function of a step returns. Only knows literals and the results
+of a few functions of Python, and only reports code that always fails."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from batchinference.pipeline.steps.batch_use import BatchUse, own_nodes
+from batchinference.pipeline.steps.code_checks.batch_use import BatchUse, own_nodes
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 KIND_OF_RESULT = {
@@ -18,7 +16,7 @@ KIND_OF_RESULT = {
     **dict.fromkeys(("str", "repr"), "a text"),
     **{"list": "a list", "sorted": "a list", "tuple": "a tuple", "set": "a set"},
 }
-"""What some functions of Python return."""
+"""What some functions of Python always return."""
 _KINDS: dict[type[ast.AST], str] = {
     **{ast.List: "a list", ast.ListComp: "a list", ast.Tuple: "a tuple", ast.Set: "a set"},
     **{ast.SetComp: "a set", ast.GeneratorExp: "a generator", ast.JoinedStr: "a text"},
@@ -39,11 +37,11 @@ _WANTED = {
     ),
     "predictBatch": (("a list", "a tuple"), "predictBatch needs a list of results. Return one"),
 }
-"""What each method may return, and what to write."""
+"""What the code of each method may return, and how a message goes on for anything else."""
 
 
 def kind_of(value: ast.expr | None) -> str | None:
-    """Return what the value of an expression certainly is, with an article; None if unknown."""
+    """Return what the value of an expression is, such as `a list`; None if that is unknown."""
     match value:
         case ast.Constant(value=constant):
             return _CONSTANTS.get(type(constant), "a number")
@@ -53,15 +51,15 @@ def kind_of(value: ast.expr | None) -> str | None:
 
 
 def return_problem(path: str, method: str, function: Function, batch: str) -> str | None:
-    """Return why the results of a function cannot be used; None if they can be, or if that is
-    unknown. `method` is that of the step or `predictBatch`, and `batch` the parameter with the
-    rows."""
+    """Return the first problem with the use of the parameter `batch` in a function, or with what
+    the function returns; None if none is known. `batch` is a batch, a row or a list of values:
+    `method` is the method of the step, or `predictBatch`."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))
-    if method != "predictBatch" and batch not in _stored(function) and _is_plain(function, batch):
+    if method != "predictBatch" and batch not in _names_set(function) and _keeps(function, batch):
         use = _use_of(function, method, batch)
-        if problem := next(filter(None, map(use.problem, _always(function))), None):
+        if problem := next(filter(None, map(use.problem, _certain_nodes(function))), None):
             return f"'{path}' {problem}"
     if lines := [node.lineno for node in own if isinstance(node, ast.Yield | ast.YieldFrom)]:
         fix = "Write return, or set method: flatMap for a function that makes several rows"
@@ -72,72 +70,68 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
     if not any(each.value for each in returns):
         may_raise = isinstance(function.body[-1], ast.Raise | ast.While | ast.With | ast.Try)
         return None if may_raise else f"'{path}' returns nothing. Add {written} at its end"
-    problems = [_problem(each, method, function, batch) for each in returns]
-    found = problems[0] if all(problems) else None  # one of them may never run
-    advice = f". Write {written}" if found and ". " not in found else ""
-    return f"'{path}' returns {found}{advice}" if found else None
+    problems = [_problem_of_return(each, method, function, batch) for each in returns]
+    problem = problems[0] if all(problems) else None  # one of them may never run
+    fix = f". Write {written}" if problem and ". " not in problem else ""
+    return f"'{path}' returns {problem}{fix}" if problem else None
 
 
 def _use_of(function: Function, method: str, batch: str) -> BatchUse:
     read = (ast.unparse(each) for each in own_nodes(function) if isinstance(each, ast.Subscript))
-    some = (each for each in read if each.startswith(f"{batch}['") and each.endswith("']"))
-    return BatchUse(
-        batch,
-        method,
-        _stored_keys(function, batch),
-        _set_once(function),
-        next(some, f"next(iter({batch}.values()))"),
-    )
+    columns = (each for each in read if each.startswith(f"{batch}['") and each.endswith("']"))
+    some_column = next(columns, f"next(iter({batch}.values()))")
+    keys, once = _keys_set(function, batch), _set_once(function)
+    return BatchUse(batch, method, keys, once, some_column)
 
 
-def _always(function: Function) -> list[ast.AST]:
-    """Return the nodes of a function that run in any case, so none after its first return."""
+def _certain_nodes(function: Function) -> list[ast.AST]:
+    """Return the nodes of a function that always run: none that is after the first return."""
     returns = [node for node in own_nodes(function) if isinstance(node, ast.Return)]
     end = min((node.end_lineno or 0 for node in returns), default=sys.maxsize)
     nodes = own_nodes(function, certain=True)
     return [node for node in nodes if getattr(node, "lineno", 0) <= end]
 
 
-def _is_plain(function: Function, name: str) -> bool:
-    """Return whether a function uses a dict only in ways that set no unknown columns."""
-    uses = 0
+def _keeps(function: Function, name: str) -> bool:
+    """Return whether a function can change only those keys of a dict that `_keys_set` returns."""
+    unknown_uses = 0
     for node in ast.walk(function):
         match node:
             case ast.Name(id, ast.Load()) if id == name:
-                uses += 1
+                unknown_uses += 1
             case ast.Subscript(
                 ast.Name(id), ast.Constant() | ast.Compare(), ast.Load() | ast.Store()
             ):
-                uses -= id == name
+                unknown_uses -= id == name
             case ast.For(iter=ast.Name(id)) | ast.comprehension(iter=ast.Name(id)):
-                uses -= id == name
+                unknown_uses -= id == name
             case ast.Call(ast.Name("len"), [ast.Name(id)]) | ast.Return(ast.Name(id)):
-                uses -= id == name
+                unknown_uses -= id == name
             case ast.Attribute(ast.Name(id), attr):
-                plain = attr in ("items", "keys", "values") or attr not in dir(dict)
-                uses -= id == name and plain
-            case ast.Dict(keys, values):
-                pairs = zip(keys, values, strict=True)
-                uses -= sum(not k and isinstance(v, ast.Name) and v.id == name for k, v in pairs)
-    return uses == 0
+                reads = attr in ("items", "keys", "values") or attr not in dir(dict)
+                unknown_uses -= id == name and reads
+            case ast.Dict(keys, values):  # {**name}
+                unpacked = [v for k, v in zip(keys, values, strict=True) if k is None]
+                unknown_uses -= sum(isinstance(v, ast.Name) and v.id == name for v in unpacked)
+    return unknown_uses == 0
 
 
 def columns_read(function: Function, batch: str) -> dict[str, int]:
-    """Return the columns of a batch or row that a function reads in any case and does not set, with
-    the line of each; none if it replaces the batch."""
-    if batch in _stored(function) or not _is_plain(function, batch):
+    """Return the columns that each run of a function reads from its batch or row and does not set,
+    with the line. Return none if the function replaces the batch."""
+    if batch in _names_set(function) or not _keeps(function, batch):
         return {}
-    found: dict[str, int] = {}
-    others = _stored_keys(function, batch)
-    for node in _always(function):
+    lines: dict[str, int] = {}
+    set_columns = _keys_set(function, batch)
+    for node in _certain_nodes(function):
         match node:
             case ast.Subscript(ast.Name(name), ast.Constant(str(key))) if name == batch:
-                found.setdefault(key, node.lineno)
-    return {key: line for key, line in found.items() if key not in others}
+                lines.setdefault(key, node.lineno)
+    return {key: line for key, line in lines.items() if key not in set_columns}
 
 
-def _problem(node: ast.Return, method: str, function: Function, batch: str) -> str | None:
-    """Return the problem with a value that a function returns."""
+def _problem_of_return(node: ast.Return, method: str, function: Function, batch: str) -> str | None:
+    """Return the problem with the value of a return statement; None if none is known."""
     value = node.value
     match value:
         case ast.Call(ast.Attribute(ast.Name(of), "update"), [ast.Dict(keys, values)]):
@@ -146,30 +140,29 @@ def _problem(node: ast.Return, method: str, function: Function, batch: str) -> s
             return f"None in line {node.lineno}, as update does. {fix}" if of == batch else None
     if value is None or kind_of(value) == "None":
         return f"None in line {node.lineno}"
-    stored = _stored(function)
     name = value.id if isinstance(value, ast.Name) else ""
     value = _set_once(function).get(name, value)
     kind, (wanted, fix) = kind_of(value), _WANTED[method]
-    given = batch not in stored
+    is_input = batch not in _names_set(function)
     if kind is not None and kind not in wanted:
-        written = _as_dict(value, batch) if given and method != "flatMap" else ""
+        written = _as_dict(value, batch) if is_input and method != "flatMap" else ""
         fix = f"{fix.partition('. ')[0]}. Write return {written}" if written else fix
         return f"{kind} in line {value.lineno}, and {fix}"
-    is_dict = isinstance(value, ast.Dict) or (name == batch and given)
-    if method != "mapBatches" or not (is_dict or given):
+    is_dict = isinstance(value, ast.Dict) or (name == batch and is_input)
+    if method != "mapBatches" or not (is_dict or is_input):
         return None
     match value:
         case ast.Subscript(ast.Name(of), ast.Constant(str(key))) if of == batch:
             fix = f"Write return {{'NAME': {ast.unparse(value)}}}"
-            is_column = key not in _stored_keys(function, batch) and _is_plain(function, batch)
+            is_column = key not in _keys_set(function, batch) and _keeps(function, batch)
             return f"one column in line {value.lineno}. {fix}" if is_column else None
-    if not is_dict or (name and not _is_plain(function, name)):
+    if not is_dict or (name and not _keeps(function, name)):
         return None
     return _column_problem(value, name, function, batch)
 
 
 def _as_dict(value: ast.expr, batch: str) -> str:
-    """Return the dict that is meant by another value; empty if that is unknown."""
+    """Return the code of the dict that is meant by another value; empty if that is unknown."""
     match value:
         case ast.Tuple(elts) if batch in map(ast.unparse, elts):
             return batch
@@ -184,25 +177,26 @@ def _as_dict(value: ast.expr, batch: str) -> str:
 
 
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
-    """Return the problem with a column of a dict, which is a literal or has a name."""
-    keys, once = _stored_keys(function, name), _set_once(function)
+    """Return the problem with a column that is one value, in the dict that a function returns. The
+    dict is the literal `value`, or the variable `name`."""
+    keys, once = _keys_set(function, name), _set_once(function)
     if isinstance(value, ast.Dict):
         keys += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
-    for key, item in _columns(value, name, _always(function)):
+    for key, item in _columns(value, name, _certain_nodes(function)):
         column = once.get(item.id, item) if isinstance(item, ast.Name) else item
         if keys.count(key) == 1 and kind_of(column) not in (None, "a list", "a tuple"):
-            return _one_value(key, column, _use_of(function, "mapBatches", batch))
+            return _one_value_problem(key, column, _use_of(function, "mapBatches", batch))
     return None
 
 
-def _stored(function: Function) -> list[str]:
-    """Return the names that a function and those within it set, each as often as they set it."""
+def _names_set(function: Function) -> list[str]:
+    """Return the names that a function and its inner functions set, one for each time."""
     nodes = (node for node in ast.walk(function) if node is not function)
     return [name for node in nodes for name in bound_names(node)]
 
 
 def bound_names(node: ast.AST) -> list[str]:
-    """Return the names that a node sets or deletes, or that it takes from another scope."""
+    """Return the names that a node sets, deletes, imports or declares global or nonlocal."""
     match node:
         case ast.Name(name, ast.Store() | ast.Del()):
             return [name]
@@ -214,8 +208,8 @@ def bound_names(node: ast.AST) -> list[str]:
     return [value for value in values if isinstance(value, str)]
 
 
-def _stored_keys(function: Function, name: str) -> list[str]:
-    """Return the keys of a dict that a function sets or deletes, each as often as it does so."""
+def _keys_set(function: Function, name: str) -> list[str]:
+    """Return the keys of a dict that a function sets or deletes, one for each time."""
     return [
         str(node.slice.value)
         for node in ast.walk(function)
@@ -225,8 +219,8 @@ def _stored_keys(function: Function, name: str) -> list[str]:
 
 
 def _set_once(function: Function) -> dict[str, ast.expr]:
-    """Return the values of names that a function sets once, and that are no parameters."""
-    names = _stored(function)
+    """Return the values of the variables that a function sets once, except its parameters."""
+    names = _names_set(function)
     names += [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
     return {
         node.targets[0].id: node.value
@@ -237,8 +231,8 @@ def _set_once(function: Function) -> dict[str, ast.expr]:
 
 
 def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the columns of a dict: those of its literal, but none before a `**` that may replace
-    them, and each `name["column"] = value`."""
+    """Yield the columns of the dict `value`, except those that a later `**` may replace, and each
+    `name["column"] = value` among the nodes `own`."""
     if isinstance(value, ast.Dict):
         for index, (key, column) in enumerate(zip(value.keys, value.values, strict=True)):
             if isinstance(key, ast.Constant) and None not in value.keys[index:]:
@@ -250,10 +244,10 @@ def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tup
                     yield str(at), item
 
 
-def _one_value(key: str, column: ast.expr, use: BatchUse) -> str:
-    """Return the problem with a column that is one value."""
-    written, some = ast.unparse(column), f"len({use.some_column})"
-    fix = f"[{written}] * {some}" if len(written) < 40 else f"a list of {some} values"
+def _one_value_problem(key: str, column: ast.expr, use: BatchUse) -> str:
+    """Return the problem with a column that is one value, and its fix."""
+    written, rows = ast.unparse(column), f"len({use.some_column})"
+    fix = f"[{written}] * {rows}" if len(written) < 40 else f"a list of {rows} values"
     match column:
         case ast.GeneratorExp(value, loops):
             fix = ast.unparse(ast.ListComp(value, loops))
@@ -266,11 +260,9 @@ def _one_value(key: str, column: ast.expr, use: BatchUse) -> str:
 
 
 def columns_returned(function: Function, batch: str) -> tuple[list[str], str] | None:
-    """Return the columns that a function returns in a literal, and how to return the others too;
-    None if they are unknown."""
-    own = list(own_nodes(function))
-    returns = [node.value for node in own if isinstance(node, ast.Return)]
-    match returns:
+    """Return the columns of the dict literal that a function returns, and how to return the others
+    too. Return None if it returns anything else."""
+    match [node.value for node in own_nodes(function) if isinstance(node, ast.Return)]:
         case [ast.Dict(keys, values)] if all(isinstance(key, ast.Constant) for key in keys):
             merged = ast.unparse(ast.Dict([None, *keys], [ast.Name(batch), *values]))
             fix = f"Write return {merged} in line {values[0].lineno}" if values else "Return it"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.steps.signatures import factory_problem
-from batchinference.pipeline.steps.user_modules import check_callable
+from batchinference.pipeline.steps.code_checks.function_signatures import factory_problem
+from batchinference.pipeline.steps.code_checks.imports import check_callable
 
 RUNS = "raise AssertionError('the module was run')\n"
 FUNCTION = RUNS + "def f(batch): return batch\n"

@@ -1,71 +1,35 @@
-"""Finds modules of the user, and checks that one defines the callable that a step names, without
-running it."""
+"""Checks that the modules of the user are valid Python, that their imports exist, and that a module
+defines the callable that a step names."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
-import os
 import symtable
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from pkgutil import iter_modules
 
 from batchinference.pipeline.errors import ModelLoad, is_user_file
-from batchinference.pipeline.steps.batch_use import own_nodes
+from batchinference.pipeline.steps.code_checks.batch_use import own_nodes
+from batchinference.pipeline.steps.import_path import spec_of
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def add_import_path(directory: str) -> None:
-    """Put a directory first on the Python path of this process and its child processes."""
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    others = [path for path in others if path not in ("", directory)]
-    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
-
-
-@contextmanager
-def import_path(*directories: str) -> Iterator[None]:
-    """Have directories on the Python path of this process and its child processes, the last one
-    first, and restore the path of this process at the end."""
-    path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
-    for directory in directories:
-        add_import_path(directory)
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        os.environ.pop("PYTHONPATH", None)
-        os.environ |= {"PYTHONPATH": of_children} if of_children is not None else {}
-
-
-def reload_modules(paths: Iterable[str]) -> None:
-    """Have the modules of `module:name` imported again at their next use, if they are files of the
-    user: they may have changed, or be gone."""
-    for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None and (is_user_file(file) or not os.path.exists(file)):
-            del sys.modules[name]
-
-
 def check_callable(step: str, path: str) -> ast.Module | None:
     """Return the source of the module in `module:name`; None if it is not a file of the user.
 
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
-    package that is not installed. The module is not imported: that may take long."""
+    package that is not installed. The module is not imported, because that may take long."""
     module = path.partition(":")[0]
     found, top = spec_of(module), spec_of(module.partition(".")[0])
     if found is None and top is not None and top.origin and not is_user_file(top.origin):
-        return None  # it may make its modules, as os does
+        return None  # the package may make this module when it is imported, as os makes os.path
     if found is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
@@ -74,21 +38,21 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
         return None
     file = Path(found.origin)
-    single = "." not in module and found.submodule_search_locations is None
-    tree = _checked_module(step, file, single=single)
+    alone = "." not in module and found.submodule_search_locations is None
+    tree = _checked_module(step, file, alone=alone, checking=frozenset(), certain=True)
     _check_name(step, path, file, tree)
     return tree
 
 
 def _check_imports(
-    step: str, file: Path, tree: ast.Module, known: frozenset[Path], *, certain: bool
+    step: str, file: Path, tree: ast.Module, checking: frozenset[Path], *, certain: bool
 ) -> None:
-    """Raise ModelLoad if a module imports a package that is not installed, or if a module of the
-    user that it imports is not valid. `known` are the modules that import it. `certain` says
-    whether no module of the user has run before it, which may change the Python path."""
+    """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
+    that is not valid. `checking` are the modules whose check has begun. `certain` is false if
+    another module of the user runs before, because it may change the Python path."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
-    for line, package, names in _imports(tree):
+    for line, package, names in _top_level_imports(tree):
         found = spec_of(package)
         if package == "__main__" or (found is None and not certain):
             continue
@@ -102,17 +66,15 @@ def _check_imports(
         other = Path(found.origin or "")
         if other.suffix != ".py" or not is_user_file(str(other)):
             continue
-        if found.submodule_search_locations is None and other not in known:
-            inner = _checked_module(
-                step, other, single=True, known=known | {other}, certain=certain
-            )
+        if found.submodule_search_locations is None and other not in checking:
+            inner = _checked_module(step, other, alone=True, checking=checking, certain=certain)
             for name in names:
                 _check_name(step, f"{package}:{name}", other, inner)
         certain = False
 
 
 def _may_change_imports(node: ast.AST) -> bool:
-    """Return whether a node may change where modules are."""
+    """Return whether a node may change where Python finds modules."""
     match node:
         case ast.Attribute(ast.Name("sys"), "path") | ast.ImportFrom("sys" | "site"):
             return True
@@ -122,38 +84,33 @@ def _may_change_imports(node: ast.AST) -> bool:
 
 
 def _checked_module(
-    step: str,
-    file: Path,
-    *,
-    single: bool,
-    known: frozenset[Path] = frozenset(),
-    certain: bool = True,
+    step: str, file: Path, *, alone: bool, checking: frozenset[Path], certain: bool
 ) -> ast.Module:
-    """Return the source of a module of the user. `single` says whether it is in no package. Raises
-    ModelLoad."""
+    """Return the source of a module of the user. `alone` says whether the module is in no package.
+    Raises ModelLoad as `check_callable` does."""
     tree = _parsed(step, file)
-    if single:
+    if alone:
         _check_no_relative_import(step, file, tree)
-    _check_imports(step, file, tree, known | {file}, certain=certain)
+    _check_imports(step, file, tree, checking | {file}, certain=certain)
     return tree
 
 
 def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
     """Raise ModelLoad if a module does not define the name in `module:name`."""
-    names = _names(file, tree)
+    names = _defined_names(file, tree)
     top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names and not top.startswith("__"):
-        public_names = [known for known in names if not known.startswith("_")]
+        public_names = [name for name in names if not name.startswith("_")]
         only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
         missing = f"has no '{top}'{only}{fix}"
-        if outer := _outer_of(top, tree):
+        if outer := _scope_of(top, tree):
             missing = f"defines '{top}' within {outer}. Move it to the top level"
         raise ModelLoad(f"step '{step}': '{path}': {file.name} {missing}")
 
 
 def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
-    """Raise ModelLoad if a module outside of any package imports relatively."""
+    """Raise ModelLoad if a module that is in no package has a relative import."""
     if any(isinstance(node, ast.Name) and node.id == "__package__" for node in ast.walk(tree)):
         return
     for node in tree.body:
@@ -173,23 +130,9 @@ def _file_or_package(path: Path) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def spec_of(module: str) -> ModuleSpec | None:
-    """Return the location of a module, without importing its packages; None if there is none."""
-    top, *others = module.split(".")
-    try:
-        found = importlib.util.find_spec(top)
-        for name in others:  # a full name would need its packages, if they have no __init__.py
-            if found is None or found.submodule_search_locations is None:
-                return None
-            found = PathFinder.find_spec(name, list(found.submodule_search_locations))
-        return found
-    except (ImportError, ValueError):
-        return None
-
-
 def _near_module(path: str) -> str:
-    """Return a hint if the path names a file, such as `own.py:function`, or if a module of the job
-    has a similar name; otherwise an empty string."""
+    """Return a hint if `path` has a file name, such as `own.py:function`, or if a module next to
+    the job file has a similar name. Otherwise, return an empty text."""
     module, _, name = path.partition(":")
     stem = module.removesuffix(".py")
     if stem != module:
@@ -210,14 +153,13 @@ def _parsed(step: str, file: Path) -> ast.Module:
 
 @lru_cache(maxsize=8)
 def _parse(source: bytes, name: str) -> ast.Module:
-    """Parse a module. Steps often use the same one."""
-    _symbols(source, name)  # raises more errors than the parser
+    """Return the syntax tree of a module. It is cached, because steps often share a module."""
+    _symbols(source, name)  # finds more errors than the parser
     return ast.parse(source, name)
 
 
-def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the line, the package and the imported names of each import that runs whenever the
-    module is imported."""
+def _top_level_imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the line, the package and the imported names of each import at the top level."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.partition(".")[0], []) for alias in node.names)
@@ -226,9 +168,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
             yield node.lineno, node.module.partition(".")[0], [n for n in names if n != "*"]
 
 
-def _outer_of(name: str, tree: ast.Module) -> str:
-    """Return the function or class within which a name is defined, with the line; empty if it is in
-    none."""
+def _scope_of(name: str, tree: ast.Module) -> str:
+    """Return the function or class in which a name is defined, and the line; empty if in none."""
     for outer in (node for node in ast.walk(tree) if isinstance(node, _NAMED)):
         for inner in outer.body:
             if isinstance(inner, _NAMED) and inner.name == name:
@@ -236,8 +177,8 @@ def _outer_of(name: str, tree: ast.Module) -> str:
     return ""
 
 
-def _names(file: Path, tree: ast.Module) -> list[str] | None:
-    """Return the names that a module defines, in order; None if they are unknown."""
+def _defined_names(file: Path, tree: ast.Module) -> list[str] | None:
+    """Return the names that a module defines; None if it may define others at run time."""
     if any(map(_may_set_names, ast.walk(tree))):
         return None
     symbols = _symbols(file.read_bytes(), str(file)).get_symbols()
@@ -251,7 +192,7 @@ def _symbols(source: bytes, name: str) -> symtable.SymbolTable:
 
 
 def _may_set_names(node: ast.AST) -> bool:
-    """Return whether a node may set any name of a module."""
+    """Return whether a node may define any names in a module."""
     match node:
         case ast.Name("globals" | "locals" | "vars" | "exec" | "setattr") | ast.alias("*"):
             return True

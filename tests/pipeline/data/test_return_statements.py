@@ -13,7 +13,10 @@ import pytest
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.steps import as_result
-from batchinference.pipeline.steps.signatures import columns_of_code, signature_problem
+from batchinference.pipeline.steps.code_checks.function_signatures import (
+    columns_of_code,
+    signature_problem,
+)
 from batchinference.pipeline.steps.user_code import UserCode, python_transform
 from batchinference.spec.python_step import PythonStep
 

@@ -18,9 +18,9 @@ from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
+from batchinference.pipeline.steps import dedupe
 from batchinference.pipeline.steps import model as model_step
-from batchinference.pipeline.steps import reuse
-from batchinference.pipeline.steps.code_identity import model_digest
+from batchinference.pipeline.steps.code_hashes import model_digest
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -147,8 +147,8 @@ def test_tokens_of_the_step_are_reported() -> None:
 
 
 def test_tokens_of_failed_rows_are_counted() -> None:
-    for dedupe in (True, False):
-        job = Job(dedupe=dedupe)
+    for reuses in (True, False):
+        job = Job(dedupe=reuses)
         found = job.of("a", "paid bad", "paid bad")
         assert outcomes(found) == {0: "good", 1: "failed", 2: "failed"}
         times = job.answers.asked.count("paid bad")
@@ -313,7 +313,7 @@ def group(*keys: str) -> KnownResults:
 
 def test_memory_is_bounded() -> None:
     one, other, large = group("a", "b"), group("b", "c"), group(*map(str, range(100)))
-    recent = RecentResults(most=2 * one.nbytes)
+    recent = RecentResults(max_bytes=2 * one.nbytes)
     for results in (one, other):
         recent.add(results)
     known = {b"a": (one, 0), b"b": (other, 0), b"c": (other, 1)}
@@ -325,7 +325,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_results_that_are_forgotten_are_computed_again() -> None:
-    with patch.object(reuse, "MEMORY_BYTES", 1):
+    with patch.object(dedupe, "MEMORY_BYTES", 1):
         job = Job()
     assert answers_of(job.of("a", "a")) == ["a 1", "a 1"]
     job.of("b")

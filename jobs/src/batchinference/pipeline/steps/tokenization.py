@@ -1,4 +1,4 @@
-"""The part of a model step that runs in tasks, before a pool: it converts texts to tokens."""
+"""The preparation of a model step: tasks tokenize the texts before an actor pool runs the model."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _TEXTS = (pa.string(), pa.large_string())
 
 
 class Preparation(Transform):
-    """Adds the tokens of the texts that a model computes, in hidden columns that only the step of
-    the model sees. Rows are left as they are if their inputs are no texts."""
+    """Adds prepared columns: the tokens of the texts that a model computes. Their names begin with
+    PREPARED_PREFIX, and only the step of the model reads them. A batch is not changed if its inputs
+    are not texts, or if only the replicas of the model can tokenize them."""
 
     def __init__(self, step: str, model: Model) -> None:
         from batchinference.pipeline.runtimes.flat_tokens import preparations
 
         self._step, self._model = step, model
         self._columns = [model.inputs[name] for name in model.tokenized_inputs]
-        self._others = preparations(model)  # type: ignore[arg-type]
-        self._tokenizer = next(self._others, None)
+        self._tokenizers = preparations(model)  # type: ignore[arg-type]
+        self._tokenizer = next(self._tokenizers, None)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         require_columns(self._step, list(self._model.inputs.values()), batch)
@@ -47,19 +48,19 @@ class Preparation(Transform):
         return batch
 
     def _current_tokenizer(self) -> FlatTokenizer | None:
-        """Return the tokenizer; None if the replicas must tokenize."""
+        """Return the first tokenizer that replicas do not refuse; None if they must tokenize."""
         while self._tokenizer is not None and self._tokenizer.is_refused:
-            self._tokenizer = next(self._others, None)
+            self._tokenizer = next(self._tokenizers, None)
         return self._tokenizer
 
 
 def is_prepared(name: str) -> bool:
-    """Return whether a column is from a preparation."""
+    """Return whether this is the name of a prepared column."""
     return name.startswith(PREPARED_PREFIX)
 
 
 def split_prepared(table: pa.Table) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
-    """Return a table without the columns of a preparation, and these columns."""
+    """Return a table without its prepared columns, and these columns by name without the prefix."""
     names = [*filter(is_prepared, table.column_names)]
     prepared = {name.removeprefix(PREPARED_PREFIX): table.column(name) for name in names}
     return (table.drop_columns(names) if names else table), prepared

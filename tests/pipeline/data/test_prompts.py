@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from batchinference.pipeline.runtimes.prompts import messages_of, plain, values_for_texts
-from batchinference.pipeline.runtimes.transformers.prompts import (
+from batchinference.pipeline.runtimes.transformers.prompt_inputs import (
     images_of,
     in_parts,
     order_of_images,

@@ -32,9 +32,10 @@ from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
-from batchinference.pipeline.runtimes.vllm import checks, engine
+from batchinference.pipeline.runtimes.vllm import checks, engine, engine_arguments
 from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
-from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
+from batchinference.pipeline.runtimes.vllm.engine import engine_of
+from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
@@ -456,7 +457,7 @@ def test_unknown_engine_argument_ends_the_job_before_it_starts(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = {"max_model_len": "int | None", "dtype": "str"}
-    monkeypatch.setitem(checks.__globals__, "fields_of", lambda *_: fields)
+    monkeypatch.setattr(engine_arguments, "fields_of", lambda *_: fields)
     checks(model(source=folder, engine={"max_model_len": 8}))
     with pytest.raises(ModelLoad, match="no argument 'max_len'; did you mean 'max_model_len'"):
         checks(model(source=folder, engine={"max_len": 8}))
@@ -552,7 +553,7 @@ def test_engine_on_a_part_of_a_gpu_uses_this_part_of_its_memory(folder: str) -> 
 
 
 def test_constraint_of_the_text_is_an_object(folder: str) -> None:
-    from batchinference.pipeline.runtimes.vllm.checks import parameters_of
+    from batchinference.pipeline.runtimes.vllm.sampling import parameters_of
 
     schema = {"properties": {"a": {"enum": [1, "b", None]}}, "required": []}
     sampling = {"max_tokens": 3, "structured_outputs": {"json": schema}}

@@ -20,7 +20,7 @@ from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtim
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, parts_of
 from batchinference.pipeline.runtimes.model_files import check
-from batchinference.pipeline.runtimes.model_folder import check_folder
+from batchinference.pipeline.runtimes.model_folder_check import check_folder
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.preparation import split_prepared

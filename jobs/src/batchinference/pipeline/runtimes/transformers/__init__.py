@@ -20,7 +20,7 @@ def load_transformers(model: TransformersModel, device: Device) -> Runtime:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if model.request is not None:
-        from batchinference.pipeline.runtimes.transformers.requests import RequestRuntime
+        from batchinference.pipeline.runtimes.transformers.request_runtime import RequestRuntime
 
         return RequestRuntime(model, device)
     if model.task in GENERATION:
@@ -46,6 +46,6 @@ def checks(model: TransformersModel) -> None:
     else:
         processor = local_part(model.source, model.revision, "AutoProcessor")
     if processor is not None:
-        from batchinference.pipeline.runtimes.transformers.prompts import ChatTemplate
+        from batchinference.pipeline.runtimes.transformers.prompt_inputs import ChatTemplate
 
         ChatTemplate(processor, model).check(model)

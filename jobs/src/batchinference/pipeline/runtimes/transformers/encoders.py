@@ -18,12 +18,12 @@ from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.flat_tokens import Prepared
 from batchinference.pipeline.runtimes.text_limits import Windows
-from batchinference.pipeline.runtimes.transformers.inputs import (
+from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
+from batchinference.pipeline.runtimes.transformers.media_inputs import (
     AudioInput,
     ImageInput,
     VideoInput,
 )
-from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.text_inputs import TextInput
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.labels import LABELED

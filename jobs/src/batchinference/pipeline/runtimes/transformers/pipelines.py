@@ -21,15 +21,14 @@ from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
-from batchinference.pipeline.runtimes.transformers.inputs import (
+from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, Source
+from batchinference.pipeline.runtimes.transformers.media_inputs import (
     audio_samples,
     crop_alike,
     pillow_images,
     warn_of_cut_audio,
 )
-from batchinference.pipeline.runtimes.transformers.loading import (
-    NO_CODE,
-    Source,
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     pipeline_options,
     take_loading,

@@ -33,8 +33,8 @@ from batchinference.pipeline.runtimes.text_limits import (
     max_tokens,
     set_padding_token,
 )
-from batchinference.pipeline.runtimes.transformers.loading import (
-    Source,
+from batchinference.pipeline.runtimes.transformers.loading import Source
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     take_loading,
     tokenizer_options,

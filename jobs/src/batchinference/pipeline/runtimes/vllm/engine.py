@@ -21,12 +21,13 @@ from filelock import FileLock
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
+from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
-from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
-from batchinference.pipeline.runtimes.vllm.engine_checks import check_parameters
+from batchinference.pipeline.runtimes.vllm.chat_template import check_template
+from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER, TimedOut
+from batchinference.pipeline.runtimes.vllm.sampling import check_parameters, parameters_of
 from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.http import THREADS
 from batchinference.spec.durations import seconds_of
@@ -43,8 +44,6 @@ _Result = TypeVar("_Result")
 
 
 _LOADING = threading.Lock()
-MEMORY_UTILIZATION = 0.9
-"""The part of the memory of a GPU that replicas which share it may use together."""
 
 
 def engine_of(document: str, device: Device) -> Engine:
@@ -297,27 +296,6 @@ async def _started(model: VllmModel, share: float) -> Any:
     arguments = vllm.AsyncEngineArgs(**arguments_of(model, share))
     # with the defaults of vLLM's class for batches: more rows at the same time than in a server
     return vllm.AsyncLLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
-
-
-def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine. Without a backend, vLLM distributes a model over the
-    GPUs of this pod, or over the placement group that this process is in. `share` is the part of
-    the memory of a GPU that it may use."""
-    pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
-    arguments: dict[str, Any] = {
-        "model": files_of(model),
-        "tensor_parallel_size": model.parallelism.tensor,
-        "pipeline_parallel_size": model.parallelism.pipeline,
-        "disable_log_stats": True,
-        **({"runner": "generate"} if model.task == "generate" else pooling),
-    }
-    if model.revision is not None:
-        arguments |= {"revision": model.revision, "tokenizer_revision": model.revision}
-    if model.adapter is not None:
-        arguments["enable_lora"] = True
-    if share < 1:
-        arguments["gpu_memory_utilization"] = round(MEMORY_UTILIZATION * share, 4)
-    return {**arguments, **model.engine}
 
 
 def _processor(model: VllmModel) -> Any:

@@ -19,12 +19,13 @@ from batchinference.pipeline.runtimes.prompts import (
     rows_of,
     text_of,
 )
-from batchinference.pipeline.runtimes.vllm.checks import apply_template, parameters_of_row
+from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
 from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
-from batchinference.pipeline.runtimes.vllm.prompts import fitted
+from batchinference.pipeline.runtimes.vllm.prompt_truncation import fitted
 from batchinference.pipeline.runtimes.vllm.results import TimedOut, answer_of, labels_of, vector_of
+from batchinference.pipeline.runtimes.vllm.sampling import parameters_of_row
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
 

@@ -26,8 +26,8 @@ from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
 from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import to_device
-from batchinference.pipeline.runtimes.transformers.loading import (
-    Source,
+from batchinference.pipeline.runtimes.transformers.loading import Source
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     feature_extractor_options,
     image_processor_options,

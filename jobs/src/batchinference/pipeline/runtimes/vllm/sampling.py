@@ -1,17 +1,54 @@
-"""Checks of the parameters of a model that need its engine: what constrains its answers."""
+"""Creates vLLM's sampling and pooling parameters, and checks them with the engine."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad, describe
 from batchinference.spec.models import VllmModel
 from batchinference.spec.models.answers import AnswerSchema
+from batchinference.spec.models.sampling import GENERATE, check_kind
 
 _OF_NAMES = ("$defs", "definitions", "properties", "patternProperties")
 _DEFINITIONS = _OF_NAMES[:2]
+
+
+def parameters_of(model: VllmModel) -> Any:
+    """Return vLLM's parameters of all rows. Raises ModelLoad if the installed vLLM does not accept
+    the values of `sampling`."""
+    try:
+        return _parameters(model, {})
+    except Exception as error:
+        raise ModelLoad(f"sampling: vLLM does not accept it: {describe(error)}") from error
+
+
+def parameters_of_row(model: VllmModel, row: Mapping[str, Any]) -> Any:
+    """Return vLLM's parameters of a row, with its own values. Raises ValueError."""
+    values = {name: row[column] for name, column in model.row_parameters.items()}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        check_kind(name, value, GENERATE[name])
+    return _parameters(model, given)
+
+
+def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
+    import vllm
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    of_rows = model.row_parameters
+    values = {name: value for name, value in model.sampling.items() if name not in of_rows}
+    if model.task != "generate":
+        return vllm.PoolingParams(**values, task="embed" if model.task == "embed" else "classify")
+    if model.answer_schema is not None:
+        values["structured_outputs"] = {"json": json.dumps(model.answer_schema.document)}
+    if constraint := values.pop("structured_outputs", None):
+        values["structured_outputs"] = StructuredOutputsParams(**constraint)
+    # the engine copies the parameters for each row, by default with all they refer to
+    own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
+    # without a limit, a text ends at the context of the model, and not after 16 tokens
+    return vllm.SamplingParams(**{"max_tokens": None, **values, **of_row, **own})
 
 
 def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.model_files import files_without_weights
-from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row, room_for_answer
+from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit, Row, room_for_answer
 from batchinference.pipeline.runtimes.prompts import (
     messages_of,
     rows_of,
@@ -24,7 +24,7 @@ from batchinference.pipeline.runtimes.prompts import (
     with_messages,
 )
 from batchinference.pipeline.runtimes.text_limits import max_tokens
-from batchinference.pipeline.runtimes.vllm.checks import apply_template
+from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
 from batchinference.spec.models import VllmModel
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
-from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
+from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
@@ -28,9 +28,9 @@ from batchinference.pipeline.runtimes.prompts import (
     with_repair,
 )
 from batchinference.pipeline.runtimes.text_limits import position_tables
-from batchinference.pipeline.runtimes.transformers.inputs import pillow_images
-from batchinference.pipeline.runtimes.transformers.loading import (
-    Source,
+from batchinference.pipeline.runtimes.transformers.loading import Source
+from batchinference.pipeline.runtimes.transformers.media_inputs import pillow_images
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     processor_options,
     take_loading,

@@ -1,0 +1,43 @@
+"""Applies the chat template of a model for vLLM, and checks that it accepts the job's messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.prompts import check_chat
+from batchinference.spec.models import VllmModel
+
+
+def check_template(model: VllmModel, processor: Any) -> None:
+    """Raise ModelLoad if there is no chat template, or if it does not accept the messages of the
+    job. With images, vLLM changes the messages first, so that they cannot be checked."""
+    if model.images:
+        return
+
+    def render(messages: list[Any]) -> Any:
+        return apply_template(model, processor, messages)
+
+    try:
+        check_chat(model, model.source, render)
+    except ModelLoad:
+        if model.chat_template or getattr(processor, "chat_template", None):
+            raise
+        raise ModelLoad(
+            f"chat: model '{model.source}' has no chat template. Set 'chat' to false and put all "
+            "text into 'prompt', or give the template in 'chatTemplate'"
+        ) from None
+
+
+def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
+    """Return the prompt that the chat template makes of messages."""
+    asks = messages[-1]["role"] == "user"
+    prompt: str = processor.apply_chat_template(
+        messages,
+        tokenize=False,
+        chat_template=model.chat_template,
+        add_generation_prompt=asks,
+        continue_final_message=not asks,
+        **model.chat_template_args,
+    )
+    return prompt

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from batchinference.pipeline.runtimes.prompts import messages_of, plain, values_for_texts
+from batchinference.pipeline.runtimes.prompts import json_compatible, messages_of, values_for_texts
 from batchinference.pipeline.runtimes.transformers.prompt_inputs import (
     images_of,
     in_parts,
@@ -88,7 +88,7 @@ TEXTS: list[tuple[pa.Array, Any]] = [
 @pytest.mark.parametrize(("column", "text"), TEXTS)
 def test_values_are_written_exactly_into_texts(column: pa.Array, text: Any) -> None:
     for row, value in enumerate(values_for_texts({"a": "x"}, pa.table({"x": column}))["a"]):
-        assert plain(value) == (None if row else text)
+        assert json_compatible(value) == (None if row else text)
 
 
 @RUNTIMES

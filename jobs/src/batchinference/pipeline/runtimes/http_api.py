@@ -21,11 +21,11 @@ from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, Reques
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
-    fill,
+    fill_template,
+    json_compatible,
     messages_of,
-    plain,
+    placeholder_value,
     text_of,
-    value_of,
 )
 from batchinference.spec.models import HttpModel
 from batchinference.spec.models.http import PATHS
@@ -132,7 +132,7 @@ class Json:
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         values = {
-            name: data_uri(value) if name in self._images else plain(value)
+            name: data_uri(value) if name in self._images else json_compatible(value)
             for name, value in row.items()
         }
         return {name: _filled(part, values) for name, part in self._body.items()}
@@ -195,7 +195,7 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
         return part
     names = fields_in(part)
     is_value = part == f"{{{''.join(names)}}}"
-    return value_of(values, names[0]) if is_value else fill(part, values)
+    return placeholder_value(values, names[0]) if is_value else fill_template(part, values)
 
 
 def _at(response: Any, path: tuple[str, ...]) -> Any:

@@ -271,7 +271,7 @@ class HttpRuntime:
             )
 
 
-def checks(model: HttpModel) -> None:
+def check_model(model: HttpModel) -> None:
     """Raise ModelLoad if an environment variable with credentials of the model is not set."""
     Credentials(model)
 

@@ -14,7 +14,6 @@ from sentence_transformers.base.modules import Normalize, Router
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.flat_tokens import (
     FEATURES,
@@ -27,13 +26,14 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     tokens_in,
 )
 from batchinference.pipeline.runtimes.model_files import resolve
+from batchinference.pipeline.runtimes.model_io import check_image
 from batchinference.pipeline.runtimes.text_limits import (
     NO_LIMIT,
     TextLimit,
-    limit_of,
     max_tokens,
     position_tables,
     set_padding_token,
+    set_text_limit,
 )
 from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
@@ -96,7 +96,7 @@ class SentenceTransformersRuntime:
             return self._embedded(rows, len(rows))
         if self._limit.divides:
             return self._in_windows(values.tolist(), self._limit)
-        self._limit.warn(values.tolist(), self._prompt)
+        self._limit.warn_of_cuts(values.tolist(), self._prompt)
         return self._embedded(rows, len(rows))
 
     def _in_windows(self, texts: list[str], limit: TextLimit) -> np.ndarray:
@@ -144,7 +144,7 @@ class SentenceTransformersRuntime:
     def _cut(self, flat: FlatTokenizer, tokens: FlatTokens, limit: TextLimit) -> FlatTokens:
         """Return the tokens, of which those of texts that are too long are cut, and report a
         warning for each of these texts. Raises TextTooLong if they must not be cut."""
-        long = limit.check(tokens.lengths.tolist())
+        long = limit.find_too_long(tokens.lengths.tolist())
         cut = flat.cut(tokens, limit.tokens) if long and limit.tokens else None
         if cut is None:
             return tokens
@@ -222,4 +222,4 @@ def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
     tokens = min((limit for limit in limits if limit and limit < NO_LIMIT), default=None)
     if tokens is not None:
         reader.max_seq_length = tokens
-    return limit_of(tokenizer, model, tokens)
+    return set_text_limit(tokenizer, model, tokens)

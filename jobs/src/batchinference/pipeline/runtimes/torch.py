@@ -13,15 +13,15 @@ from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
-from batchinference.pipeline.runtimes import (
-    check_input_names,
-    chosen,
-    in_parts,
-    load_callable,
-    numbers,
-)
+from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
-from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.model_files import fetch_source
+from batchinference.pipeline.runtimes.model_io import (
+    check_input_names,
+    numeric_array,
+    run_in_parts,
+    select_output,
+)
 from batchinference.spec.models import TorchModel
 
 
@@ -36,13 +36,13 @@ class TorchRuntime:
         self._by_position = _takes_by_position(self._module, list(model.inputs))
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        return in_parts(self._run, inputs, self._rows)
+        return run_in_parts(self._run, inputs, self._rows)
 
     def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: self._tensor(name, values) for name, values in inputs.items()}
         positional, named = (tensors.values(), {}) if self._by_position else ((), tensors)
         with computing(), torch.inference_mode():
-            output = chosen(self._module(*positional, **named), self._output_name)
+            output = select_output(self._module(*positional, **named), self._output_name)
             if not isinstance(output, torch.Tensor):
                 raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
             result = to_numpy(output)
@@ -52,7 +52,7 @@ class TorchRuntime:
         return result[np.newaxis] if squeezed else result
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
-        tensor = to_device(numbers(name, values), self._device)
+        tensor = to_device(numeric_array(name, values), self._device)
         return tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
 
 
@@ -84,7 +84,7 @@ def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
 
 
 def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
-    path = resolve_place(model.source, model.storage) if model.source else None
+    path = fetch_source(model.source, model.storage) if model.source else None
     dtype = getattr(torch, model.dtype) if model.dtype else None
     if model.factory is None:
         return _load_program(str(path), list(model.inputs), device, dtype)

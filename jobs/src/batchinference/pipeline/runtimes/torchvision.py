@@ -12,9 +12,9 @@ from torchvision import models
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
-from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
-from batchinference.pipeline.runtimes.model_files import cache_directory, resolve_place
+from batchinference.pipeline.runtimes.model_files import cache_directory, fetch_source
+from batchinference.pipeline.runtimes.model_io import check_image
 from batchinference.pipeline.runtimes.torch import load_state
 from batchinference.spec.models import TorchvisionModel
 from batchinference.spec.problems import did_you_mean
@@ -30,7 +30,7 @@ class TorchvisionRuntime:
     def __init__(self, model: TorchvisionModel, device: Device) -> None:
         self._spec = model
         self._device = torch_device(device)
-        weights = checks(model)
+        weights = _weights_of(model)
         self._labels = model.labels or list(weights.meta["categories"])
         self._transforms = weights.transforms()
         module = _load(model, weights)
@@ -88,11 +88,14 @@ class TorchvisionRuntime:
         return pa.ListArray.from_arrays(starts, classes)
 
 
-def checks(model: TorchvisionModel) -> Any:
-    """Return torchvision's weights entry for a model, without loading the weights.
+def check_model(model: TorchvisionModel) -> None:
+    """Raise ModelLoad if torchvision has no such model or weights."""
+    _weights_of(model)
 
-    Raises ModelLoad if torchvision has no such model or weights.
-    """
+
+def _weights_of(model: TorchvisionModel) -> Any:
+    """Return torchvision's description of the weights of a model. Does not download them. Raises
+    ModelLoad if torchvision has no such model or weights."""
     known = models.list_models(module=models)
     if model.arch not in known:
         raise ModelLoad(
@@ -128,7 +131,7 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
     classes = {"num_classes": len(model.labels)} if model.labels else {}
     arguments = {**_WITH_WEIGHTS.get(model.arch, {}), **classes, **model.options}
     module: torch.nn.Module = models.get_model(model.arch, weights=None, **arguments)
-    module.load_state_dict(load_state(resolve_place(model.source, model.storage)))
+    module.load_state_dict(load_state(fetch_source(model.source, model.storage)))
     return module
 
 

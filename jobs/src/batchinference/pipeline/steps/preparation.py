@@ -23,11 +23,11 @@ class Preparation(Transform):
     the model sees. Rows are left as they are if their inputs are no texts."""
 
     def __init__(self, step: str, model: Model) -> None:
-        from batchinference.pipeline.runtimes.flat_tokens import preparations
+        from batchinference.pipeline.runtimes.flat_tokens import preparing_tokenizers
 
         self._step, self._model = step, model
         self._columns = [model.inputs[name] for name in model.tokenized_inputs]
-        self._others = preparations(model)  # type: ignore[arg-type]
+        self._others = preparing_tokenizers(model)  # type: ignore[arg-type]
         self._tokenizer = next(self._others, None)
 
     def __call__(self, batch: pa.Table) -> pa.Table:

@@ -36,7 +36,7 @@ def load_transformers(model: TransformersModel, device: Device) -> Runtime:
     return PipelineRuntime(model, device)
 
 
-def checks(model: TransformersModel) -> None:
+def check_model(model: TransformersModel) -> None:
     """Raise ModelLoad if the chat template does not accept the messages of the job. Models whose
     tokenizer is not on this machine are checked when they are loaded."""
     if model.task not in GENERATION or not (model.system or model.messages or model.prompt):

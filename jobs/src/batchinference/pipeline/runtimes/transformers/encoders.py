@@ -14,9 +14,9 @@ from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.row_warnings import collect_warnings, warn
-from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.flat_tokens import Prepared
+from batchinference.pipeline.runtimes.model_io import Batch
 from batchinference.pipeline.runtimes.text_limits import Windows
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.media_inputs import (

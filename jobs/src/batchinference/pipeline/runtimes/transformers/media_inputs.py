@@ -24,8 +24,8 @@ from PIL.Image import Resampling
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
 from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
-from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import to_device
+from batchinference.pipeline.runtimes.model_io import Batch
 from batchinference.pipeline.runtimes.transformers.loading import Source
 from batchinference.pipeline.runtimes.transformers.options import (
     check_options,

@@ -20,7 +20,7 @@ from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.model_use import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
+from batchinference.pipeline.runtimes.text_limits import Windows, max_tokens, set_text_limit
 from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, Source
 from batchinference.pipeline.runtimes.transformers.media_inputs import (
     audio_samples,
@@ -169,7 +169,7 @@ class PipelineTexts:
             given = options.get("tokenizer_kwargs", {})
             options["tokenizer_kwargs"] = {"truncation": True, **given}
             chosen = given.get("max_length")
-        self._limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer))
+        self._limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer))
         special, pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
         self._others = 0
         if model.task == "zero-shot-classification":
@@ -184,7 +184,7 @@ class PipelineTexts:
         is too long, and fails."""
         if self._limit.divides:
             return self._limit.windows(rows, [self._reserved] * len(rows))
-        self._limit.warn(rows, reserved=self._others)
+        self._limit.warn_of_cuts(rows, reserved=self._others)
         return None
 
 

@@ -22,8 +22,8 @@ from batchinference.pipeline.runtimes.prompts import (
     chat_of,
     check_chat,
     content_of,
+    content_parts,
     describes_images,
-    parts_of,
     with_messages,
     with_repair,
 )
@@ -76,7 +76,7 @@ def order_of_images(model: TransformersModel) -> list[str]:
 def in_parts(messages: list[Message]) -> list[Message]:
     """Return the messages with their content split into parts, as processors require."""
     return [
-        {**turn, "content": [_part(part) for part in parts_of(turn.get("content"))]}
+        {**turn, "content": [_part(part) for part in content_parts(turn.get("content"))]}
         for turn in messages
     ]
 

@@ -16,7 +16,6 @@ from transformers import BatchEncoding
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.flat_tokens import (
     MASK,
     FlatTokenizer,
@@ -26,12 +25,13 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     refuse,
     tokens_in,
 )
+from batchinference.pipeline.runtimes.model_io import Batch
 from batchinference.pipeline.runtimes.text_limits import (
     Windows,
     check_length,
-    limit_of,
     max_tokens,
     set_padding_token,
+    set_text_limit,
 )
 from batchinference.pipeline.runtimes.transformers.loading import Source
 from batchinference.pipeline.runtimes.transformers.options import (
@@ -131,7 +131,7 @@ class Tokens:
         chosen = self._options.pop("max_length", None)
         if chosen is not None:
             check_length(chosen, network, model.source)
-        self.limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer), policy)
+        self.limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
         self._unpadded = unpadded
         self._most_tokens = model.max_tokens_per_batch
@@ -154,7 +154,7 @@ class Tokens:
             refuse(prepared or {})
             tokens = self._of_library(texts, truncation=False, verbose=False, **options)
             has_mask = MASK in tokens.features
-        if long := self.limit.check(tokens.lengths.tolist()):
+        if long := self.limit.find_too_long(tokens.lengths.tolist()):
             whole, tokens = tokens, self._cut(tokens, np.array(long), texts, options)
             for text in long:
                 row = text if row_numbers is None else row_numbers[text]
@@ -194,7 +194,7 @@ class Tokens:
         return tokens.with_rows(long, cut)
 
     def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:
-        return FlatTokens.of_lists(self._tokenizer(*map(list, texts), **options))
+        return FlatTokens.from_lists(self._tokenizer(*map(list, texts), **options))
 
 
 def texts(values: Iterable[Any]) -> list[str]:

@@ -17,7 +17,7 @@ def load_vllm(model: VllmModel, device: Device) -> RequestRuntime | VllmRuntime:
     return VllmRuntime(model, device) if model.request is None else RequestRuntime(model, device)
 
 
-def checks(model: VllmModel) -> None:
+def check_model(model: VllmModel) -> None:
     """Raise ModelLoad if vLLM has no such engine argument, or if the chat template does not accept
     the messages of the job. A template that is not on this machine is checked when it is loaded."""
     check_engine_arguments(model)
@@ -27,4 +27,4 @@ def checks(model: VllmModel) -> None:
             check_template(model, tokenizer)
 
 
-__all__ = ["VllmRuntime", "checks", "load_vllm", "prompt_lengths"]
+__all__ = ["VllmRuntime", "check_model", "load_vllm", "prompt_lengths"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from batchinference.pipeline.errors import JobFailure, describe
-from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.model_files import fetch_source
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.models import VllmModel
 
@@ -63,7 +63,7 @@ class Adapters:
         place = f"{folder.rstrip('/')}/{name}"
         if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
             raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
-        return resolve_place(place, self._model.storage)
+        return fetch_source(place, self._model.storage)
 
 
 def _of_hub(name: str) -> str:

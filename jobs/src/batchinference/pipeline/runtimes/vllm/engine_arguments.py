@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.model_files import files_of
+from batchinference.pipeline.runtimes.model_files import engine_source
 from batchinference.spec.models import VllmModel
 from batchinference.spec.problems import did_you_mean
 
@@ -31,7 +31,7 @@ def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
     the memory of a GPU that it may use."""
     pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
     arguments: dict[str, Any] = {
-        "model": files_of(model),
+        "model": engine_source(model),
         "tensor_parallel_size": model.parallelism.tensor,
         "pipeline_parallel_size": model.parallelism.pipeline,
         "disable_log_stats": True,

@@ -14,8 +14,8 @@ from batchinference.pipeline.runtimes.answers import result_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import (
     REPAIR,
+    json_compatible,
     messages_of,
-    plain,
     rows_of,
     text_of,
 )
@@ -89,7 +89,7 @@ class VllmRuntime:
         own = self._has_row_parameters
         parameters = parameters_of_row(self._model, row) if own else self._engine.parameters
         name = self._model.adapter
-        adapter = self._engine.adapter(plain(row[name])) if name else None
+        adapter = self._engine.adapter(json_compatible(row[name])) if name else None
         texts = {name: row[name] for name in (*self._in_prompt, REPAIR) if name in row}
         texts, cut = fitted(self._model, row, texts)
         return Request(self._prompt(texts), parameters, adapter, cut)

@@ -53,7 +53,7 @@ class OnnxRuntime:
 
 
 def _check_version(version: str) -> None:
-    """Raise ModelLoad if models can read other files in this version of ONNX Runtime."""
+    """Raise ModelLoad if this version of ONNX Runtime lets models read any files."""
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < MIN_VERSION:
         raise ModelLoad(
             f"ONNX Runtime {version} lets models read other files. Install onnxruntime "
@@ -84,8 +84,8 @@ def _session(file: str, device: Device) -> Any:
 
 
 def _provider(device: Device) -> str:
-    """Return the execution provider for the device. Raises ModelLoad if this build has none,
-    because the device would stay idle."""
+    """Return the execution provider for the device. Raises ModelLoad if this build has none, as the
+    device would be idle."""
     kind = torch_device(device).type if device.kind == "cuda" else device.kind
     provider = _PROVIDERS.get(kind, "provider")
     if provider not in onnxruntime.get_available_providers():
@@ -122,10 +122,8 @@ def _dtype(wanted: Any) -> np.dtype[Any]:
 
 
 def _fit(wanted: Any, values: np.ndarray) -> np.ndarray:
-    """Return the values in an input's type and shape.
-
-    Raises TypeError if they do not fit or would need a cast between kinds, such as int to float.
-    """
+    """Return the values in an input's type and shape. Raises TypeError if they do not fit, or would
+    need a cast between kinds, such as int to float."""
     dtype = _dtype(wanted)
     if dtype.kind == "O":
         return _texts(wanted.name, values)

@@ -39,9 +39,9 @@ from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
 
 _SAMPLE_WORDS = 1000
-"""The words of a sample of a long text, if the model has no limit."""
-_MOST_WORDS = 1_000_000
-"""The limit of models of words by default, which texts do not reach."""
+"""Number of words in a sample of a long text for a model without a limit."""
+_MAX_WORDS = 1_000_000
+"""The default limit of the library for models of words, which texts do not reach."""
 
 
 class SentenceTransformersRuntime:
@@ -123,8 +123,8 @@ class SentenceTransformersRuntime:
         return np.asarray(embeddings, dtype=np.float32)
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
-        """Return the tokenizer of texts, and the settings that the model gets with their tokens.
-        Return None for images, and if the library does more with texts than tokenizing them."""
+        """Return a flat tokenizer for the texts, and the settings that the model needs with tokens.
+        Return None for images and windows, and if the library prepares sample texts differently."""
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
@@ -142,8 +142,8 @@ class SentenceTransformersRuntime:
         return (flat, settings) if same else (None, {})
 
     def _cut(self, flat: FlatTokenizer, tokens: FlatTokens, limit: TextLimit) -> FlatTokens:
-        """Return the tokens, of which those of texts that are too long are cut, and report a
-        warning for each of these texts. Raises TextTooLong if they must not be cut."""
+        """Return the tokens, with those of texts that are too long cut, and report a warning for
+        each of these texts. Raises TextTooLong if they must not be cut."""
         long = limit.find_too_long(tokens.lengths.tolist())
         cut = flat.cut(tokens, limit.tokens) if long and limit.tokens else None
         if cut is None:
@@ -153,7 +153,7 @@ class SentenceTransformersRuntime:
         return cut
 
     def _computed(self, flat: FlatTokenizer, tokens: FlatTokens) -> np.ndarray:
-        """Return the embeddings of texts as `encode` of the library does."""
+        """Return the embeddings of texts, as the library's `encode` computes them."""
         features = {name: x.to(self._model.device) for name, x in _padded(flat, tokens).items()}
         with computing(), torch.inference_mode():
             found = self._model({**features, **self._settings})["sentence_embedding"]
@@ -171,7 +171,7 @@ class SentenceTransformersRuntime:
 
 
 def _count_tokens(_module: Any, inputs: tuple[Any, ...]) -> None:
-    """Count the tokens of texts that the library has converted to tokens."""
+    """Report the tokens of texts that the library itself has tokenized. Is a hook of the model."""
     if IDS in inputs[0]:
         count_tokens(read=tokens_in(inputs[0]))
 
@@ -196,16 +196,16 @@ def _prompt(model: SentenceTransformersModel, loaded: Any) -> str:
 
 
 def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
-    """Return the limit of the texts of a model, which the library also gets; None if the model has
-    no tokenizer of the transformers library. Raises ModelLoad if texts cannot be divided, or would
-    be cut and nobody could tell."""
+    """Return the limit of the texts of a model, and set it in the library; None if the model has no
+    tokenizer of the transformers library. Raises ModelLoad if the library would cut texts without
+    notice, or if texts cannot be divided into windows."""
     reader = loaded[0]
     if isinstance(reader, Router):
         raise ModelLoad(f"source: '{model.source}' has routes, whose limits are not checked")
     network, tokenizer = getattr(reader, "auto_model", None), getattr(reader, "tokenizer", None)
     longest = getattr(reader, "max_seq_length", None)
     if network is None or not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
-        if longest is not None and longest < _MOST_WORDS:
+        if longest is not None and longest < _MAX_WORDS:
             raise ModelLoad(
                 f"source: '{model.source}' cuts texts after {longest} tokens, and its tokenizer "
                 "does not say so. Use a model with a tokenizer of the transformers library"

@@ -64,9 +64,8 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
-    """Return whether the only input has a name that `forward` does not know.
-
-    Raises ModelLoad if one of several inputs has such a name."""
+    """Return whether the only input must be passed by position, because `forward` has no parameter
+    with its name. Raises ModelLoad if `forward` lacks the name of one of several inputs."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         known = [argument.name for argument in forward.schema.arguments[1:]]
@@ -98,7 +97,8 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
 
 
 def load_state(path: str) -> dict[str, torch.Tensor]:
-    """Return a state dict, written by torch.save or safetensors, loaded on the CPU."""
+    """Load a state dict, written by torch.save or safetensors, to the CPU. Raises ModelLoad if the
+    file holds more than tensors."""
     if path.endswith(".safetensors"):
         return load_file(path)
     try:
@@ -127,7 +127,7 @@ def _load_program(
 
 
 class _Program(torch.nn.Module):
-    """An exported program that takes its inputs by name, regardless of its exported signature."""
+    """An exported program whose inputs are passed by name, whatever its exported signature is."""
 
     def __init__(self, program: torch.export.ExportedProgram, inputs: list[str]) -> None:
         super().__init__()
@@ -147,8 +147,8 @@ class _Program(torch.nn.Module):
 
 def _fixed_rows(program: torch.export.ExportedProgram) -> int | None:
     """Return the batch size that a program was exported for; None if it accepts any batch size."""
-    taken = set(program.graph_signature.user_inputs)
-    values = [node.meta["val"] for node in program.graph.nodes if node.name in taken]
+    inputs = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.name in inputs]
     sizes = [value.shape[0] for value in values if getattr(value, "ndim", 0)]
     if not sizes or not all(isinstance(size, int) for size in sizes):
         return None  # a dynamic size is a symbol, not an int

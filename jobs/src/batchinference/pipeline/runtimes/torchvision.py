@@ -23,7 +23,7 @@ _WITH_WEIGHTS = {
     "googlenet": {"transform_input": True, "init_weights": False},
     "inception_v3": {"transform_input": True, "init_weights": False},
 }
-"""Arguments that these builders set implicitly when they load torchvision weights."""
+"""Arguments that torchvision adds for these models only if it loads its own weights."""
 
 
 class TorchvisionRuntime:
@@ -68,7 +68,7 @@ class TorchvisionRuntime:
         return to_device(values, self._device).movedim(-1, -3)
 
     def _classes_wanted(self, scores: torch.Tensor) -> int:
-        """Return the number of classes for each row. Raises ModelLoad if some have no label."""
+        """Return how many classes a row gets. Raises ModelLoad if the number of labels is wrong."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
                 f"labels: the model has {scores.shape[-1]} classes, and there are "
@@ -136,10 +136,8 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
 
 
 def _without_head(module: torch.nn.Module) -> torch.nn.Module:
-    """Replace the module's last linear layer with Identity, so that it returns that layer's input.
-
-    Raises ModelLoad if the module has no linear layer.
-    """
+    """Return the module with Identity in place of its last linear layer, so that it returns the
+    input of this layer. Raises ModelLoad if it has no linear layer."""
     linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
     if not linear:
         raise ModelLoad("features: the model has no linear layer. Remove the field")

@@ -17,7 +17,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.openai_requests import (
     body_of,
     check_fields,
-    dumped,
+    json_bytes,
     path_of_row,
     response_to,
 )
@@ -169,7 +169,7 @@ class RequestRuntime:
                 else self._generated(path, json.loads(key), bodies, rows)
             )
             for row, answer in zip(rows, answers, strict=True):
-                results[row] = dumped(response_to(path, self._model.source, *answer)).decode()
+                results[row] = json_bytes(response_to(path, self._model.source, *answer)).decode()
         return results
 
     def _request_or_error(self, row: Mapping[str, Any]) -> Request | Exception:

@@ -12,7 +12,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.openai_requests import (
     body_of,
     check_fields,
-    dumped,
+    json_bytes,
     path_of_row,
 )
 from batchinference.pipeline.runtimes.prompts import rows_of
@@ -74,7 +74,7 @@ class RequestRuntime:
             path = path_of_row(self._model, row, self._path)
             if (path == "/embeddings") != (self._model.task == "embed"):
                 raise ValueError(f"requestUrl: the task {self._model.task} does not serve {path}")
-            return path, dumped(self._checked(path, body_of(self._model, row)))
+            return path, json_bytes(self._checked(path, body_of(self._model, row)))
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             return row_error(error, self._engine.log)
 

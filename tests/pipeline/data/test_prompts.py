@@ -13,9 +13,9 @@ from PIL import Image
 from batchinference.pipeline.runtimes.prompts import json_compatible, messages_of, values_for_texts
 from batchinference.pipeline.runtimes.transformers.prompt_inputs import (
     images_of,
-    in_parts,
     order_of_images,
     prompt_of,
+    split_content,
 )
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
 from plugins.messages import Messages
@@ -45,7 +45,7 @@ def of_transformers(fields: Document, row: dict[str, Any]) -> Chat:
     )
     prompt = prompt_of(model, row, images_of(model, row), chat=True)
     assert isinstance(prompt, list)
-    return in_parts(prompt)
+    return split_content(prompt)
 
 
 RUNTIMES = pytest.mark.parametrize("of", [of_http, of_vllm, of_transformers])

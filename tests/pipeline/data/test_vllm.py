@@ -504,15 +504,15 @@ def test_prompts_of_one_batch_at_a_time_are_prepared(
 ) -> None:
     spec = model(source=folder, chat=False)
     loaded = engine_for(spec)
-    tokens = loaded.tokens
+    tokenize = loaded.tokenize
 
     def prepared(prompt: str) -> Any:
-        assert loaded.turn.locked()
-        return tokens(prompt)
+        assert loaded.tokenizer_lock.locked()
+        return tokenize(prompt)
 
-    monkeypatch.setattr(loaded, "tokens", prepared)
+    monkeypatch.setattr(loaded, "tokenize", prepared)
     assert asked(spec, text=["ab"]) == ["ba"]
-    assert not loaded.turn.locked()
+    assert not loaded.tokenizer_lock.locked()
 
 
 def test_engine_gets_the_rows_of_a_batch_in_one_call(

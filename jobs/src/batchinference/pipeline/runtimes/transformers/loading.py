@@ -32,8 +32,8 @@ _STATISTICS = re.compile(r"\.running_(mean|var)$")
 _BY_TOKEN = ("fill-mask", "token-classification")
 
 
-class Source:
-    """The location of a model, and the options for loading it."""
+class ModelLoader:
+    """Loads a model, and its tokenizer and other processors, from its source."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
         self._spec = model
@@ -41,12 +41,12 @@ class Source:
         self.revision = {"revision": model.revision} if model.revision else {}
         self._check_adapter()
         self.device = torch_device(device)
-        self.weights = _weights(model)
+        self.weights = _weight_options(model)
         self.device_map = device_map_of(model, device)
 
     def _check_adapter(self) -> None:
-        """Raise ModelLoad for an adapter whose base model the library would not find, or which the
-        library would ignore."""
+        """Raise ModelLoad for an adapter of peft, unless its folder also has a model with which the
+        library can combine it."""
         revision = self._spec.revision
         found = find_adapter_config_file(self.path, revision=revision)
         if found is None:
@@ -54,18 +54,18 @@ class Source:
         missing = {"_raise_exceptions_for_missing_entries": False}
         whole = cached_file(self.path, "config.json", revision=revision, **missing)
         if whole and is_peft_available():
-            return  # the library then combines the two
+            return
         base = json.loads(Path(found).read_text()).get("base_model_name_or_path")
         raise ModelLoad(
             f"model '{self._spec.source}' holds an adapter of peft for the model '{base}'. Merge "
             "them with merge_and_unload(), and name the folder of the result"
         )
 
-    def model(self, kind: Any) -> Any:
-        """Return a model of an Auto class with its weights, in evaluation mode on the device.
+    def load_model(self, kind: Any) -> Any:
+        """Load the model with the Auto class `kind`, on the device and in evaluation mode.
 
-        Raises ModelLoad if weights are missing that the task needs, or if no model of this type
-        is for the task.
+        Raises ModelLoad if weights that the task needs are missing, or if models of this type are
+        not for the task.
         """
         try:
             found = kind.from_pretrained(self.path, **self._options())
@@ -79,10 +79,10 @@ class Source:
         loaded = self._complete(found)
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
-    def pipeline_model(self) -> Any:
-        """Return the model with the class that the library's pipeline for the task chooses. It is
-        not moved to the device."""
-        config = self.processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
+    def load_pipeline_model(self) -> Any:
+        """Load the model with the class that the library's pipeline chooses for the task. Does not
+        move it to the device."""
+        config = self.load_processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
         where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
         return self._complete(load_model(self.path, **where, **self._options()))
@@ -103,17 +103,17 @@ class Source:
             )
         return loaded
 
-    def processor(self, kind: Any, **options: Any) -> Any:
-        """Return a tokenizer or processor, by its Auto class."""
+    def load_processor(self, kind: Any, **options: Any) -> Any:
+        """Load a tokenizer, another processor or the configuration with its Auto class `kind`."""
         return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:
-    """Return the missing weights that the task needs."""
+    """Return the names in `missing` of weights that the task needs, sorted."""
     unused = [_TRAINING]
     if task in _BY_TOKEN or (task in EMBEDDING and not hasattr(loaded, "get_text_features")):
         unused.append(_POOLER)
-    # the library recomputes buffers, except the statistics that a normalization has learned
+    # the library recomputes buffers other than the statistics that a normalization has learned
     learned = {name for name, _ in loaded.named_parameters()}
     learned |= {name for name, _ in loaded.named_buffers() if _STATISTICS.search(name)}
     needed = learned.intersection(missing)
@@ -139,7 +139,7 @@ def to_model(tensors: Any, model: Any) -> Any:
     return tensors.to(model.device)
 
 
-def _weights(model: TransformersModel) -> dict[str, Any]:
+def _weight_options(model: TransformersModel) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if model.dtype:
         options["dtype"] = "auto" if model.dtype == "auto" else getattr(torch, model.dtype)

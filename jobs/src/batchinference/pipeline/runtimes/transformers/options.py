@@ -19,9 +19,9 @@ from batchinference.spec.problems import did_you_mean
 _NAMELESS = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
-def take_loading(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove and return the options that select an implementation when a processor is loaded. Only
-    the options for calls of the processor remain."""
+def pop_loading_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove and return the options that select an implementation when a processor is loaded. The
+    options of its calls remain."""
     return {name: options.pop(name) for name in ("backend", "use_fast") if name in options}
 
 
@@ -37,25 +37,26 @@ def check_options(options: Mapping[str, Any], known: set[str] | None) -> None:
 
 
 def tokenizer_options(tokenizer: Any) -> set[str] | None:
-    """Return the options that a tokenizer takes; None if it is not a plain one."""
+    """Return the options of a tokenizer's calls; None if they are unknown, because the tokenizer is
+    not a fast one or its class overrides the calls."""
     return _names(PreTrainedTokenizerFast.__call__) if is_plain(tokenizer) else None
 
 
 def image_processor_options(processor: Any) -> set[str]:
-    """Return the options that an image processor takes."""
+    """Return the options of an image processor's calls."""
     kind = type(processor)
     return set(kind.valid_kwargs.__annotations__) | _names(kind.__call__, kind.preprocess)
 
 
 def feature_extractor_options(extractor: Any) -> set[str]:
-    """Return the options that a feature extractor takes."""
+    """Return the options of a feature extractor's calls."""
     kind = type(extractor)
     return _names(kind.__call__, kind.pad) if hasattr(kind, "pad") else _names(kind.__call__)
 
 
 def processor_options(processor: Any) -> set[str] | None:
-    """Return the names of the processor's options, including those that it passes to its tokenizer
-    and its other parts. Return None if its signature does not list them."""
+    """Return the options of a processor's calls, including those for its tokenizer and its other
+    parts; None if its signature does not list them."""
     call = inspect.signature(type(processor).__call__).parameters
     taken = next(iter(get_args(call["kwargs"].annotation)), None) if "kwargs" in call else None
     if not is_typeddict(taken):
@@ -67,8 +68,8 @@ def processor_options(processor: Any) -> set[str] | None:
 
 
 def pipeline_options(pipeline: Any) -> set[str]:
-    """Return the options of the pipeline's task. If the task passes options on to a model that
-    generates, include those of `generate`."""
+    """Return the options of a pipeline's calls. They include those of `generate`, if the pipeline
+    passes options on to a model that generates."""
     kind = type(pipeline)
     calls = [Pipeline.__call__, kind._sanitize_parameters]
     if not _accepts_any_name(kind._sanitize_parameters):

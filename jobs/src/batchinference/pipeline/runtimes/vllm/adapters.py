@@ -27,7 +27,7 @@ class Adapters:
         """The request, or NoAdapter, for each name so far."""
         self._lock = threading.Lock()
 
-    def named(self, name: Any) -> Any:
+    def request_for(self, name: Any) -> Any:
         """Return the request for an adapter. Raises NoAdapter if it does not exist, and JobFailure
         if it cannot be fetched."""
         if not isinstance(name, str):

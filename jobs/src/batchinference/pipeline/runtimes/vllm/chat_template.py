@@ -11,7 +11,7 @@ from batchinference.spec.models import VllmModel
 
 def check_template(model: VllmModel, processor: Any) -> None:
     """Raise ModelLoad if there is no chat template, or if it does not accept the messages of the
-    job. With images, vLLM changes the messages first, so that they cannot be checked."""
+    job. Messages with images are not checked, because vLLM changes them first."""
     if model.images:
         return
 
@@ -31,13 +31,13 @@ def check_template(model: VllmModel, processor: Any) -> None:
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
     """Return the prompt that the chat template makes of messages."""
-    asks = messages[-1]["role"] == "user"
+    ends_with_user = messages[-1]["role"] == "user"
     prompt: str = processor.apply_chat_template(
         messages,
         tokenize=False,
         chat_template=model.chat_template,
-        add_generation_prompt=asks,
-        continue_final_message=not asks,
+        add_generation_prompt=ends_with_user,
+        continue_final_message=not ends_with_user,
         **model.chat_template_args,
     )
     return prompt

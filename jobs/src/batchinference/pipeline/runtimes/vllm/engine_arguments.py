@@ -13,7 +13,7 @@ from batchinference.spec.models import VllmModel
 from batchinference.spec.problems import did_you_mean
 
 MEMORY_UTILIZATION = 0.9
-"""The part of the memory of a GPU that replicas which share it may use together."""
+"""The fraction of the memory of a GPU for all replicas that share it."""
 
 
 def check_engine_arguments(model: VllmModel) -> None:
@@ -26,9 +26,9 @@ def check_engine_arguments(model: VllmModel) -> None:
 
 
 def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine. Without a backend, vLLM distributes a model over the
-    GPUs of this pod, or over the placement group that this process is in. `share` is the part of
-    the memory of a GPU that it may use."""
+    """Return the arguments of vLLM's engine. They name no distributed backend, so that vLLM takes
+    the GPUs of this pod, or the placement group of this process. `share` is the fraction of a GPU's
+    memory for this replica."""
     pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
     arguments: dict[str, Any] = {
         "model": engine_source(model),
@@ -47,7 +47,7 @@ def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
 
 
 def fields_of(module: str, *names: str) -> dict[str, str]:
-    """Return the fields of classes of the installed vLLM, and their types; empty if there is no
+    """Return the fields of classes of the installed vLLM, and their types; empty if vLLM has no
     such module. Reads the source, because an import takes up to minutes."""
     (package,) = getattr(find_spec("vllm"), "submodule_search_locations", None) or [""]
     source = Path(package, *module.split(".")).with_suffix(".py")

@@ -16,8 +16,8 @@ _DEFINITIONS = _OF_NAMES[:2]
 
 
 def parameters_of(model: VllmModel) -> Any:
-    """Return vLLM's parameters of all rows. Raises ModelLoad if the installed vLLM does not accept
-    the values of `sampling`."""
+    """Return the parameters that all rows have in common. Raises ModelLoad if the installed vLLM
+    does not accept the values of `sampling`."""
     try:
         return _parameters(model, {})
     except Exception as error:
@@ -25,7 +25,7 @@ def parameters_of(model: VllmModel) -> Any:
 
 
 def parameters_of_row(model: VllmModel, row: Mapping[str, Any]) -> Any:
-    """Return vLLM's parameters of a row, with its own values. Raises ValueError."""
+    """Return the parameters of a row, with values of its columns. Raises ValueError for these."""
     values = {name: row[column] for name, column in model.row_parameters.items()}
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
@@ -45,14 +45,14 @@ def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
         values["structured_outputs"] = {"json": json.dumps(model.answer_schema.document)}
     if constraint := values.pop("structured_outputs", None):
         values["structured_outputs"] = StructuredOutputsParams(**constraint)
-    # the engine copies the parameters for each row, by default with all they refer to
+    # the engine copies the parameters for each row, by default deeply
     own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
     # without a limit, a text ends at the context of the model, and not after 16 tokens
     return vllm.SamplingParams(**{"max_tokens": None, **values, **of_row, **own})
 
 
 def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
-    """Raise ModelLoad if an engine refuses the parameters of all rows, as it would for each row."""
+    """Raise ModelLoad if an engine refuses the parameters that all rows have in common."""
     from vllm.sampling_params import StructuredOutputsParams
 
     config = llm.vllm_config
@@ -78,15 +78,15 @@ def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
 
 
 def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:
-    """Return the field and the keyword because of which a schema is refused."""
-    whole = schema.document
-    named = {name: whole[name] for name in _DEFINITIONS if name in whole}
+    """Return the path of the keyword for which an engine refuses a schema."""
+    document = schema.document
+    named = {name: document[name] for name in _DEFINITIONS if name in document}
 
     def takes(part: dict[str, Any]) -> bool:
         return accepts({**named, **part} if '"$ref"' in json.dumps(part) else part)
 
-    path, part = "schema.fields" if schema.json_schema is None else "schema.jsonSchema", whole
-    while refused := next((each for each in _parts(part) if not takes(each[1])), None):
+    path, part = "schema.fields" if schema.json_schema is None else "schema.jsonSchema", document
+    while refused := next((each for each in _subschemas(part) if not takes(each[1])), None):
         path, part = f"{path}.{refused[0]}", refused[1]
     for name in sorted(part, key="type".__eq__):  # without a type, most keywords have no effect
         if takes({key: part[key] for key in part if key != name}):
@@ -94,8 +94,8 @@ def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:
     return path
 
 
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the schemas in a schema with their paths, first those that others name."""
+def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the schemas in a schema with their paths, definitions first."""
     for name in sorted(schema, key=lambda name: name not in _DEFINITIONS):
         value = schema[name]
         inner = value if name in _OF_NAMES else {name: value}

@@ -45,8 +45,7 @@ class Runtime(Protocol):
         halves and run again to find the row that causes the error.
 
         The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
-        columns of `steps.preparation`. It ignores columns of other tokenizers.
-        """
+        columns of `steps.preparation`. It ignores columns of other tokenizers."""
 
 
 def load_callable(path: str) -> Any:
@@ -131,8 +130,7 @@ def _check_library(model: Model) -> None:
 
 
 def load_runtime(model: Model, device: Device) -> Runtime:
-    """Load a model on a device, and return its runtime. Raises ModelLoad if its library is missing
-    or the model cannot be loaded."""
+    """Load a model on a device, and return its runtime. Raises ModelLoad if that is impossible."""
     _check_library(model)
     make = getattr(_module_of(model), RUNTIMES[model.runtime].name)
     if not isinstance(model, GeneratingModel) or model.answer_schema is None:
@@ -144,8 +142,7 @@ def load_runtime(model: Model, device: Device) -> Runtime:
 
 
 def prompt_lengths(model: Model, rows: pa.Table) -> list[int] | None:
-    """Return the number of tokens of each row's prompt; None if they are unknown before the model
-    is loaded."""
+    """Return the number of tokens of each row's prompt; None if only a loaded model knows them."""
     find = getattr(_module_of(model), "prompt_lengths", None)
     lengths: list[int] | None = find(model, rows) if find else None
     return lengths

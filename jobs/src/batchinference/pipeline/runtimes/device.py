@@ -60,8 +60,7 @@ def device_of(
     of Ray, else the CPU with one thread per CPU.
 
     `kinds` maps the names of these resources to kinds of device. GPUs are of the kind cuda unless
-    `kinds` names another one.
-    """
+    `kinds` names another one."""
     threads = max(1, math.floor(cpus))
     granted: dict[str, float] = {GPU: gpus, **(custom or {})}
     for name, kind in {GPU: "cuda", **(kinds or {})}.items():
@@ -84,8 +83,7 @@ def empty_caches() -> None:
     """Release the device memory that PyTorch caches, if PyTorch is loaded.
 
     The cached blocks have the sizes of previous batches. A smaller batch may find no block that
-    fits, and other processes on the device cannot use them.
-    """
+    fits, and other processes on the device cannot use them."""
     gc.collect()  # frees tensors that are only reachable through reference cycles
     torch = sys.modules.get("torch")
     for kind in ("cuda", "xpu", *_BACKENDS):
@@ -104,8 +102,7 @@ def torch_device(device: Device) -> torch.device:
     """Return the torch device of a replica. Also limits the number of threads that torch uses on
     the CPU, or the fraction of memory that it uses on a shared GPU.
 
-    Raises ModelLoad if torch does not support the kind of device or does not find a device.
-    """
+    Raises ModelLoad if torch does not support the kind of device or does not find a device."""
     import torch  # imported here because not every runtime needs torch
 
     if device.kind == "cuda" and not torch.cuda.is_available():
@@ -128,9 +125,8 @@ def torch_device(device: Device) -> torch.device:
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a copy of an array as a tensor on a device. Never shares the memory of the array,
-    because Ray's blocks must not be modified. On CUDA, the device can compute for other threads
-    during the copy."""
+    """Return a copy of an array as a tensor on a device. It is always a copy, because Ray's blocks
+    must not be modified. On CUDA, the device can compute for other threads meanwhile."""
     import torch
 
     if device.type != "cuda":
@@ -167,8 +163,7 @@ def _check_simulated() -> None:
 
 
 def _cuda_error() -> Exception | None:
-    """Return the error with which CUDA fails to start, such as for a broken GPU or an old driver;
-    None if it starts."""
+    """Return the error with which CUDA does not start, such as for a broken GPU or old driver."""
     import torch
 
     try:

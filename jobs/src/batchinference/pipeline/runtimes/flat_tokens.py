@@ -74,8 +74,7 @@ class FlatTokens:
 
     def cut(self, limit: int, special: tuple[int, int], *, left: bool) -> FlatTokens:
         """Return the tokens without those by which a text exceeds `limit`, at its end, or if `left`
-        at its beginning. Keeps special tokens: `special` has their numbers before and behind each
-        text."""
+        at its beginning. Keeps the special tokens (numbers before and behind a text)."""
         before, behind = special
         position = np.arange(self.offsets[-1] - self.offsets[0])
         position -= np.repeat(self.offsets[:-1] - self.offsets[0], self.lengths)
@@ -103,8 +102,7 @@ class FlatTokens:
         self, rows: np.ndarray, width: int, fill: Mapping[str, int], *, left: bool
     ) -> dict[str, np.ndarray]:
         """Return the features of the texts `rows` as arrays of rows x `width` (int64). The padding
-        follows a text, or precedes it if `left`. It is the number in `fill`, or 0. The mask is 1
-        for tokens and 0 for padding."""
+        follows a text, or precedes it if `left`. It is the number in `fill`, or 0."""
         lengths = self.lengths[rows]
         columns = np.arange(width)
         begin = (width - lengths)[:, None]
@@ -118,8 +116,7 @@ class FlatTokens:
 
 
 def tokens_in(tensors: Mapping[str, Any]) -> int:
-    """Return the number of tokens of padded texts. Without a mask, this includes the padding,
-    because the model reads it."""
+    """Return the number of tokens of padded texts. Without a mask, padding is counted, too."""
     mask = tensors.get(MASK)
     return tensors[IDS].numel() if mask is None else int(mask.sum())
 
@@ -144,8 +141,7 @@ class TokenizerFile:
 
 
 class FlatTokenizer:
-    """Tokenizes texts, or pairs of texts, into flat arrays. Nothing is cut or padded. A `prefix`
-    precedes each text."""
+    """Tokenizes texts, each with a `prefix`, or pairs of texts. Nothing is cut or padded."""
 
     def __init__(
         self, tokenizer: Any, options: Mapping[str, Any] | None = None, prefix: str = ""
@@ -259,8 +255,7 @@ class FlatTokenizer:
 def pad(
     tokenizer: Any, tokens: FlatTokens, rows: np.ndarray, width: int, *, has_mask: bool
 ) -> dict[str, np.ndarray]:
-    """Return the features of the texts `rows` as arrays of rows x `width` (int64), with the padding
-    of the library's tokenizer."""
+    """Return the result of `FlatTokens.padded` with the padding of the library's tokenizer."""
     fill = {
         IDS: tokenizer.pad_token_id,
         TYPES: tokenizer.pad_token_type_id,
@@ -303,8 +298,7 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
 
 
 def refuse(prepared: Iterable[str]) -> None:
-    """Make tasks stop using the tokenizers of these columns, because a replica cannot use their
-    tokens."""
+    """Make tasks stop using the tokenizers of these columns, because a replica needs others."""
     for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
         from batchinference.pipeline.ray_compat import put_note  # Ray is not needed without a pool
 

@@ -35,8 +35,7 @@ from batchinference.spec.warnings import WarningName
 
 @dataclass(frozen=True)
 class Embedding:
-    """An embedding, the number of tokens of its text if it is known, and whether the endpoint may
-    have cut the text."""
+    """An embedding, the number of tokens of its text, and whether the text may have been cut."""
 
     value: np.ndarray
     tokens: int | None

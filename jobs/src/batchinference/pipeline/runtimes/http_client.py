@@ -84,8 +84,7 @@ class Endpoint:
         Retries the request.
 
         Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
-        down, and JobFailure if the endpoint would reject every row.
-        """
+        down, and JobFailure if the endpoint would reject every row."""
         return await self._retries.ask(partial(self._request, body, url))
 
     async def _request(self, body: bytes, url: str) -> Any:

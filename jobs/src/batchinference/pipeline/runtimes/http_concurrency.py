@@ -20,8 +20,7 @@ class ConcurrencyLimit:
     The limit doubles after each round, which has as many answers as the limit. An overload halves
     the limit, and sets the ceiling just below the limit that was too high. Each round then halves
     the distance to the ceiling. At the ceiling, the limit grows by one after `_patience` rounds,
-    which doubles if that causes an overload, and is halved otherwise.
-    """
+    which doubles if that causes an overload, and is halved otherwise."""
 
     def __init__(self, maximum: int) -> None:
         self.value = min(maximum, FIRST)

@@ -47,8 +47,8 @@ class BadAnswer(TryAgain):
 
 
 class RateLimited(TryAgain):
-    """The endpoint asked for fewer requests (rate limit). `wait` is the time that it asked to wait,
-    or 0. Not caused by the row."""
+    """The endpoint asked for fewer requests (rate limit), and to wait `wait` seconds, or any time
+    if this is 0. Not caused by the row."""
 
 
 class RateLimiter:

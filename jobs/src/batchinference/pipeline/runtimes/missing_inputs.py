@@ -75,8 +75,7 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
 
 
 def nested_inputs(model: Model) -> dict[str, ColumnExpression]:
-    """Return an expression for each placeholder of a model's templates that names a field or an
-    item of an input, by placeholder."""
+    """Return expressions for the placeholders of templates that name fields or items of inputs."""
     from batchinference.pipeline.expression import ColumnExpression  # needed by few workers
 
     return {

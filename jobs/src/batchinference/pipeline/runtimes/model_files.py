@@ -55,8 +55,7 @@ def is_path(source: str) -> bool:
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
     """Return a local path for a path or s3:// source. Return a model id of the Hub unchanged.
 
-    Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub.
-    """
+    Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub."""
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:
@@ -70,8 +69,7 @@ def fetch_source(
     """Return a local path for a path or s3:// source. Raises ModelLoad if nothing exists there.
 
     Files on S3 are downloaded once, and shared by all replicas with the same cache directory. Files
-    that match a pattern in `without` are not downloaded.
-    """
+    that match a pattern in `without` are not downloaded."""
     if not is_local(source):
         return str(_cached_copy(Location(source, storage), without))
     path = Path(local_path(source)).expanduser()
@@ -101,8 +99,7 @@ def check_source(
     """Raise ModelLoad if a model does not exist. Downloads nothing.
 
     If `hub_files` is given, the source may be a model id of the Hub. Such a model must have at
-    least one of these files.
-    """
+    least one of these files."""
     if not is_local(source):
         if not Location(source, storage).exists():
             raise ModelLoad(f"model '{source}' not found: nothing there. Correct the address")
@@ -157,8 +154,7 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
 
 def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
     """Return the error with which the Hub refuses a file; None if it has the file. The error is an
-    OSError or a ValueError if the Hub has answered. A Hub that is busy, or does not answer, is
-    asked twice."""
+    OSError or a ValueError if the Hub has answered. Asks twice if it is busy or does not answer."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     problem: Exception | None = None
@@ -225,8 +221,7 @@ def _download(source: Location, paths: list[str], target: Path) -> None:
 
 
 def _relative(source: Location, path: str) -> str:
-    """Return the path of a file relative to its model's folder. Raises ModelLoad if the file is not
-    in this folder."""
+    """Return the path of a file in its model's folder. Raises ModelLoad if it is outside."""
     relative = path[len(source.path) :].lstrip("/") or Path(path).name
     if not is_inside(relative):
         raise ModelLoad(

@@ -93,8 +93,7 @@ def _task_problem(folder: Path, task: str) -> str:
 
 
 def _is_for(task: str, folder: Path) -> bool:
-    """Return whether both are for audio, or neither: the task, and a model whose folder has a
-    preprocessor if it is for audio."""
+    """Return whether task and model agree about audio. A model for audio has a preprocessor."""
     of_sounds = INPUTS.get(task, ("",))[0] == "audio"
     return of_sounds == (folder / "preprocessor_config.json").exists()
 
@@ -107,8 +106,7 @@ def _described(tasks: Sequence[str], instead_of: str) -> str:
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:
-    """Return the problem of a Whisper model that has the tokenizer of another model; an empty text
-    for other models."""
+    """Return the problem if a Whisper model has the tokenizer of another model; else no text."""
     file = folder / "tokenizer_config.json"
     kind = str(_json(file).get("tokenizer_class", "Whisper"))
     if config.get("model_type") != "whisper" or kind.startswith("Whisper"):

@@ -16,8 +16,7 @@ Batch = dict[str, np.ndarray]
 def numeric_array(name: str, values: np.ndarray) -> np.ndarray:
     """Return the values of an input as one numeric array of shape rows x any shape.
 
-    Raises TypeError if the rows have different shapes or are not numbers.
-    """
+    Raises TypeError if the rows have different shapes or are not numbers."""
     values = _stacked(values)
     if values.dtype.kind not in "biufc":
         raise TypeError(
@@ -28,8 +27,7 @@ def numeric_array(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _stacked(values: np.ndarray) -> np.ndarray:
-    """Return rows of equal shape as one array, also if arrays of objects hold them. Return other
-    values unchanged."""
+    """Return nested arrays of objects with equal shapes as one array; other values unchanged."""
     if values.dtype != object:
         return values
     rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
@@ -40,8 +38,7 @@ def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | 
     """Run a model on a batch in parts of `size` rows, and return the results: rows x any shape.
 
     `size` is the fixed batch size of the model; None if it accepts any batch size. The last part
-    is padded to `size` with copies of the last row.
-    """
+    is padded to `size` with copies of the last row."""
     if size is None:
         return run(inputs)
     count = len(next(iter(inputs.values())))
@@ -67,8 +64,7 @@ def select_output(output: Any, name: str | None) -> Any:
     """Return one of the outputs that a model has returned as a dict, list or tuple. `name` is a key
     or a position; None for the only output. A value of another type is itself the only output.
 
-    Raises ModelLoad if there is no such output, or if `name` is None and there are several.
-    """
+    Raises ModelLoad if there is no such output, or if `name` is None and there are several."""
     if isinstance(output, Mapping):
         outputs = {str(key): value for key, value in output.items()}
     elif isinstance(output, list | tuple):

@@ -84,8 +84,7 @@ def _session(file: str, device: Device) -> Any:
 
 
 def _provider(device: Device) -> str:
-    """Return the execution provider for the device. Raises ModelLoad if this build has none, as the
-    device would be idle."""
+    """Return the execution provider for the device. Raises ModelLoad if this build has none."""
     kind = torch_device(device).type if device.kind == "cuda" else device.kind
     provider = _PROVIDERS.get(kind, "provider")
     if provider not in onnxruntime.get_available_providers():

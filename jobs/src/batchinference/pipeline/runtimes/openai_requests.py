@@ -47,8 +47,7 @@ def check_fields(path: str, body: Mapping[str, Any], known: Collection[str]) -> 
 def response_to(
     path: str, model: str, results: list[Any], read: int, made: int | None
 ) -> dict[str, Any]:
-    """Return the response to a request, for which a model has read and made so many tokens. `made`
-    is None for embeddings."""
+    """Return the response to a request. `made` (output tokens) is None for embeddings."""
     prefix, kind, field = _RESPONSES[path]
     usage = {"prompt_tokens": read, "total_tokens": read + (made or 0)}
     return {

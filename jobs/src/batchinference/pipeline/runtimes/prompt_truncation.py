@@ -61,8 +61,7 @@ class PromptLimit:
         raise TextTooLong(tokens, self.tokens, "the prompt without its values", _FIXED)
 
     def _shortened(self, row: Row, tokens: int) -> Row:
-        """Return a copy of a row from whose texts `tokens` tokens are cut, or all if they have
-        fewer."""
+        """Return a row without `tokens` tokens of its texts, or without all if they have fewer."""
         for keys, text in sorted(_texts(row), key=lambda item: -len(item[1])):
             starts = tokens_of(self.tokenizer)(text)
             row = _replaced(row, keys, self._cut(text, starts, tokens))
@@ -75,8 +74,7 @@ class PromptLimit:
         return len(self.tokenizer(prompt, add_special_tokens=special, verbose=False)["input_ids"])
 
     def _cut(self, text: str, starts: np.ndarray, tokens: int) -> str:
-        """Return a text without `tokens` tokens at one end. The tokens of the text begin at
-        `starts`."""
+        """Return a text without `tokens` tokens at one end. Tokens begin at indexes `starts`."""
         if tokens >= len(starts):
             return ""
         return text[starts[tokens] :] if self.from_left else text[: starts[len(starts) - tokens]]

@@ -75,8 +75,7 @@ class Sample(str):
 
 
 def json_compatible(value: Any) -> Any:
-    """Return a value of a batch as types that JSON has. Bytes become base64, and dates and times
-    text in ISO 8601."""
+    """Return a value as types that JSON has. Bytes become base64, dates and times ISO 8601."""
     if isinstance(value, np.ndarray | np.generic):
         return json_compatible(value.tolist())
     if isinstance(value, bytes):
@@ -113,8 +112,7 @@ def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 
 def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a row in which texts that are JSON lists of messages are lists. With a
-    prompt template, they remain texts."""
+    """Return a row. Without a prompt template, JSON lists of messages in texts become lists."""
     if model.prompt is not None:
         return dict(row)
     turns = {name: _conversation_in(text) for name, text in row.items() if isinstance(text, str)}
@@ -172,8 +170,7 @@ def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part
     An image that the prompt template names is inserted there. Other images precede the text of the
     first message with the role `user`, which is the prompt, or in a conversation of the row.
     Raises TypeError if the content is neither text nor a list of messages, and ValueError if the
-    list is empty, or if images are given and no message has the role `user`.
-    """
+    list is empty, or if images are given and no message has the role `user`."""
     placed = set(placeholders(model.prompt or ""))
     unplaced = [part for name, part in images.items() if name not in placed]
     turns = _row_messages(model, row, images)
@@ -220,8 +217,7 @@ def _parts_of_prompt(
 
 
 def _message(value: Any) -> Message:
-    """Return a message without null fields. Arrow gives a message the fields of all messages of the
-    column."""
+    """Return a message without null fields, which Arrow adds if other messages have the fields."""
     if not isinstance(value, dict) or not value.get("role"):
         raise TypeError("a message of a conversation has 'role' and 'content'")
     message: Message = _without_nulls(value)
@@ -260,8 +256,7 @@ def data_uri(value: Any) -> str:
 
     Pixels (height x width x channels, uint8) are encoded as PNG. The bytes of an image file are
     not changed. A string that is an http, https or data URI is returned unchanged.
-    Raises ValueError for other strings and TypeError for other values.
-    """
+    Raises ValueError for other strings and TypeError for other values."""
     from PIL import Image
 
     from batchinference.pipeline.media.images import open_image

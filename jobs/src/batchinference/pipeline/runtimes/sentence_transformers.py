@@ -77,8 +77,7 @@ class SentenceTransformersRuntime:
     def __call__(
         self, inputs: dict[str, np.ndarray], prepared: Prepared | None = None
     ) -> np.ndarray:
-        """Return embeddings of shape rows x width, float32. `prepared` may have the tokens of
-        texts."""
+        """Return embeddings (rows x width, float32). `prepared` may have the tokens of texts."""
         (values,) = inputs.values()
         prepare = self._text if self._kind == "text" else _image
         rows: list[Any] = [prepare(value) for value in values]

@@ -77,8 +77,7 @@ class AnswerCheck:
             raise InvalidAnswer(text, str(error)) from None
 
     def _violation(self, value: Any) -> str:
-        """Return the field and the rule of the schema that a value violates; an empty text if it
-        violates none."""
+        """Return the field and the rule of the schema that a value violates; empty if it fits."""
         try:
             error = best_match(self._validator.iter_errors(value))
         except RecursionError:
@@ -97,8 +96,7 @@ class AnswerCheck:
         return f"{path}: {what} ({rule})"
 
     def _key(self, key: str | int) -> str:
-        """Return a key as a part of a path. A key that is not in the schema is a value of the row,
-        and written as `*`."""
+        """Return a key for a path: `*` if it is not in the schema, as it is a value of the row."""
         return "[]" if isinstance(key, int) else f".{key}" if key in self._names else ".*"
 
 

@@ -42,8 +42,7 @@ class TextTooLong(ValueError):
 
 
 def surely_fits(text: str, tokens: int) -> bool:
-    """Return whether a text has at most `tokens` tokens with every tokenizer. If not, it may still
-    have fewer with a given one."""
+    """Return whether a text has at most `tokens` tokens with every tokenizer."""
     return text.isascii() and len(text) <= tokens - _SPARE
 
 
@@ -140,8 +139,7 @@ class TextLimit:
 
     def find_too_long(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
         """Return the indexes of texts with more than the maximum number of tokens, of which
-        `reserved` are for another text. Raises TextTooLong for the first one if the policy is
-        fail."""
+        `reserved` are for another text. Raises TextTooLong instead if the policy is fail."""
         if self.tokens is None:
             return []
         limit = self.tokens - reserved
@@ -151,9 +149,8 @@ class TextLimit:
         return long
 
     def warn_of_cuts(self, texts: Sequence[str], prefix: str = "", reserved: int = 0) -> None:
-        """Report a warning for each text that the library is going to cut. Raises TextTooLong for
-        the first one if the policy is fail. `prefix` precedes each text, and `reserved` tokens are
-        for another text."""
+        """Report a warning for each text that the library is going to cut; raises as
+        `find_too_long`. `prefix` precedes each text. `reserved` tokens are for another text."""
         if self.tokens is None:
             return
         room = self.tokens - reserved - len(prefix)

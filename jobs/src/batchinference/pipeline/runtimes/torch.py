@@ -97,8 +97,7 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
 
 
 def load_state(path: str) -> dict[str, torch.Tensor]:
-    """Load a state dict, written by torch.save or safetensors, to the CPU. Raises ModelLoad if the
-    file holds more than tensors."""
+    """Load a state dict, written by torch.save or safetensors, to the memory of the CPU."""
     if path.endswith(".safetensors"):
         return load_file(path)
     try:

@@ -85,8 +85,7 @@ class EncoderRuntime:
     def _results(
         self, inputs: Batch, windows: Windows | None, prepared: Prepared | None
     ) -> np.ndarray:
-        """Return the results of all rows; with `windows`, those of all windows, of which some are
-        computed at a time."""
+        """Return the results of all rows; with `windows`, of all windows, some at a time."""
         count = len(next(iter(inputs.values())))
         if windows is None:
             return self._results_of(inputs, prepared)
@@ -149,8 +148,7 @@ def label_column(
 ) -> pa.Array:
     """Return the most likely label of each row with its score, or a list of the `top_k` best.
 
-    `scores` are rows x classes, and `names` are the labels of the classes.
-    """
+    `scores` are rows x classes, and `names` are the labels of the classes."""
     count = min(top_k or 1, scores.shape[1])
     best, indices = scores.topk(count, dim=-1)
     chosen = pa.array([names[index] for index in indices.flatten().tolist()], pa.string())
@@ -164,8 +162,7 @@ def label_column(
 
 
 def _scores(logits: torch.Tensor, config: Any) -> torch.Tensor:
-    """Return the scores that the library's pipelines compute: probabilities, or for a regression
-    the values of the model."""
+    """Return scores like the library's pipelines: probabilities, or the values of a regression."""
     if config.problem_type == "regression":
         return logits
     if config.problem_type == "multi_label_classification" or logits.shape[1] == 1:

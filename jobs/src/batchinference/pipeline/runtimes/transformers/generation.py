@@ -216,8 +216,7 @@ class Sampling:
 def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
     """Return the parameters of the model, overridden by the parameters of the user.
 
-    Raises ModelLoad for a parameter that the library does not know or does not accept.
-    """
+    Raises ModelLoad for a parameter that the library does not know or does not accept."""
     config = copy.deepcopy(model.generation_config)
     if not model.config.is_encoder_decoder:
         _remove_padded_limits(config, requested)
@@ -293,8 +292,7 @@ class _RowNoise(LogitsProcessor):
 
     `generate` samples all rows from one random stream. A row's text would therefore depend on the
     other rows of its batch, which change after a retry or with another number of replicas. Here
-    each row has its own stream.
-    """
+    each row has its own stream."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

@@ -45,8 +45,7 @@ class ModelLoader:
         self.device_map = device_map_of(model, device)
 
     def _check_adapter(self) -> None:
-        """Raise ModelLoad for an adapter of peft, unless its folder also has a model with which the
-        library can combine it."""
+        """Raise ModelLoad for a peft adapter, unless the library finds a model in its folder."""
         revision = self._spec.revision
         found = find_adapter_config_file(self.path, revision=revision)
         if found is None:
@@ -65,8 +64,7 @@ class ModelLoader:
         """Load the model with the Auto class `kind`, on the device and in evaluation mode.
 
         Raises ModelLoad if weights that the task needs are missing, or if models of this type are
-        not for the task.
-        """
+        not for the task."""
         try:
             found = kind.from_pretrained(self.path, **self._options())
         except ValueError as error:
@@ -80,8 +78,7 @@ class ModelLoader:
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
     def load_pipeline_model(self) -> Any:
-        """Load the model with the class that the library's pipeline chooses for the task. Does not
-        move it to the device."""
+        """Load the model with the class of the library's pipeline, and leave it where it is."""
         config = self.load_processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
         where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
@@ -132,8 +129,7 @@ def device_map_of(model: TransformersModel, device: Device) -> Any:
 
 
 def to_model(tensors: Any, model: Any) -> Any:
-    """Return the tensors on the model's device. Floats of a BatchFeature are also converted to the
-    model's dtype."""
+    """Return tensors on the model's device; those of a BatchFeature also in the model's dtype."""
     if isinstance(tensors, BatchFeature):
         return tensors.to(model.device, dtype=model.dtype)
     return tensors.to(model.device)

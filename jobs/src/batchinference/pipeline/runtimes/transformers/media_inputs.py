@@ -93,8 +93,7 @@ def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> 
     """Return samples (float32) of one channel, at the rate `wanted` in Hz.
 
     `values` are samples, or channels x samples, at `rates` in Hz. Without `rates`, they already
-    have the rate `wanted`. Raises TypeError for other values.
-    """
+    have the rate `wanted`. Raises TypeError for other values."""
     result = []
     for row, value in enumerate(values):
         numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
@@ -128,8 +127,7 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 def warn_of_cut_audio(
     values: Iterable[np.ndarray], extractor: Any, options: Mapping[str, Any]
 ) -> None:
-    """Report a warning for each recording that an extractor cuts. `options` are those of its
-    calls."""
+    """Report a warning for each recording that an extractor cuts if called with `options`."""
     longest = _max_samples(extractor, options)
     for row, value in enumerate(values if longest is not None else ()):
         if longest is not None and len(value) > longest:
@@ -180,8 +178,7 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     """Return `count` frames, height x width x RGB, evenly spaced over the video, and upright.
 
     The video is decoded twice, because headers do not reliably state the number of frames, and all
-    frames at once would not fit into memory.
-    """
+    frames at once would not fit into memory."""
     from batchinference.pipeline.media.films import FrameConverter
 
     convert = FrameConverter(FrameFields())
@@ -209,8 +206,7 @@ class ImageInput:
 
     If the model is on a GPU, this GPU converts them, because it is much faster than the CPU. The
     CPU converts the images of a batch if they are large, or if the GPU fails, for example because a
-    row is bad or PyTorch does not support a resize factor on GPUs.
-    """
+    row is bad or PyTorch does not support a resize factor on GPUs."""
 
     def __init__(self, loader: ModelLoader, model: TransformersModel) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}
@@ -291,8 +287,7 @@ class AudioInput:
 
 
 class VideoInput:
-    """Converts video. The model receives the number of frames that it was made for, evenly spaced
-    over the video."""
+    """Converts videos. The model gets as many frames as it requires, evenly spaced over a video."""
 
     def __init__(self, loader: ModelLoader, model: TransformersModel, config: Any) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}

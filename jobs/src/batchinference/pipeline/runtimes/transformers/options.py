@@ -20,8 +20,7 @@ _NAMELESS = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def pop_loading_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove and return the options that select an implementation when a processor is loaded. The
-    options of its calls remain."""
+    """Remove and return the options for loading a processor. The options of its calls remain."""
     return {name: options.pop(name) for name in ("backend", "use_fast") if name in options}
 
 

@@ -54,8 +54,7 @@ def prompt_of(
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
 
     Without a `prompt` template and images, the input is the prompt: a text, which the model
-    continues, or a list of messages, which needs a chat template.
-    """
+    continues, or a list of messages, which needs a chat template."""
     if not chat or (model.prompt is None and not model.images):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
@@ -70,8 +69,7 @@ def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
 
 
 def order_of_images(model: TransformersModel) -> list[str]:
-    """Return the names of the image inputs in the order in which the prompt shows them. A name may
-    occur twice."""
+    """Return the names of images in their order in the prompt. A name may occur twice."""
     placed = [name for name in placeholders(model.prompt or "") if name in model.images]
     return [*(name for name in model.images if name not in placed), *placed]
 
@@ -224,8 +222,7 @@ class ImagePrompts:
 class ChatTemplate:
     """The chat template of a tokenizer or processor, if it has one.
 
-    Raises ModelLoad if the step sets a field that needs a chat template, and the model has none.
-    """
+    Raises ModelLoad if the step sets a field that needs a chat template, and the model has none."""
 
     def __init__(self, processor: Any, model: TransformersModel) -> None:
         self._processor = processor

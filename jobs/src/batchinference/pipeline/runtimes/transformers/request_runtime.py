@@ -222,8 +222,7 @@ class RequestRuntime:
         return answers
 
     def _run(self, runtime: Any, values: Sequence[Any], owners: Sequence[int]) -> Any:
-        """Run a runtime on values, and return its results. Reports its warnings about the rows to
-        which the values belong (`owners`)."""
+        """Return the results of a runtime for values of the rows `owners`, and report warnings."""
         column = np.empty(len(values), dtype=object)
         column[:] = values
         with collect_warnings() as warnings:

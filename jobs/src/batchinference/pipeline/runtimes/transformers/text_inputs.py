@@ -52,8 +52,7 @@ def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int | None) -> li
 
     The number of rows in a group times its longest length is at most `most_tokens`. A row that
     exceeds this limit is alone in its group. Without `most_tokens`, one group holds all rows in
-    their order.
-    """
+    their order."""
     if token_budget is None:
         return [np.arange(len(lengths))]
     order = np.argsort(lengths, kind="stable")
@@ -75,8 +74,7 @@ def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
     """Make a tokenizer and its model use the same padding token and the same maximum length.
 
     Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
-    a tokenizer if a model's folder has no tokenizer files.
-    """
+    a tokenizer if a model's folder has no tokenizer files."""
     config = network.config.get_text_config()
     tokens = set(tokenizer.get_vocab())
     known = getattr(config, "vocab_size", None) or 0
@@ -106,8 +104,7 @@ class BatchTokenizer:
 
     `policy` is used for texts that are too long if the job does not set `tooLong`. If `unpadded`,
     only texts of the same length are computed together. `options` are required by a model or task,
-    and overridden by the options of the job.
-    """
+    and overridden by the options of the job."""
 
     def __init__(
         self,
@@ -226,8 +223,7 @@ class TextInput:
         self._tokens = BatchTokenizer(self._tokenizer, model, network, unpadded=unpadded, **options)
 
     def _padding(self) -> str | None:
-        """Return the padding token in the configuration of the model; None if the tokenizer has no
-        such token."""
+        """Return the padding token of the model's configuration; None if its id is not valid."""
         pad = getattr(self._config, "pad_token_id", None)
         if pad is None or not 0 <= pad < len(self._tokenizer):
             return None

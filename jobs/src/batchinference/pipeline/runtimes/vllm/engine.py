@@ -197,8 +197,7 @@ class Engine:
         return bool(self._llm.errored)
 
     def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
-        """Send requests (path and body) to vLLM's server, and return the status and the body of
-        each response."""
+        """Send requests (path, body) to vLLM's server, and return responses (status, body)."""
         return self._run(self._responses(asked, IN_FLIGHT.asks(len(asked))))
 
     async def _responses(
@@ -223,8 +222,8 @@ class Engine:
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder, and the parameters that say where the document
-        begins in it."""
+        """Return the prompt of a cross-encoder, and parameters that say where the document begins
+        in it."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})
@@ -251,8 +250,7 @@ class Engine:
         return None
 
     def without_images(self, messages: list[Any]) -> tuple[list[Any], Prompt]:
-        """Return messages with a text in place of each image, and the fields of a prompt that hold
-        the images."""
+        """Return messages with texts in place of images, and the images as fields of a prompt."""
         from vllm.entrypoints.chat_utils import parse_chat_messages_async
 
         config = self._llm.model_config

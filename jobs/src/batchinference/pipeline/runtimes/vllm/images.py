@@ -43,8 +43,7 @@ class ImageInliner:
         return {**message, "content": [self._part(part) for part in content]}
 
     def _part(self, part: Part) -> Part:
-        """Return a part with only the fields of its type, because vLLM would read others, such as
-        tensors."""
+        """Return a part with only the fields of its type. Others could hold tensors for vLLM."""
         kind = part.get("type")
         if kind == "text":
             return {"type": "text", "text": part["text"]}

@@ -35,8 +35,7 @@ _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens")
 
 
 class Request(NamedTuple):
-    """The prompt of a row, vLLM's parameters, its adapter, and the number of tokens that were cut
-    from its texts."""
+    """A row's prompt, parameters and adapter, and the number of tokens cut from its texts."""
 
     prompt: Prompt
     parameters: Any
@@ -95,8 +94,7 @@ class VllmRuntime:
         return Request(self._prompt(texts), parameters, adapter, cut)
 
     def _or_error(self, function: Callable[[Any], _Made], given: Any) -> _Made | Exception:
-        """Call a function with an argument that belongs to a row. Return its result, or the row's
-        error."""
+        """Call a function with a value of a row. Return its result, or the error of the row."""
         try:
             return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types

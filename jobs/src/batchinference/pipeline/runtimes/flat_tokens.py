@@ -74,7 +74,7 @@ class FlatTokens:
 
     def cut(self, limit: int, special: tuple[int, int], *, left: bool) -> FlatTokens:
         """Return the tokens without those by which a text exceeds `limit`, at its end, or if `left`
-        at its beginning. Keeps the special tokens (numbers before and behind a text)."""
+        at its beginning. Keeps special tokens (`special` is their number before and behind)."""
         before, behind = special
         position = np.arange(self.offsets[-1] - self.offsets[0])
         position -= np.repeat(self.offsets[:-1] - self.offsets[0], self.lengths)
@@ -86,7 +86,7 @@ class FlatTokens:
         return FlatTokens(features, _offsets_of(np.minimum(self.lengths, limit)))
 
     def with_rows(self, rows: np.ndarray, others: FlatTokens) -> FlatTokens:
-        """Return the tokens, in which those of the texts `rows` are replaced by `others`."""
+        """Return a copy in which the tokens of the texts `rows` are replaced by `others`."""
         begin = self.offsets[:-1].copy()
         begin[rows] = others.offsets[:-1] + len(self.features[IDS])
         lengths = self.lengths.copy()
@@ -153,8 +153,8 @@ class FlatTokenizer:
     def of(
         cls, tokenizer: Any, options: Mapping[str, Any] | None = None, prefix: str = ""
     ) -> FlatTokenizer | None:
-        """Return a flat tokenizer with the results of `tokenizer` called with `options`; None if
-        that is not a fast tokenizer, or if an option is not implemented here."""
+        """Return a flat tokenizer that works like calls of `tokenizer` with `options`. Return None
+        if `tokenizer` is not a fast one, or if an option is not implemented here."""
         plain = isinstance(tokenizer, TokenizerFile) or is_plain(tokenizer)
         if not plain or set(options or ()) - _OPTIONS:
             return None
@@ -182,7 +182,7 @@ class FlatTokenizer:
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
         """Return the tokens of texts with the features of the tokenizer. They are taken from
-        `prepared` if this tokenizer has prepared all of the texts. Refuses other tokenizers."""
+        `prepared` if this tokenizer has prepared all texts. Tokens of others are refused."""
         own = {name for name in prepared if name.startswith(self.fingerprint)}
         refuse(prepared.keys() - own)
         known = {
@@ -219,7 +219,7 @@ class FlatTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the tokenizer. It differs between tokenizers that may return other tokens."""
+        """A hash that differs between tokenizers that may return different tokens."""
         self._reset()
         settings = self.tokenizer.split_special_tokens, self._adds_special, self._prefix
         content = f"{settings!r} {self._backend.to_str()}"
@@ -298,7 +298,7 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
 
 
 def refuse(prepared: Iterable[str]) -> None:
-    """Make tasks stop using the tokenizers of these columns, because a replica needs others."""
+    """Make tasks stop using the tokenizers of these columns. This replica tokenizes differently."""
     for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
         from batchinference.pipeline.ray_compat import put_note  # Ray is not needed without a pool
 
@@ -310,8 +310,8 @@ def preparing_tokenizers(
     model: TransformersModel | SentenceTransformersModel,
 ) -> Iterator[FlatTokenizer]:
     """Yield the tokenizers with which tasks may prepare the texts of a model, the fastest one to
-    load first. The next one is for the case that replicas refuse it. There are none if only the
-    replicas can tokenize, or if loading fails: the replicas report why."""
+    load first. The next one is used if replicas refuse the first. There are none if only replicas
+    can tokenize, or if tokenizers cannot be loaded, for which replicas report the reason."""
     for load in (TokenizerFile.of, _library_tokenizer):
         with suppress(Exception):  # libraries raise any error
             folder = files_without_weights(model)

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 FIRST = 16
-"""The first limit."""
+"""The initial limit."""
 MIN_REJECTED = 3
 """Minimum number of rejected requests in a round that means overload. An endpoint may reject fewer
 at any load, for example if one of its twenty servers is defective."""

@@ -47,8 +47,8 @@ class BadAnswer(TryAgain):
 
 
 class RateLimited(TryAgain):
-    """The endpoint asked for fewer requests (rate limit), and to wait `wait` seconds, or any time
-    if this is 0. Not caused by the row."""
+    """The endpoint asked for fewer requests (rate limit), and to wait `wait` seconds (0: it named
+    no time). Not caused by the row."""
 
 
 class RateLimiter:
@@ -94,7 +94,7 @@ class Retries:
         self._failed_rows = 0
         """The number of rows that failed since then."""
         self.answers = self._rejections = 0
-        """The number of rows that were answered, and of rate-limited requests."""
+        """The numbers of answered rows and of rate-limited requests."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make a request when it is its turn, and return its result. Retries while the request

@@ -83,7 +83,7 @@ def fetch_source(
 
 
 def _similar(path: Path) -> Path | None:
-    """Return the path in the same directory whose name is the most similar; None if none is."""
+    """Return the path with the most similar name in the same directory, if a name is similar."""
     with suppress(OSError):
         names = [other.name for other in path.parent.iterdir()]
         return next((path.with_name(name) for name in get_close_matches(path.name, names, 1)), None)
@@ -173,7 +173,7 @@ def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception
 
 
 def _hub_reason(model_id: str, problem: Exception) -> str:
-    """Return the text of an error of the Hub, with advice."""
+    """Return a clause that says why the Hub does not provide a model, and advice."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):

@@ -106,7 +106,7 @@ def _described(tasks: Sequence[str], instead_of: str) -> str:
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:
-    """Return the problem if a Whisper model has the tokenizer of another model; else no text."""
+    """Return a problem if a Whisper model has the tokenizer of another model, else no text."""
     file = folder / "tokenizer_config.json"
     kind = str(_json(file).get("tokenizer_class", "Whisper"))
     if config.get("model_type") != "whisper" or kind.startswith("Whisper"):

@@ -287,8 +287,8 @@ def check_chat(
     images: Mapping[str, Part] | None = None,
 ) -> None:
     """Raise ModelLoad if a chat template does not accept the messages of the job, for example
-    because it has no system role: every row would fail. `render` applies the template to messages,
-    which have sample values here, and `images` are sample images."""
+    because it has no system role. Every row would fail then. `render` applies the template to
+    messages, here with sample values. `images` are sample images."""
     row = {name: Sample("text") for name in model.inputs if name not in model.parameter_inputs}
     messages = chat_of(model, row, images or {})
     try:

@@ -96,7 +96,7 @@ class AnswerCheck:
         return f"{path}: {what} ({rule})"
 
     def _key(self, key: str | int) -> str:
-        """Return a key for a path: `*` if it is not in the schema, as it is a value of the row."""
+        """Return a key for a path; `*` for a key outside the schema, which is a value of a row."""
         return "[]" if isinstance(key, int) else f".{key}" if key in self._names else ".*"
 
 
@@ -155,18 +155,18 @@ class StructuredRuntime:
         self._runtime = load(model.model_copy(update={"details": model.details or unused}))
 
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """Return for each row the value of its answer, or the error of the row. With `details`, a
-        value is a tuple of itself and the details."""
+        """Return for each row the value of its answer, or with `details` a tuple of the value and
+        the details. A failed row has its error instead."""
         results = self._answers(inputs, range(len(next(iter(inputs.values())))))
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]
         for _ in range((self._model.repair or 0) if invalid else 0):
-            repaired = dict(self._repaired(inputs, results, invalid))
+            repaired = dict(self._ask_again(inputs, results, invalid))
             for row, result in repaired.items():
                 results[row] = result
             invalid = [row for row, result in repaired.items() if isinstance(result, InvalidAnswer)]
         return results
 
-    def _repaired(
+    def _ask_again(
         self, inputs: Mapping[str, Sequence[Any]], results: Sequence[Any], rows: Sequence[int]
     ) -> Iterator[tuple[int, Any]]:
         """Ask the model to correct the invalid answers of `rows`, and yield each row with its new
@@ -182,7 +182,7 @@ class StructuredRuntime:
                 raise
             half = len(rows) // 2
             for half_of_rows in (rows[:half], rows[half:]) if half else ():
-                yield from self._repaired(inputs, results, half_of_rows)
+                yield from self._ask_again(inputs, results, half_of_rows)
             return
         for row, result in zip(rows, found, strict=True):
             warn(WarningName.ANSWER_REPAIRED, row=row, amount=1)
@@ -191,7 +191,7 @@ class StructuredRuntime:
 
     def _answers(self, inputs: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> list[Any]:
         """Run the model on some rows of the batch, and return their results. Reports all warnings
-        except those of cut texts: a cut text is an invalid answer, or has a complete one."""
+        except those of cut texts, because their answers are invalid or complete all the same."""
         with collect_warnings() as warnings:
             found = self._runtime(inputs)
         for warning in warnings:

@@ -19,11 +19,11 @@ from batchinference.spec.models.texts import TooLong, WindowedModel
 from batchinference.spec.warnings import WarningName
 
 NO_LIMIT = 10**9
-"""Tokenizers without a maximum length have one above this number."""
+"""A maximum length of at least this number means that a tokenizer has none."""
 _SPARE = 8
-"""Maximum number of tokens that a tokenizer adds to those of the characters of an ASCII text."""
+"""A text of ASCII characters has at most one token for each character, and this many others."""
 _OVERLAP_SHARE = 8
-"""By default, a window repeats one part in this number of the window before it."""
+"""By default, windows overlap by their size divided by this number."""
 _POSITIONS = (
     *("max_position_embeddings", "max_encoder_position_embeddings", "n_positions"),
     *("max_sequence_length", "max_seq_len"),
@@ -94,7 +94,7 @@ def position_tables(network: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of the texts of a batch, in the order of the texts."""
+    """Windows of a batch's texts, in the order of the texts."""
 
     texts: list[str]
     spans: list[Span]

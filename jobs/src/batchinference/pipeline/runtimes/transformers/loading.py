@@ -45,7 +45,7 @@ class ModelLoader:
         self.device_map = device_map_of(model, device)
 
     def _check_adapter(self) -> None:
-        """Raise ModelLoad for a peft adapter, unless the library finds a model in its folder."""
+        """Raise ModelLoad for a peft adapter that the library cannot combine with a base model."""
         revision = self._spec.revision
         found = find_adapter_config_file(self.path, revision=revision)
         if found is None:

@@ -37,7 +37,7 @@ from batchinference.pipeline.runtimes.transformers.text_inputs import (
     as_texts,
     buckets,
     match_tokenizer,
-    pad_behind,
+    set_padding_side,
 )
 from batchinference.pipeline.text_spans import Span
 from batchinference.spec.models import TransformersModel
@@ -263,7 +263,7 @@ def _pipeline(loader: ModelLoader, model: TransformersModel, loading: dict[str, 
         crop_reproducibly(loaded.feature_extractor)
     if loaded.tokenizer is not None:
         match_tokenizer(loaded.tokenizer, network, model.source)
-        pad_behind(loaded.tokenizer, network)
+        set_padding_side(loaded.tokenizer, network)
     return loaded
 
 

@@ -128,7 +128,7 @@ class TextPrompts:
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:
-                # `check_room` checks the length of each batch instead
+                # `check_positions` checks the length of each batch instead
                 self._tokens.limit = replace(limit, tokens=None)
             return
         if limit.tokens is None:

@@ -50,9 +50,8 @@ _MIN_VOCABULARY_SHARE = 0.1
 def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int | None) -> list[np.ndarray]:
     """Return groups of row numbers (int64), sorted by length.
 
-    The number of rows in a group times its longest length is at most `most_tokens`. A row that
-    exceeds this limit is alone in its group. Without `most_tokens`, one group holds all rows in
-    their order."""
+    The number of rows in a group times its longest length is at most `token_budget`. A row above
+    this limit is alone in its group. Without a budget, one group has all rows in their order."""
     if token_budget is None:
         return [np.arange(len(lengths))]
     order = np.argsort(lengths, kind="stable")
@@ -91,7 +90,7 @@ def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
         tokenizer.model_max_length = limit
 
 
-def pad_behind(tokenizer: Any, network: Any) -> None:
+def set_padding_side(tokenizer: Any, network: Any) -> None:
     """Make a tokenizer pad behind texts, so that padding does not move the positions of tokens. For
     a model that classifies the last position, make it pad before texts."""
     summarizes_last = getattr(network.config, "summary_type", None) == "last"
@@ -217,7 +216,7 @@ class TextInput:
         if padding is not None:
             self._tokenizer.pad_token = padding
         match_tokenizer(self._tokenizer, network, model.source)
-        pad_behind(self._tokenizer, network)
+        set_padding_side(self._tokenizer, network)
         if unpadded:
             self._config.pad_token_id = -1  # no token has this id
         self._tokens = BatchTokenizer(self._tokenizer, model, network, unpadded=unpadded, **options)

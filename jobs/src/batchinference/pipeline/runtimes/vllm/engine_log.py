@@ -1,4 +1,4 @@
-"""Reads in the standard error why vLLM's engine died.
+"""Finds out from the standard error why vLLM's engine died.
 
 The error of a dead engine does not say this. Its processes write it to the standard error, which
 they share with this process, and which is a file in Ray's processes.

@@ -1,4 +1,4 @@
-"""Answers rows that are complete requests of the OpenAI API."""
+"""Answers rows that are complete requests of the OpenAI API with vLLM's server."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ NO_ANSWER = ("abort", "error")
 
 
 class TimedOut(RuntimeError):
-    """A row has reached its time limit. `read` and `made` count its tokens so far."""
+    """A row has reached its time limit. It has `read` input and `made` output tokens so far."""
 
     def __init__(self, limit: str | None, output: Any) -> None:
         super().__init__(

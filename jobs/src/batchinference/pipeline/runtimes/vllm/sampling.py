@@ -25,7 +25,7 @@ def parameters_of(model: VllmModel) -> Any:
 
 
 def parameters_of_row(model: VllmModel, row: Mapping[str, Any]) -> Any:
-    """Return the parameters of a row, with values of its columns. Raises ValueError for these."""
+    """Return a row's own parameters. Raises ValueError if a value of its columns is invalid."""
     values = {name: row[column] for name, column in model.row_parameters.items()}
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():

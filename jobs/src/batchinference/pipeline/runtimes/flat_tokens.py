@@ -255,7 +255,7 @@ class FlatTokenizer:
 def pad(
     tokenizer: Any, tokens: FlatTokens, rows: np.ndarray, width: int, *, has_mask: bool
 ) -> dict[str, np.ndarray]:
-    """Return the result of `FlatTokens.padded` with the padding of the library's tokenizer."""
+    """Return `FlatTokens.padded` (rows x `width`, int64) with the padding of the library."""
     fill = {
         IDS: tokenizer.pad_token_id,
         TYPES: tokenizer.pad_token_type_id,
@@ -289,8 +289,7 @@ def _offsets_of(lengths: np.ndarray) -> np.ndarray:
 def _indexes_of_tokens(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the indexes of all tokens of texts that begin at `begin` and have these lengths."""
     offsets = _offsets_of(lengths)
-    indexes: np.ndarray = np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], lengths)
-    return indexes
+    return np.asarray(np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], lengths))
 
 
 def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
@@ -340,15 +339,13 @@ def _prompt(model: SentenceTransformersModel, folder: str) -> str:
         return model.prompt
     settings = _settings(folder, _PROMPTS)
     name = model.prompt_name or settings.get("default_prompt_name")
-    prompt: str | None = (settings.get("prompts") or {}).get(name)
-    return prompt or ""
+    return str((settings.get("prompts") or {}).get(name) or "")
 
 
 def _settings(folder: str, name: str) -> dict[str, Any]:
     """Return the content of a JSON file of a model; an empty dict if it does not exist."""
     file = _file(folder, name)
-    settings: dict[str, Any] = json.loads(Path(file).read_text()) if file else {}
-    return settings
+    return dict(json.loads(Path(file).read_text())) if file else {}
 
 
 def _file(folder: str, name: str) -> str | None:

@@ -221,8 +221,7 @@ def _require(valid: bool, problem: str, value: Any) -> None:
 def _text(value: Any) -> str:
     _require(isinstance(value, str), "is not text", value)
     _require(_shown(value) == value, "is not valid Unicode", value)
-    text: str = value
-    return text
+    return str(value)
 
 
 def _text_or_json(value: Any) -> str:
@@ -240,8 +239,7 @@ def _number(value: Any) -> float:
 def _integer(value: Any) -> int:
     _require(type(value) is int, "is not an integer", value)
     _require(-(1 << 63) <= value < 1 << 63, "does not fit 64 bits", value)
-    integer: int = value
-    return integer
+    return int(value)
 
 
 def _boolean(value: Any) -> bool:

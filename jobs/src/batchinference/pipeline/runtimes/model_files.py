@@ -182,8 +182,7 @@ def _hub_reason(model_id: str, problem: Exception) -> str:
             f"HF_HUB_OFFLINE is set. Put the model there with 'hf download {model_id}'"
         )
     first_line = str(problem).strip().partition("\n")[0].rstrip(".")
-    answered = isinstance(problem, OSError | ValueError)
-    if answered:
+    if isinstance(problem, OSError | ValueError):
         return f"the Hub says: {type(problem).__name__}: {first_line}"
     return (
         f"the Hub ({constants.ENDPOINT}) does not answer: {type(problem).__name__}: {first_line}. "

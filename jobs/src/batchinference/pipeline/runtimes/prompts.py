@@ -149,14 +149,9 @@ def with_repair(prompt: str, row: Mapping[str, Any]) -> str:
 
 def opening_messages(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
     """Return the first messages of a row's chat: the system message and the examples."""
-    system = [model.system] if model.system else []
-    opening: list[Message] = [
-        {"role": "system", "content": fill_template(text, row)} for text in system
-    ]
-    return opening + [
-        {"role": message.role, "content": fill_template(message.content, row)}
-        for message in model.messages
-    ]
+    templates = [("system", model.system)] if model.system else []
+    templates += [(message.role, message.content) for message in model.messages]
+    return [{"role": role, "content": fill_template(text, row)} for role, text in templates]
 
 
 def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:

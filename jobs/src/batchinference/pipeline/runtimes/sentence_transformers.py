@@ -102,9 +102,8 @@ class SentenceTransformersRuntime:
         special = limit.tokenizer.num_special_tokens_to_add(pair=False)
         reserved = special + (limit.length(self._prompt) if self._prompt else 0)
         windows = limit.windows(texts, [reserved] * len(texts))
-        means = windows.averages(
-            self._embedded([self._text(text) for text in windows.texts], len(texts))
-        )
+        rows = [self._text(text) for text in windows.texts]
+        means = windows.averages(self._embedded(rows, len(texts)))
         if not (self._spec.normalize or isinstance(self._model[-1], Normalize)):
             return means
         lengths = np.linalg.norm(means, axis=1, keepdims=True)
@@ -159,8 +158,7 @@ class SentenceTransformersRuntime:
             found = found[..., : self._model.truncate_dim]
             if self._spec.normalize:
                 found = torch.nn.functional.normalize(found, dim=1)
-            embeddings: np.ndarray = found.float().cpu().numpy()
-        return embeddings
+            return np.asarray(found.float().cpu().numpy())
 
     def _text(self, value: Any) -> str | dict[str, str]:
         if not isinstance(value, str):
@@ -190,8 +188,7 @@ def _image(value: Any) -> Image.Image:
 def _prompt(model: SentenceTransformersModel, loaded: Any) -> str:
     """Return the text that the library adds before each text."""
     name = model.prompt_name or loaded.default_prompt_name
-    prompt: str | None = model.prompt or loaded.prompts.get(name)
-    return prompt or ""
+    return str(model.prompt or loaded.prompts.get(name) or "")
 
 
 def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:

@@ -115,17 +115,15 @@ class EncoderRuntime:
 
     def _computed(self, prepared: Any) -> np.ndarray:
         with computing(), torch.inference_mode():
-            return self._compute(prepared).float().cpu().numpy()
+            return np.asarray(self._compute(prepared).float().cpu().numpy())
 
-    def _compute(self, prepared: Any) -> torch.Tensor:
-        """Return embeddings of rows x width, or logits of rows x classes."""
+    def _compute(self, prepared: Any) -> Any:
+        """Return a tensor: embeddings of rows x width, or logits of rows x classes."""
         if self._spec.task not in EMBEDDING:
-            logits: torch.Tensor = self._model(**prepared).logits
-            return logits
+            return self._model(**prepared).logits
         if self._tower is not None:
             output = self._tower(**prepared)
-            embeddings: torch.Tensor = getattr(output, "pooler_output", output)
-            return embeddings
+            return getattr(output, "pooler_output", output)
         hidden = self._model(**prepared).last_hidden_state
         return pool(hidden, prepared.get("attention_mask"), self._spec.pooling or "mean")
 
@@ -177,7 +175,8 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
     if model.task not in EMBEDDING or not hasattr(loaded, "get_text_features"):
         return None
     kind = "text" if model.task == "feature-extraction" else "image"
-    if not hasattr(loaded, f"get_{kind}_features"):
+    tower: Callable[..., Any] | None = getattr(loaded, f"get_{kind}_features", None)
+    if tower is None:
         raise ModelLoad(f"task: '{model.source}' has no embeddings of {kind}s for '{model.task}'")
     if model.pooling is not None:
         kind_of_model = with_article(type(loaded).__name__)
@@ -185,7 +184,6 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
             f"pooling: '{model.source}' is {kind_of_model}, which pools in its own way. Remove the "
             "field"
         )
-    tower: Callable[..., Any] = getattr(loaded, f"get_{kind}_features")
     return tower
 
 

@@ -111,8 +111,7 @@ class GenerationRuntime:
         return texts
 
     def _decode(self, tokens: torch.Tensor) -> list[str]:
-        texts: list[str] = self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return texts
+        return list(self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def _full_texts(self, output: torch.Tensor, batch: PromptBatch) -> list[str]:
         """Return each prompt with its new text. Both are decoded together, because some tokenizers

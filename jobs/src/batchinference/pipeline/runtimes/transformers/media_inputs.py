@@ -273,11 +273,9 @@ class AudioInput:
         values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
         warn_of_cut_audio(values, self._extractor, self._options)
         for rows in self._groups(values):
-            group = [values[row] for row in rows]
-            yield (
-                rows,
-                self._extractor(group, sampling_rate=rate, return_tensors="pt", **self._options),
-            )
+            part = [values[row] for row in rows]
+            result = self._extractor(part, sampling_rate=rate, return_tensors="pt", **self._options)
+            yield rows, result
 
     def _groups(self, values: list[np.ndarray]) -> list[np.ndarray]:
         """Return groups of rows that are computed together. The recordings of a group have the same
@@ -301,10 +299,8 @@ class VideoInput:
 
     def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
         values = [self._frames(video) for video in videos(inputs["video"])]
-        yield (
-            np.arange(len(values)),
-            self._processor(values, return_tensors="pt", **self._options),
-        )
+        tensors = self._processor(values, return_tensors="pt", **self._options)
+        yield np.arange(len(values)), tensors
 
     def _frames(self, video: np.ndarray | bytes) -> list[np.ndarray]:
         if isinstance(video, bytes):

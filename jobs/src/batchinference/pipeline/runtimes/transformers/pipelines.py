@@ -231,8 +231,7 @@ class PipelineRuntime:
         size = 1 if options.get("return_timestamps") == "word" else min(len(rows), at_once)
         if self._model.task == "automatic-speech-recognition" and _is_long(rows[0], self._pipeline):
             options = {"return_timestamps": True, **options}  # Whisper needs them for long speech
-        results: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
-        return results
+        return list(call(self._pipeline, rows, batch_size=size, **options))
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
         """Return groups of the numbers of rows that are computed together."""
@@ -279,25 +278,21 @@ def _component_sources(loader: ModelLoader, task: str) -> dict[str, Any]:
 
 def _image_size(row: Any, _pipeline: Any) -> Hashable:
     """Return the size of a row's image, because the pipelines do not pad images to one size."""
-    size: tuple[int, int] = (row["image"] if isinstance(row, dict) else row).size
-    return size
+    return tuple((row["image"] if isinstance(row, dict) else row).size)
 
 
 def _audio_length(row: Any, pipeline: Any) -> Hashable:
     """Return the number of audio samples that the model gets; 0 if rows of different lengths can be
     padded to one length, and the model ignores the padding."""
     if pipeline.type == "seq2seq_whisper":
-        shortest: int = pipeline.feature_extractor.n_samples
-        return max(len(row), shortest)
+        return max(len(row), int(pipeline.feature_extractor.n_samples))
     return len(row) if pipeline.type in ("ctc", "ctc_with_lm") else 0
 
 
 def _is_long(row: Any, pipeline: Any) -> bool:
     """Return whether Whisper computes a recording in several windows."""
-    if pipeline.type != "seq2seq_whisper":
-        return False
-    longest: int = pipeline.feature_extractor.n_samples
-    return len(row) > longest
+    is_whisper = pipeline.type == "seq2seq_whisper"
+    return is_whisper and len(row) > int(pipeline.feature_extractor.n_samples)
 
 
 @dataclass(frozen=True)

@@ -175,9 +175,8 @@ class ImagePrompts:
 
     def __init__(self, loader: ModelLoader, model: TransformersModel, network: Any) -> None:
         self._options = dict(model.options)
-        self._processor = loader.load_processor(
-            transformers.AutoProcessor, **pop_loading_options(self._options)
-        )
+        loading = pop_loading_options(self._options)
+        self._processor = loader.load_processor(transformers.AutoProcessor, **loading)
         check_options(self._options, processor_options(self._processor))
         self.tokenizer = self._processor.tokenizer
         self.tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
@@ -258,10 +257,8 @@ class ChatTemplate:
             return prompt
         if not self.exists:
             raise JobFailure(f"a list of messages was given, but {self._missing()}")
-        text: str = self._processor.apply_chat_template(
-            prompt, tokenize=False, add_generation_prompt=True
-        )
-        return text
+        template = self._processor.apply_chat_template
+        return str(template(prompt, tokenize=False, add_generation_prompt=True))
 
     @property
     def takes_parts(self) -> bool:

@@ -226,8 +226,7 @@ class TextInput:
         pad = getattr(self._config, "pad_token_id", None)
         if pad is None or not 0 <= pad < len(self._tokenizer):
             return None
-        token: str | None = self._tokenizer.convert_ids_to_tokens(pad)
-        return token
+        return str(self._tokenizer.convert_ids_to_tokens(pad))
 
     def __call__(
         self, inputs: Batch, prepared: Prepared | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad
@@ -14,12 +15,8 @@ def check_template(model: VllmModel, processor: Any) -> None:
     job. Messages with images are not checked, because vLLM changes them first."""
     if model.images:
         return
-
-    def render(messages: list[Any]) -> Any:
-        return apply_template(model, processor, messages)
-
     try:
-        check_chat(model, model.source, render)
+        check_chat(model, model.source, partial(apply_template, model, processor))
     except ModelLoad:
         if model.chat_template or getattr(processor, "chat_template", None):
             raise
@@ -32,7 +29,7 @@ def check_template(model: VllmModel, processor: Any) -> None:
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
     """Return the prompt that the chat template makes of messages."""
     ends_with_user = messages[-1]["role"] == "user"
-    prompt: str = processor.apply_chat_template(
+    prompt = processor.apply_chat_template(
         messages,
         tokenize=False,
         chat_template=model.chat_template,
@@ -40,4 +37,4 @@ def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str
         continue_final_message=not ends_with_user,
         **model.chat_template_args,
     )
-    return prompt
+    return str(prompt)

@@ -169,13 +169,8 @@ class Engine:
         """Send a prompt to the engine, and return the queue that will get its only output, or its
         error. Calls `answered` when that has arrived."""
         number = str(next(self._numbers))
-        queue = await self._llm.add_request(
-            number,
-            prompt,
-            parameters,
-            lora_request=adapter,
-            tokenization_kwargs=self._tokenization,
-        )
+        options = {"lora_request": adapter, "tokenization_kwargs": self._tokenization}
+        queue = await self._llm.add_request(number, prompt, parameters, **options)
         put, timer = queue.put, None
         if self._timeout is not None:
             end = partial(self._abort, number, queue)

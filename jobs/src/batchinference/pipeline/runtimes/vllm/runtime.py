@@ -130,14 +130,10 @@ class VllmRuntime:
         found = _TOO_LONG.search(str(error))
         if found is None:
             return error
-        together = (
-            "" if self._model.task != "generate" else " for the prompt and the new text together"
-        )
-        fix = (
-            ""
-            if self._model.images or self._model.task == "score"
-            else ", or set the model's field tooLong to truncate"
-        )
+        generates = self._model.task == "generate"
+        together = " for the prompt and the new text together" if generates else ""
+        can_cut = not self._model.images and self._model.task != "score"
+        fix = ", or set the model's field tooLong to truncate" if can_cut else ""
         return PromptTooLong(
             f"the prompt is too long: the model takes {found[1]} tokens{together}. "
             f"Shorten the prompt{fix}"

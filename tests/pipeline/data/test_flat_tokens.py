@@ -231,9 +231,8 @@ def test_replica_uses_the_tokens_of_tasks(
     texts = LONG if len(inputs) == 1 else LONG[::2]  # only the library cuts pairs
     columns = {name: np.array(texts, object) for name in inputs}
     expected = run(columns)
-    of_file, of_library = (
-        flat.prepare(*[texts] * len(inputs)) for flat in preparing_tokenizers(model)
-    )
+    repeated = [texts] * len(inputs)
+    of_file, of_library = (flat.prepare(*repeated) for flat in preparing_tokenizers(model))
     assert of_file == of_library
     no_tokenizing()
     found = run(columns, {name: pa.chunked_array([values]) for name, values in of_file.items()})

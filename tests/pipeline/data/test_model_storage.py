@@ -81,9 +81,7 @@ def test_tokenizer_of_vllm_fetches_no_weights(s3: S3Server, storage: dict[str, A
     names = ["config.json", "tokenizer.json", "model-1.safetensors", "more/pytorch_model.bin"]
     s3.put("models", {f"llama/{name}": b"{}" for name in names})
     model = VllmModel.model_validate(vllm(source="s3://models/llama", storage=storage))
-    for fetched, expected in (
-        (files_without_weights(model), names[:2]),
-        (engine_source(model), names),
-    ):
+    pairs = (files_without_weights(model), names[:2]), (engine_source(model), names)
+    for fetched, expected in pairs:
         found = [path for path in Path(fetched).rglob("*") if path.is_file()]
         assert {str(path.relative_to(fetched)) for path in found} == set(expected)

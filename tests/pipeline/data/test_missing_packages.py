@@ -22,7 +22,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.input.readers import READERS
 from batchinference.pipeline.media import images
 from batchinference.pipeline.runtimes import RUNTIMES
-from batchinference.pipeline.runtimes.transformers.inputs import _resampled
+from batchinference.pipeline.runtimes.transformers.media_inputs import _resampled
 from plugins.messages import Messages
 from support.documents.pages import ROOT
 

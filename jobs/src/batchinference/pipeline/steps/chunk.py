@@ -10,7 +10,12 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
 from batchinference.pipeline.expression import check_text
-from batchinference.pipeline.runtimes.model_files import WEIGHTS, check, resolve, resolve_place
+from batchinference.pipeline.runtimes.model_files import (
+    WEIGHTS,
+    check_source,
+    fetch_source,
+    resolve,
+)
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
     Transform,
@@ -34,7 +39,7 @@ class ChunkText(Transform):
     def check(cls, step: str, settings: Chunk, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         if settings.tokenizer is not None:
             files = ("tokenizer.json", "tokenizer_config.json")
-            check(settings.tokenizer, files, settings.revision, settings.storage)
+            check_source(settings.tokenizer, files, settings.revision, settings.storage)
 
     @classmethod
     def check_types(cls, step: str, settings: Chunk, known: pa.Table) -> None:
@@ -119,7 +124,7 @@ def _units(step: str, chunk: Chunk) -> Units:
     if is_local(source):
         path = resolve(source, chunk.revision)
     else:
-        path = resolve_place(source, chunk.storage, without=WEIGHTS)
+        path = fetch_source(source, chunk.storage, without=WEIGHTS)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             path, trust_remote_code=False, **revision

@@ -18,9 +18,9 @@ from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_value
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, parts_of
-from batchinference.pipeline.runtimes.model_files import check
-from batchinference.pipeline.runtimes.model_folder import check_folder
+from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, nested_inputs
+from batchinference.pipeline.runtimes.model_files import check_source
+from batchinference.pipeline.runtimes.model_folder_check import check_folder
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, fail_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
@@ -42,9 +42,11 @@ class ModelTransform(Transform):
         check_runtime(settings)
         storage = settings.storage_of_source
         for place in settings.other_locations:
-            check(place, storage=storage)
+            check_source(place, storage=storage)
         if settings.source_or_none is not None:
-            check(settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage)
+            check_source(
+                settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage
+            )
         check_folder(settings)
         if settings.factory_or_none is not None:
             from batchinference.pipeline.steps.code_checks.function_signatures import (
@@ -73,7 +75,7 @@ class ModelTransform(Transform):
         if isinstance(settings, TextModel) and not settings.uses_texts:
             for name in {"text", "text_pair"} & {*settings.inputs}:
                 check_text(step, settings.inputs[name], known, f"the input '{name}'")
-        for part in parts_of(settings).values():
+        for part in nested_inputs(settings).values():
             if part.is_known(known):
                 part.arrow(known.select(part.columns).schema)
 

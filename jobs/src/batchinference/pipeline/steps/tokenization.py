@@ -24,11 +24,11 @@ class Preparation(Transform):
     are not texts, or if only the replicas of the model can tokenize them."""
 
     def __init__(self, step: str, model: Model) -> None:
-        from batchinference.pipeline.runtimes.flat_tokens import preparations
+        from batchinference.pipeline.runtimes.flat_tokens import preparing_tokenizers
 
         self._step, self._model = step, model
         self._columns = [model.inputs[name] for name in model.tokenized_inputs]
-        self._tokenizers = preparations(model)  # type: ignore[arg-type]
+        self._tokenizers = preparing_tokenizers(model)  # type: ignore[arg-type]
         self._tokenizer = next(self._tokenizers, None)
 
     def __call__(self, batch: pa.Table) -> pa.Table:

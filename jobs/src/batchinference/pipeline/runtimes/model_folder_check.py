@@ -1,4 +1,4 @@
-"""Checks by its small files that a local folder holds a model for the task of a step."""
+"""Checks that a local folder holds a model for the task of a step. Does not load the weights."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from batchinference.spec.models import Model, SentenceTransformersModel, Transfo
 from batchinference.spec.models.transformers_tasks import INPUTS
 
 _CONFIGS = ("config.json", "adapter_config.json", "modules.json")
-"""A folder of a model has one of these files."""
+"""A model's folder has at least one of these files."""
 _TOKENIZERS = ("*token*", "*vocab*", "merges.txt", "*.model")
-"""A folder with a tokenizer has files with one of these names."""
+"""A folder with a tokenizer has a file that matches one of these patterns."""
 _LFS = b"version https://git-lfs"
 _HEADS = {
     "ForSequenceClassification": (
@@ -31,11 +31,12 @@ _HEADS = {
     "ForCTC": ("automatic-speech-recognition",),
     "ForSpeechSeq2Seq": ("automatic-speech-recognition",),
 }
-"""Ends of the names of architectures, and the tasks for which such a model has weights."""
+"""The tasks for which a model has weights, by the end of the name of its architecture."""
 
 
 def check_folder(model: Model) -> None:
-    """Raise ModelLoad if a local folder holds no model, or one that is not for the task."""
+    """Raise ModelLoad if the source of a model is a local folder without a model, or with one that
+    is not for the task. Other sources are not checked."""
     if not isinstance(model, TransformersModel | SentenceTransformersModel):
         return
     if not is_path(model.source):
@@ -49,7 +50,7 @@ def check_folder(model: Model) -> None:
 
 
 def _folder_problem(folder: Path) -> str:
-    """Return why a path is no folder of a model; an empty text if it may be one."""
+    """Return why a path is not the folder of a model; an empty text if it may be one."""
     if folder.is_file():
         is_part = (folder.parent / "config.json").exists()
         fix = f"Write source: {folder.parent}" if is_part else "Name the folder of a model"
@@ -92,20 +93,20 @@ def _task_problem(folder: Path, task: str) -> str:
 
 
 def _is_for(task: str, folder: Path) -> bool:
-    """Return whether a model with these files may be for a task, by the inputs of both."""
+    """Return whether task and model agree about audio. A model for audio has a preprocessor."""
     of_sounds = INPUTS.get(task, ("",))[0] == "audio"
     return of_sounds == (folder / "preprocessor_config.json").exists()
 
 
 def _described(tasks: Sequence[str], instead_of: str) -> str:
-    """Return tasks as text, with the input if it is another one."""
+    """Return tasks as text, with the field `inputs` if the task `instead_of` has another input."""
     inputs = [INPUTS.get(task, ("text",))[0] for task in (tasks[0], instead_of)]
     fields = f" with inputs: {{{inputs[0]}: COLUMN}}" if inputs[0] != inputs[1] else ""
     return f"{' or '.join(tasks)}{fields}"
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:
-    """Return the problem of a Whisper model with the tokenizer of another model."""
+    """Return a problem if a Whisper model has the tokenizer of another model, else no text."""
     file = folder / "tokenizer_config.json"
     kind = str(_json(file).get("tokenizer_class", "Whisper"))
     if config.get("model_type") != "whisper" or kind.startswith("Whisper"):

@@ -1,4 +1,4 @@
-"""Answers rows that are complete requests of the OpenAI API."""
+"""Answers rows that are complete requests of the OpenAI API with vLLM's server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.openai_requests import (
     body_of,
     check_fields,
-    dumped,
+    json_bytes,
     path_of_row,
 )
 from batchinference.pipeline.runtimes.prompts import rows_of
@@ -38,8 +38,8 @@ _FIELDS = {
     "/completions": _GENERATION | {"prompt", "suffix"},
     "/embeddings": {"input", "encoding_format", "dimensions"},
 }
-"""The fields that rows may set, by path. vLLM reads others too: tensors, templates, and what its
-processors load. It ignores those that it does not know."""
+"""The fields that rows may set, by path. In others, vLLM would accept tensors, templates and files,
+or it would ignore them."""
 _TEXTS = ("prompt", "input")
 
 
@@ -59,8 +59,8 @@ class RequestRuntime:
         self._path = generated if model.task == "generate" else "/embeddings"
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
-        """Return the body of the response to each row as JSON text, with an exception in place of
-        that of a failed row. Raises EngineDied if the engine has died."""
+        """Return for each row the body of the response as JSON text, or the error of the row.
+        Raises EngineDied if the engine has died."""
         requests = list(self._engine.threads.map(self._request_or_error, rows_of(inputs)))
         asked = [request for request in requests if isinstance(request, tuple)]
         answers = iter(self._engine.answer_requests(asked))
@@ -74,7 +74,7 @@ class RequestRuntime:
             path = path_of_row(self._model, row, self._path)
             if (path == "/embeddings") != (self._model.task == "embed"):
                 raise ValueError(f"requestUrl: the task {self._model.task} does not serve {path}")
-            return path, dumped(self._checked(path, body_of(self._model, row)))
+            return path, json_bytes(self._checked(path, body_of(self._model, row)))
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             return row_error(error, self._engine.log)
 
@@ -89,7 +89,7 @@ class RequestRuntime:
         return {**checked, "model": self._model.source}
 
     def _result(self, row: int, status: int, content: bytes) -> str | Exception:
-        """Return the JSON of a response, or why there is none, and report what it says. Raises
+        """Return the JSON of a response, or the error of the row, and report its warnings. Raises
         EngineDied, or the error of a device."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -105,8 +105,8 @@ class RequestRuntime:
 
 
 def _check_texts(name: str, value: Any) -> None:
-    """Raise TypeError if a value is not a text, the tokens of one, or a list of these. vLLM would
-    also take chats, and fetch their images."""
+    """Raise TypeError if a value is not a text, the tokens of a text, or a list of these. vLLM also
+    accepts chats, and would fetch their images."""
     values = value if isinstance(value, list) else [value]
     for part in values:
         tokens = part if isinstance(part, list) else [part]

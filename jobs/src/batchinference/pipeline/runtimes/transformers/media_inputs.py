@@ -1,8 +1,7 @@
 """Converts images, audio and video to the tensors that the model requires.
 
-Small images are resized and normalized on the GPU of the model. The library would treat a text in
-place of an image, an audio file or a video as an address, and fetch it. The functions here refuse
-text for these inputs.
+Small images are resized and normalized on the GPU of the model. The functions here refuse texts,
+because the library would treat a text as an address, and fetch it.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from PIL.Image import Resampling
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
 from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
-from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import to_device
-from batchinference.pipeline.runtimes.transformers.loading import (
-    Source,
+from batchinference.pipeline.runtimes.model_io import Batch
+from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     feature_extractor_options,
     image_processor_options,
-    take_loading,
+    pop_loading_options,
 )
 from batchinference.spec.media import FrameFields
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.warnings import WarningName
 
 _MAX_BYTES_ON_GPU = 256 << 20
-"""Images of a batch with more bytes are prepared on the CPU. On a GPU, the library copies them
-several times, also as float32, and the memory is needed by the model."""
+"""If the images of a batch have more bytes, the CPU prepares them. On a GPU, the library would make
+several copies, some of them as float32, in memory that the model needs."""
 
 _FRAME, _OVERHANG = 0.010, 0.015
-"""Seconds from one frame of a spectrogram to the next, and by which a frame is longer."""
+"""Seconds from one frame of a spectrogram to the next, and those by which the two overlap."""
 
 # Arrow's memory is read-only, and processors do not change the pixels
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
 
 
-def images(values: Iterable[Any]) -> list[np.ndarray]:
+def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
     """Return arrays of height x width x channels. Raises TypeError for other values."""
     for value in values:
         if not isinstance(value, np.ndarray) or value.ndim != 3:
@@ -60,7 +59,7 @@ def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
     """Return arrays of height x width x channels as Pillow images in RGB. Transparent pixels are
     drawn over white, with a warning. Raises TypeError for other values than uint8."""
     converted = []
-    for row, image in enumerate(images(values)):
+    for row, image in enumerate(image_arrays(values)):
         if image.dtype != np.uint8:
             raise TypeError(
                 f"expected an image of uint8, got {image.dtype}: options.mode: RGB makes the "
@@ -94,8 +93,7 @@ def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> 
     """Return samples (float32) of one channel, at the rate `wanted` in Hz.
 
     `values` are samples, or channels x samples, at `rates` in Hz. Without `rates`, they already
-    have the rate `wanted`. Raises TypeError for other values.
-    """
+    have the rate `wanted`. Raises TypeError for other values."""
     result = []
     for row, value in enumerate(values):
         numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
@@ -109,7 +107,7 @@ def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> 
 
 
 def _floats(value: np.ndarray) -> np.ndarray:
-    """Return numbers between -1 and 1. Integers are treated as PCM."""
+    """Return samples as float32. Integers are PCM, and scaled to numbers between -1 and 1."""
     if value.dtype.kind == "f":
         return value.astype(np.float32)
     limits = np.iinfo(value.dtype)
@@ -129,16 +127,15 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 def warn_of_cut_audio(
     values: Iterable[np.ndarray], extractor: Any, options: Mapping[str, Any]
 ) -> None:
-    """Report a warning for each recording of which the model gets only a part. `options` are those
-    of the calls of the extractor."""
-    longest = _longest(extractor, options)
+    """Report a warning for each recording that an extractor cuts if called with `options`."""
+    longest = _max_samples(extractor, options)
     for row, value in enumerate(values if longest is not None else ()):
         if longest is not None and len(value) > longest:
             seconds = math.ceil((len(value) - longest) / extractor.sampling_rate)
             warn(WarningName.AUDIO_CUT, row=row, amount=seconds)
 
 
-def _longest(extractor: Any, options: Mapping[str, Any]) -> int | None:
+def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
     """Return the number of samples to which an extractor cuts recordings; None if it does not."""
     chosen = options.get("max_length")
     for name in ("nb_max_samples", "n_samples"):
@@ -155,9 +152,9 @@ def _longest(extractor: Any, options: Mapping[str, Any]) -> int | None:
     return int(extractor.sampling_rate * seconds) if counts_frames else length
 
 
-def crop_alike(extractor: Any) -> None:
-    """Make an extractor that crops recordings at a random place always crop a recording in the same
-    way, so that its result is the same in each batch and each run."""
+def crop_reproducibly(extractor: Any) -> None:
+    """Make an extractor that crops recordings at random places crop a recording in each call in the
+    same way, so that its result does not depend on the batch or the run."""
     if getattr(extractor, "truncation", None) not in ("rand_trunc", "fusion"):
         return
     kind: Any = type(extractor)
@@ -208,18 +205,17 @@ def _decoded(content: bytes) -> Iterator[Any]:
 class ImageInput:
     """Converts images (height x width x channels, uint8).
 
-    On a GPU, this takes a fraction of the time for which the model would otherwise wait. The CPU
-    prepares what the GPU cannot: large images, images that are bad rows, and images that are
-    reduced by a factor that PyTorch does not support on GPUs.
-    """
+    If the model is on a GPU, this GPU converts them, because it is much faster than the CPU. The
+    CPU converts the images of a batch if they are large, or if the GPU fails, for example because a
+    row is bad or PyTorch does not support a resize factor on GPUs."""
 
-    def __init__(self, source: Source, model: TransformersModel) -> None:
+    def __init__(self, loader: ModelLoader, model: TransformersModel) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}
-        self._processor = image_processor(source, self._options)
-        self._device = preparing_device(self._processor, self._options, source.device)
+        self._processor = image_processor(loader, self._options)
+        self._device = preparing_device(self._processor, self._options, loader.device)
 
     def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
-        values = images(inputs["image"])
+        values = image_arrays(inputs["image"])
         prepared = self._prepared_on_device(inputs["image"])
         if prepared is None:
             prepared = self._prepared(values)
@@ -229,7 +225,7 @@ class ImageInput:
         """Return the images, prepared on the device, or None if this is not possible."""
         if self._device is None or sum(value.nbytes for value in values) > _MAX_BYTES_ON_GPU:
             return None
-        with suppress(Exception):  # the CPU raises it again if it is about a row
+        with suppress(Exception):  # the CPU raises errors about rows again
             return self._prepared(on_device(values, self._device))
         return None
 
@@ -252,8 +248,8 @@ def preparing_device(
 
 
 def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
-    """Return images as tensors on a device. They are copied before the library changes the order of
-    the axes, which takes longer on the CPU. An array of all images is copied at once."""
+    """Return images as tensors on a device, where the library reorders axes faster than on the CPU.
+    An array of all images is copied at once."""
     if values.dtype != object:
         return list(to_device(values, device))
     return [to_device(value, device) for value in values]
@@ -262,10 +258,10 @@ def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
 class AudioInput:
     """Converts audio, with or without its sampling rate in Hz."""
 
-    def __init__(self, source: Source, model: TransformersModel) -> None:
-        self._extractor = source.processor(transformers.AutoFeatureExtractor)
+    def __init__(self, loader: ModelLoader, model: TransformersModel) -> None:
+        self._extractor = loader.load_processor(transformers.AutoFeatureExtractor)
         check_options(model.options, feature_extractor_options(self._extractor))
-        crop_alike(self._extractor)
+        crop_reproducibly(self._extractor)
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
         # some extractors already pad by default, to a length that their model requires
         pads = padding is not None and padding.default is False
@@ -278,24 +274,21 @@ class AudioInput:
         values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
         warn_of_cut_audio(values, self._extractor, self._options)
         for rows in self._groups(values):
-            group = [values[row] for row in rows]
-            yield (
-                rows,
-                self._extractor(group, sampling_rate=rate, return_tensors="pt", **self._options),
-            )
+            part = [values[row] for row in rows]
+            result = self._extractor(part, sampling_rate=rate, return_tensors="pt", **self._options)
+            yield rows, result
 
     def _groups(self, values: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the rows that are computed together: those of the same length, if the model would
-        take the padding of a shorter recording for sound."""
+        """Return groups of rows that are computed together. The recordings of a group have the same
+        length if the model would take padding for sound."""
         lengths = np.array([len(value) if self._hears_padding else 0 for value in values])
         return [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
 
 
 class VideoInput:
-    """Converts video. The model receives the number of frames that it was made for, evenly spaced
-    over the video."""
+    """Converts videos. The model gets as many frames as it requires, evenly spaced over a video."""
 
-    def __init__(self, source: Source, model: TransformersModel, config: Any) -> None:
+    def __init__(self, loader: ModelLoader, model: TransformersModel, config: Any) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}
         count = self._options.pop("num_frames", None) or getattr(config, "num_frames", None)
         if count is None:
@@ -303,14 +296,12 @@ class VideoInput:
                 f"options: '{model.source}' does not state its number of frames. Set num_frames"
             )
         self._count = int(count)
-        self._processor = image_processor(source, self._options)
+        self._processor = image_processor(loader, self._options)
 
     def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
         values = [self._frames(video) for video in videos(inputs["video"])]
-        yield (
-            np.arange(len(values)),
-            self._processor(values, return_tensors="pt", **self._options),
-        )
+        tensors = self._processor(values, return_tensors="pt", **self._options)
+        yield np.arange(len(values)), tensors
 
     def _frames(self, video: np.ndarray | bytes) -> list[np.ndarray]:
         if isinstance(video, bytes):
@@ -318,10 +309,11 @@ class VideoInput:
         return list(video[evenly_spaced(len(video), self._count)])
 
 
-def image_processor(source: Source, options: dict[str, Any]) -> Any:
-    """Return the image processor, in the implementation that the options select.
-
-    Raises ModelLoad for an option that the processor does not know."""
-    processor = source.processor(transformers.AutoImageProcessor, **take_loading(options))
+def image_processor(loader: ModelLoader, options: dict[str, Any]) -> Any:
+    """Load the image processor with the options that select its implementation, and remove them.
+    Raises ModelLoad for a remaining option that the processor does not have."""
+    processor = loader.load_processor(
+        transformers.AutoImageProcessor, **pop_loading_options(options)
+    )
     check_options(options, image_processor_options(processor))
     return processor

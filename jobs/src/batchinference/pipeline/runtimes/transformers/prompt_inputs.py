@@ -14,7 +14,7 @@ from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
-from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
+from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
@@ -22,20 +22,23 @@ from batchinference.pipeline.runtimes.prompts import (
     chat_of,
     check_chat,
     content_of,
+    content_parts,
     describes_images,
-    parts_of,
     with_messages,
     with_repair,
 )
 from batchinference.pipeline.runtimes.text_limits import position_tables
-from batchinference.pipeline.runtimes.transformers.inputs import pillow_images
-from batchinference.pipeline.runtimes.transformers.loading import (
-    Source,
+from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
+from batchinference.pipeline.runtimes.transformers.media_inputs import pillow_images
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
+    pop_loading_options,
     processor_options,
-    take_loading,
 )
-from batchinference.pipeline.runtimes.transformers.text_inputs import Tokens, fit
+from batchinference.pipeline.runtimes.transformers.text_inputs import (
+    BatchTokenizer,
+    match_tokenizer,
+)
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.warnings import WarningName
@@ -51,8 +54,7 @@ def prompt_of(
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
 
     Without a `prompt` template and images, the input is the prompt: a text, which the model
-    continues, or a list of messages, which needs a chat template.
-    """
+    continues, or a list of messages, which needs a chat template."""
     if not chat or (model.prompt is None and not model.images):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
@@ -67,16 +69,15 @@ def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
 
 
 def order_of_images(model: TransformersModel) -> list[str]:
-    """Return the names of the image inputs in the order in which the prompt shows them. A name may
-    occur twice."""
+    """Return the names of images in their order in the prompt. A name may occur twice."""
     placed = [name for name in placeholders(model.prompt or "") if name in model.images]
     return [*(name for name in model.images if name not in placed), *placed]
 
 
-def in_parts(messages: list[Message]) -> list[Message]:
+def split_content(messages: list[Message]) -> list[Message]:
     """Return the messages with their content split into parts, as processors require."""
     return [
-        {**turn, "content": [_part(part) for part in parts_of(turn.get("content"))]}
+        {**turn, "content": [_part(part) for part in content_parts(turn.get("content"))]}
         for turn in messages
     ]
 
@@ -99,35 +100,35 @@ class PromptBatch:
 
 
 def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
-    """Yield the indexes of the rows with the same flag, in order."""
+    """Yield each flag with the indexes of its rows."""
     for flag in dict.fromkeys(flags):
         yield flag, np.flatnonzero(np.array(flags) == flag)
 
 
 class TextPrompts:
-    """Converts prompts of text only. `new_tokens` is the number of tokens to generate."""
+    """Converts prompts of text only to tensors."""
 
-    def __init__(self, source: Source, model: TransformersModel, network: Any) -> None:
+    def __init__(self, loader: ModelLoader, model: TransformersModel, network: Any) -> None:
         side = "right" if network.config.is_encoder_decoder else "left"
-        self.tokenizer = source.processor(transformers.AutoTokenizer, padding_side=side)
-        fit(self.tokenizer, network, model.source)
+        self.tokenizer = loader.load_processor(transformers.AutoTokenizer, padding_side=side)
+        match_tokenizer(self.tokenizer, network, model.source)
         self._model = model
         self._template = ChatTemplate(self.tokenizer, model)
         self._template.check(model)
         self.is_chat, self.takes_parts = self._template.exists, self._template.takes_parts
         # a truncated prompt would be a different request
-        self._tokens = Tokens(self.tokenizer, model, network, "fail")
+        self._tokens = BatchTokenizer(self.tokenizer, model, network, "fail")
         has_encoder = network.config.is_encoder_decoder
         self._encoder_is_limited = has_encoder and bool(position_tables(network))
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
-        """Leave room for the tokens to generate if the job sets `tooLong`. Raises ModelLoad if no
-        room is left for a prompt."""
+        """Limit prompts so that the model can generate `new_tokens` tokens, if the job sets
+        `tooLong`. Raises ModelLoad if no room is left for a prompt."""
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:
-                # `check_room` checks the length of each batch instead
+                # `check_positions` checks the length of each batch instead
                 self._tokens.limit = replace(limit, tokens=None)
             return
         if limit.tokens is None:
@@ -157,7 +158,7 @@ class TextPrompts:
         return prompt_of(self._model, row, {}, chat=self.is_chat)
 
     def _text(self, number: int, row: Row, *, special: bool) -> str:
-        """Return the text of a prompt, which may be cut."""
+        """Return the prompt of a row as text, and report a warning if it was cut."""
         if self.limit is None:
             return self._template(self._prompt(row))
         given = row if special else with_messages(self._model, row)
@@ -170,17 +171,16 @@ class TextPrompts:
 
 
 class ImagePrompts:
-    """Converts prompts of text and images, or images alone."""
+    """Converts prompts of text and images, or images alone, to tensors."""
 
-    def __init__(self, source: Source, model: TransformersModel, network: Any) -> None:
+    def __init__(self, loader: ModelLoader, model: TransformersModel, network: Any) -> None:
         self._options = dict(model.options)
-        self._processor = source.processor(
-            transformers.AutoProcessor, **take_loading(self._options)
-        )
+        loading = pop_loading_options(self._options)
+        self._processor = loader.load_processor(transformers.AutoProcessor, **loading)
         check_options(self._options, processor_options(self._processor))
         self.tokenizer = self._processor.tokenizer
         self.tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
-        fit(self.tokenizer, network, model.source)
+        match_tokenizer(self.tokenizer, network, model.source)
         self._model = model
         self._template = ChatTemplate(self._processor, model)
         self._template.check(model)
@@ -215,14 +215,13 @@ class ImagePrompts:
 
     def _text(self, row: Row, images: Mapping[str, Any]) -> str:
         prompt = prompt_of(self._model, row, images, chat=self._template.exists)
-        return self._template(in_parts(prompt) if isinstance(prompt, list) else prompt)
+        return self._template(split_content(prompt) if isinstance(prompt, list) else prompt)
 
 
 class ChatTemplate:
     """The chat template of a tokenizer or processor, if it has one.
 
-    Raises ModelLoad if the step sets a field that needs a chat template, and the model has none.
-    """
+    Raises ModelLoad if the step sets a field that needs a chat template, and the model has none."""
 
     def __init__(self, processor: Any, model: TransformersModel) -> None:
         self._processor = processor
@@ -246,7 +245,7 @@ class ChatTemplate:
         check_chat(
             model,
             model.source,
-            lambda messages: self(in_parts(messages) if parts else messages),
+            lambda messages: self(split_content(messages) if parts else messages),
             images,
         )
 
@@ -258,14 +257,12 @@ class ChatTemplate:
             return prompt
         if not self.exists:
             raise JobFailure(f"a list of messages was given, but {self._missing()}")
-        text: str = self._processor.apply_chat_template(
-            prompt, tokenize=False, add_generation_prompt=True
-        )
-        return text
+        template = self._processor.apply_chat_template
+        return str(template(prompt, tokenize=False, add_generation_prompt=True))
 
     @property
     def takes_parts(self) -> bool:
-        """Whether it writes the texts of a message that is a list of parts."""
+        """Whether the template accepts messages whose content is a list of parts."""
         with suppress(Exception):
             text = self([{"role": "user", "content": [{"type": "text", "text": _PROBE}]}])
             return _PROBE in text and "'text'" not in text
@@ -275,7 +272,7 @@ class ChatTemplate:
         return f"model '{self._source}' has no chat template"
 
 
-def check_room(tensors: Any, config: Any, sampling: Any) -> None:
+def check_positions(tensors: Any, config: Any, sampling: Any) -> None:
     """Raise ValueError if a prompt and its new tokens need more positions than the model has.
 
     On a GPU, a lookup beyond the last position would end the whole process. Models that compute

@@ -1,6 +1,6 @@
 """Cuts prompts that are too long for vLLM, before its engine gets them.
 
-The engine itself would only cut the beginning of the whole prompt, with its instructions.
+The engine itself can only cut the beginning of a prompt, which has the instructions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.model_files import files_without_weights
-from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row, room_for_answer
+from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit, Row, room_for_answer
 from batchinference.pipeline.runtimes.prompts import (
     messages_of,
     rows_of,
@@ -24,15 +24,13 @@ from batchinference.pipeline.runtimes.prompts import (
     with_messages,
 )
 from batchinference.pipeline.runtimes.text_limits import max_tokens
-from batchinference.pipeline.runtimes.vllm.checks import apply_template
+from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
 from batchinference.spec.models import VllmModel
 
 
-def fitted(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
-    """Return the inputs of a row's prompt with a text that fits the model, and the number of tokens
-    that were cut.
-
-    Raises TextTooLong if the template alone is too long."""
+def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
+    """Return the inputs of a row's prompt, cut so that the prompt fits the model, and the number of
+    tokens that were cut. Raises TextTooLong if the template alone is too long."""
     if model.too_long not in ("truncate", "truncateLeft"):
         return texts, 0
     limit = _limit_of_row(model, row)
@@ -59,8 +57,8 @@ def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:
 
 
 def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int] | None:
-    """Return the number of tokens of the prompt of each row of a table, without the engine; None if
-    only the engine knows them. Raises errors of the library."""
+    """Return the number of tokens of the prompt of each row without nulls. Return None if only the
+    engine knows it. Raises errors of the library."""
     if model.images or model.task == "score" or model.request is not None:
         return None
     import transformers

@@ -17,7 +17,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.openai_requests import (
     body_of,
     check_fields,
-    dumped,
+    json_bytes,
     path_of_row,
     response_to,
 )
@@ -33,7 +33,7 @@ _COMPLETION_TOKENS = 16
 
 
 def _without_empty(stop: str | list[str] | None) -> str | list[str] | None:
-    """Return the texts that end an answer. Raises PydanticCustomError if one of them is empty."""
+    """Return `stop`. Raises PydanticCustomError if one of its texts is empty."""
     if stop is not None and "" in [stop, *stop]:
         raise PydanticCustomError("empty", "an empty text would end each answer at once")
     return stop
@@ -50,8 +50,8 @@ class _Message(BaseModel):
     content: str | list[_Text] | None = None
 
     def as_turn(self, *, parts: bool) -> dict[str, Any]:
-        """Return the message, with the texts of its parts in lines unless the chat template takes
-        `parts`, as in vLLM."""
+        """Return the message. If the chat template does not accept `parts`, their texts become the
+        lines of one text, as in vLLM."""
         turn = {"content": "", **self.model_dump(exclude_none=True)}
         if isinstance(self.content, list) and not parts:
             turn["content"] = "\n".join(part.text for part in self.content)
@@ -59,7 +59,7 @@ class _Message(BaseModel):
 
 
 class _Generation(BaseModel):
-    """The parameters that the library has. Others may only have the value without an effect."""
+    """The parameters that the library supports. Others may only have a value without effect."""
 
     model_config = ConfigDict(strict=True)
     max_tokens: PositiveInt | None = None
@@ -77,8 +77,8 @@ class _Generation(BaseModel):
         return self.max_tokens
 
     def sampling(self) -> dict[str, Any]:
-        """Return the parameters with the names of the library. What a request leaves out is as in
-        the files of the model."""
+        """Return the parameters with the names of the library. Parameters that a request leaves out
+        have the values in the files of the model."""
         found: dict[str, Any] = {"max_new_tokens": self.limit}
         if self.temperature == 0:
             found["do_sample"] = False
@@ -139,7 +139,7 @@ class Request(NamedTuple):
 
 
 class RequestRuntime:
-    """Answers the requests of a batch: those with equal parameters together."""
+    """Answers the requests of a batch. Requests with equal parameters are computed together."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
         self._model = model
@@ -153,8 +153,7 @@ class RequestRuntime:
             self._path, self._runtime = "/chat/completions", GenerationRuntime(generating, device)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
-        """Return the body of the response to each row as JSON text, with an exception in place of
-        that of a failed row."""
+        """Return for each row the body of the response as JSON text, or the error of the row."""
         results: list[Any] = [self._request_or_error(row) for row in rows_of(inputs)]
         groups = defaultdict[Any, list[int]](list)
         for row, request in enumerate(results):
@@ -169,7 +168,7 @@ class RequestRuntime:
                 else self._generated(path, json.loads(key), bodies, rows)
             )
             for row, answer in zip(rows, answers, strict=True):
-                results[row] = dumped(response_to(path, self._model.source, *answer)).decode()
+                results[row] = json_bytes(response_to(path, self._model.source, *answer)).decode()
         return results
 
     def _request_or_error(self, row: Mapping[str, Any]) -> Request | Exception:
@@ -191,7 +190,7 @@ class RequestRuntime:
     def _generated(
         self, path: str, sampling: dict[str, Any], bodies: Sequence[Any], rows: Sequence[int]
     ) -> list[tuple[list[Any], int, int]]:
-        """Return the choices of each request, and the tokens of its prompt and of its answer."""
+        """Return for each request its choices, and the numbers of tokens of prompt and answer."""
         chat = path == "/chat/completions"
         runtime = self._runtime.with_sampling(sampling, chat=chat)
         contents = [body.content(parts=runtime.takes_parts) for body in bodies]
@@ -209,7 +208,7 @@ class RequestRuntime:
     def _embedded(
         self, bodies: Sequence[_Embeddings], rows: Sequence[int]
     ) -> list[tuple[list[Any], int, None]]:
-        """Return the embeddings of each request, and the tokens of its texts."""
+        """Return for each request its embeddings, and the number of tokens of its texts."""
         texts = [text for body in bodies for text in body.texts()]
         owners = [row for row, body in zip(rows, bodies, strict=True) for _ in body.texts()]
         vectors = iter(self._run(self._runtime, texts, owners))
@@ -223,7 +222,7 @@ class RequestRuntime:
         return answers
 
     def _run(self, runtime: Any, values: Sequence[Any], owners: Sequence[int]) -> Any:
-        """Return the results of a runtime for values, and report its warnings about their rows."""
+        """Return the results of a runtime for values of the rows `owners`, and report warnings."""
         column = np.empty(len(values), dtype=object)
         column[:] = values
         with collect_warnings() as warnings:

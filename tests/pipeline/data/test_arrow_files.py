@@ -241,7 +241,7 @@ READS = {
 METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
-    "pipeline/output/contents.py": "reads from a dataset with a checked schema",
+    "pipeline/output/output_rows.py": "reads from a dataset with a checked schema",
     "pipeline/storage/arrow_files.py": "the check itself",
     "pipeline/execution/segment.py": "unpickles what the driver has pickled",
     "pipeline/input/parquet_file.py": "checks the columns that are wanted; else only metadata",
@@ -334,7 +334,7 @@ def test_worker_with_these_variables_is_refused(
 def test_command_removes_these_variables_before_ray_reads_them() -> None:
     name = "RAY_DATA_AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA"
     program = (
-        "from batchinference.cli.packages import pipeline_is_installed\n"
+        "from batchinference.cli.installed_packages import pipeline_is_installed\n"
         "assert pipeline_is_installed()\n"
         "from ray.data._internal.tensor_extensions import arrow\n"
         "assert arrow._AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA is False"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from batchinference.api.files import with_absolute_paths
+from batchinference.api.job_files import with_absolute_paths
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import snapshot_input

@@ -17,7 +17,7 @@ import pytest
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.output.contents import first_rows
+from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages

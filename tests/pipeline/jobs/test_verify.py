@@ -220,7 +220,7 @@ def test_printed_text_says_what_is_proven(texts: Path, tmp_path: Path) -> None:
     shown = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
     assert [name for name, _ in shown[:5]] == ["output", "result", "rows", "input", "committed"]
     assert shown[2][1] == "200 = 160 written + 20 failed + 20 filtered"
-    assert shown[3][1] == "200 rows in 4 files, 4 counted again"
+    assert shown[3][1] == "200 rows in 4 files, 4 of them recounted"
 
 
 def test_endpoint_of_an_output_is_not_reached_unless_trusted(

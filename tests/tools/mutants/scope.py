@@ -34,7 +34,7 @@ TESTS = {
         *(
             f"tests/pipeline/data/test_{name}.py"
             for name in (
-                *("block_codec", "clouds", "code_identity", "hostile_files", "missing_rows"),
+                *("block_codec", "clouds", "code_hashes", "hostile_files", "missing_rows"),
                 *("row_batch", "row_ids", "storage"),
             )
         ),

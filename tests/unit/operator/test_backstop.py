@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchinference.rendering import QUEUE_LABEL, KubeRayDeadlines
@@ -178,6 +178,9 @@ ACTIONS = ("suspend", "admit", "gate", "ungate", "rows", "active", "pending", "t
            "wait", "wait")  # fmt: skip
 
 
+@example(
+    queue=None, actions=[("gate", 0), ("pending", 0), ("rows", 1), ("suspend", 0), ("admit", 0)]
+)
 @given(
     queue=st.sampled_from([None, "gpu"]),
     actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 600)), max_size=15),

@@ -21,7 +21,7 @@ from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import MIN_BLOCK_ROWS, MIN_BLOCKS, MIN_FILES, Sizing
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan

@@ -18,7 +18,7 @@ from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
-from batchinference.pipeline.output.tables import table_of
+from batchinference.pipeline.output.tables import table_or_none
 from batchinference.pipeline.prepare import (
     check_caches,
     check_errors_path,
@@ -126,7 +126,7 @@ def _check_output(
         return
     (target, *_) = output_targets(spec, layout)
     request = request_of(spec, job)
-    decide(load_state(target.layout, request, table_of(spec.write), target.reader), request)
+    decide(load_state(target.layout, request, table_or_none(spec.write), target.reader), request)
 
 
 def check_writable(place: Location) -> None:

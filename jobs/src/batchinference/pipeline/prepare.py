@@ -32,16 +32,16 @@ from batchinference.pipeline.input.snapshot import (
     check_previous_versions,
     describe_changes,
 )
-from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.tables import Table, table_of
+from batchinference.pipeline.output.file_split import FileSplit
+from batchinference.pipeline.output.tables import Table, table_or_none
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report.stored_report import finished_report
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.schema import shape_of
 from batchinference.pipeline.steps import check_step
-from batchinference.pipeline.steps.code_identity import code_of
-from batchinference.pipeline.steps.no_rows import columns_after_all
-from batchinference.pipeline.steps.type_check import code_problems, type_problems
+from batchinference.pipeline.steps.code_hashes import code_of
+from batchinference.pipeline.steps.column_checks import code_problems, type_problems
+from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.columns import check_columns, partition_problems
@@ -68,7 +68,7 @@ def prepare(
     identity of the job. With `own_only`, only output of this job is replaced. Raises BadOutput if
     the job must not change the output."""
     check_job(spec, target.layout)
-    request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
+    request, table = request_of(spec, job, own_only=own_only), table_or_none(spec.write)
     request = replace(request, recompute=target.recompute)
     plan = plan_attempt(target, request, table)
     if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
@@ -200,7 +200,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
     they are computed."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
-        names = FileLayout.of(spec.write).written(columns.names)
+        names = FileSplit.of(spec.write).written(columns.names)
         table.open(pa.schema(map(columns.field, names)))
 
 

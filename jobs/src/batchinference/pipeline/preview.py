@@ -22,7 +22,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRu
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.output.error_records import error_records
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.prepare import check_input
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
 from batchinference.pipeline.steps import check_step
@@ -87,7 +87,7 @@ class Preview:
         JobFailure if there is no such column."""
         write, table = self.spec.write, self.batch.table
         columns = write.columns if isinstance(write, WriteColumns) else None
-        return FileLayout(tuple(columns)).chosen(table) if columns and table.num_rows else table
+        return FileSplit(tuple(columns)).chosen(table) if columns and table.num_rows else table
 
     def read(self) -> Outcome:
         """Read the rows."""

@@ -11,7 +11,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference.spec.status import MAX_FAULTY_NODES
 from batchinference.text import in_one_line
-from batchinference_operator.status.job_status import Status, with_internal, without
+from batchinference_operator.status.job_status import Status, internal, with_internal, without
 from batchinference_operator.status.ray_job import RayJobView
 
 MAX_ATTEMPTS = 20
@@ -84,11 +84,15 @@ def mark_queued(status: Status, now: str) -> Status:
     """Return the status in which Kueue queues the running attempt.
 
     The fields about its driver and rows are removed, because it starts over when it is admitted.
+    Its driver may have finished rows while other pods were gated.
     """
     *before, last = status["attempts"]
-    if "queuedTime" in last:
+    if "queuedTime" in last and "progressTime" not in internal(status):
         return status
-    queued = {**without(last, "admittedTime", "rows", "driverHead", "waiting"), "queuedTime": now}
+    queued = {
+        **without(last, "admittedTime", "rows", "driverHead", "waiting"),
+        "queuedTime": last.get("queuedTime", now),
+    }
     return {**with_internal(status, progressTime=None), "attempts": [*before, queued]}
 
 

@@ -13,7 +13,12 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.signatures import is_image
 from batchinference.pipeline.media import images
-from batchinference.pipeline.media.images import Frame, page_frames, to_arrow, up_to_last
+from batchinference.pipeline.media.images import (
+    Frame,
+    page_frames,
+    to_arrow,
+    without_damaged_end,
+)
 from batchinference.pipeline.row_warnings import with_warnings
 from batchinference.pipeline.storage.location import Location
 
@@ -39,7 +44,7 @@ class FrameReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         frames = self.frames(file)
-        frames = up_to_last(frames) if self._accepts_cut else frames
+        frames = without_damaged_end(frames) if self._accepts_cut else frames
         rows = (BadRow(each) if isinstance(each, Exception) else each for each in frames)
         for group in grouped(rows, lambda frame: frame.pixels.nbytes, CHUNK_BYTES):
             yield group if isinstance(group, BadRow) else self._table(group)

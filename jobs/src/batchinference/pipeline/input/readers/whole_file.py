@@ -89,7 +89,7 @@ class AudioReader(WholeFileReader):
 
     def decode(self, content: bytes) -> tuple[np.ndarray, int]:
         """Return the samples (float32) and the sample rate in Hz, as `decode_audio` does."""
-        from batchinference.pipeline.media.recordings import decode_audio
+        from batchinference.pipeline.media.audio import decode_audio
 
         return decode_audio(content, self._options, self.max_row_bytes)
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.snapshot import ProcessedFiles
+from batchinference.pipeline.input.input_snapshot import ProcessedFiles
 from plugins.messages import Messages
 from support.inputs.delta_vectors import (
     commit,

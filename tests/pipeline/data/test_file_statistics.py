@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.input import RowCount, files, planning, snapshot
-from batchinference.pipeline.input.files import FileInput, open_files
+from batchinference.pipeline.input import RowCount, file_input, input_snapshot, planning
+from batchinference.pipeline.input.file_input import FileInput, open_files
+from batchinference.pipeline.input.input_snapshot import STATS, InputSnapshot, ResumedInput
 from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.readers import numpy as numpy_reader
 from batchinference.pipeline.input.readers import parquet as parquet_reader
-from batchinference.pipeline.input.snapshot import STATS, InputSnapshot, ResumedInput
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ParquetOptions, ReadFiles, ReadNumpy, ReadParquet
@@ -136,7 +136,7 @@ def test_large_row_groups_are_not_divided(
     """A job whose row groups would leave CPUs idle runs as operators. Pandas writes up to 1,048,576
     rows in a row group."""
     if not small:
-        monkeypatch.setattr(files, "REREAD_BYTES", 0)
+        monkeypatch.setattr(file_input, "REREAD_BYTES", 0)
     pq.write_table(pa.table({"n": range(600)}), tmp_path / "a.parquet", row_group_size=group_rows)
     given = open_files(parquet(tmp_path))
     assert rows_of(given, 60) == list(range(600))
@@ -274,8 +274,8 @@ def test_transient_error_repeats_only_its_file(
 
 
 def test_stored_starts_are_limited(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "MIN_STARTS", 2)
-    monkeypatch.setattr(snapshot, "MAX_STARTS", 2)
+    monkeypatch.setattr(input_snapshot, "MIN_STARTS", 2)
+    monkeypatch.setattr(input_snapshot, "MAX_STARTS", 2)
     frozen = open_files(parquet(source)).frozen
     stats = frozen.with_stats({0: FileStats(100, list(range(0, 100, 20)))}).stats
     assert stats == {0: FileStats(100, [0, 60])}

@@ -32,7 +32,7 @@ from pyiceberg.types import (
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.readers.table import positions_in
+from batchinference.pipeline.input.readers.table_data_file import positions_in
 from batchinference.pipeline.input.tables import open_table
 from batchinference.spec.read import ReadIceberg
 from plugins.messages import Messages

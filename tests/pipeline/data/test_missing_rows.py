@@ -19,8 +19,8 @@ from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.readers import BadRow, Chunk, size_of, within
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.row_batch import MissingRows, RowRange
-from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.url_fetcher import Fetcher
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Place, open_input
 from support.tiers import examples
@@ -257,7 +257,7 @@ def test_without_gaps_there_are_no_read_tasks(opened: Input) -> None:
 
 
 def test_gaps_of_a_table_source_are_read(tmp_path: Path) -> None:
-    from batchinference.pipeline.input.files import open_input as open_any
+    from batchinference.pipeline.input.file_input import open_input as open_any
     from batchinference.spec.read import ReadLance
 
     path = tmp_path / "a.lance"

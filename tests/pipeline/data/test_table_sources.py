@@ -29,7 +29,7 @@ from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.storage.location import Location

@@ -11,12 +11,12 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from batchinference.pipeline.arrow import concat, to_batch
-from batchinference.pipeline.input import files
-from batchinference.pipeline.input.files import FileInput, open_files
+from batchinference.pipeline.input import file_input
+from batchinference.pipeline.input.file_input import FileInput, open_files
+from batchinference.pipeline.input.file_rows import FileRows
+from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot, ProcessedFiles
 from batchinference.pipeline.input.planning import parts_of, with_row_counts
 from batchinference.pipeline.input.readers import DivisibleReader
-from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot, ProcessedFiles
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 from batchinference.spec.read import Read, ReadFiles
 
@@ -146,7 +146,7 @@ def open_input(
 
 def open_versioned(fields: dict[str, Any], earlier: ProcessedFiles | None = None) -> Input:
     """Open the input of a table: all rows, or those that are not in an earlier version."""
-    opened = files.open_input(_READ.validate_python(fields), earlier)
+    opened = file_input.open_input(_READ.validate_python(fields), earlier)
     assert isinstance(opened, FileInput)
     return Input(opened)
 

@@ -132,7 +132,7 @@ def _progress(work: StoredJob, rows: int, report: Report | None) -> Progress:
 def _total(work: StoredJob) -> int | None:
     """Return the number of input rows from the statistics of files; None if it is unknown."""
     from batchinference.pipeline.errors import JobFailure
-    from batchinference.pipeline.input.snapshot import read_snapshot
+    from batchinference.pipeline.input.input_snapshot import read_snapshot
 
     try:
         frozen = read_snapshot(work.layout.input, work.storage_of_input)

@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
-from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.output.tables import table_of

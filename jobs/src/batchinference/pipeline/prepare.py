@@ -30,13 +30,13 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import FileInput, known_columns, open_at_output
-from batchinference.pipeline.input.planning import sizing_of
-from batchinference.pipeline.input.snapshot import (
+from batchinference.pipeline.input.file_input import FileInput, known_columns, open_at_output
+from batchinference.pipeline.input.input_snapshot import (
     NoNewFiles,
     check_previous_versions,
     describe_changes,
 )
+from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for

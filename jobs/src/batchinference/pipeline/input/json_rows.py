@@ -31,7 +31,7 @@ from batchinference.pipeline.column_types import (
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import is_list
-from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.column_types import ColumnType
 
 _INTEGERS = {"int64": range(-(2**63), 2**63), "uint64": range(2**64)}

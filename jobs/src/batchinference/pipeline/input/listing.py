@@ -19,7 +19,7 @@ from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_rule import FileRule
 from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, similar_names
-from batchinference.pipeline.input.snapshot import InputSnapshot
+from batchinference.pipeline.input.input_snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
 from batchinference.spec.addresses import (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from batchinference.pipeline.commit.row_coverage import rows_in_all
 from batchinference.pipeline.input import JobInput, RowCount
+from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.input.readers import (
     DivisibleReader,
     FileStats,
@@ -21,7 +22,6 @@ from batchinference.pipeline.input.readers import (
     schemas_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries

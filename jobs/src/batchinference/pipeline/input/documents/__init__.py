@@ -85,7 +85,7 @@ _MODULES = {"pdf": "pdf", "docx": "office", "pptx": "office", "html": "markup", 
 def open_document(content: bytes, name: str, options: DocumentOptions) -> Document:
     """Return the document in a file. Raises an error if it cannot be read."""
     kind = document_kind(content, name, options.row_bytes)
-    module = "apart" if kind == "pdf" and AFTER_CRASH.get() else _MODULES[kind]
+    module = "pdf_subprocess" if kind == "pdf" and AFTER_CRASH.get() else _MODULES[kind]
     opened = getattr(importlib.import_module(f"{__name__}.{module}"), f"open_{kind}")
     return cast(Document, opened(content, options))
 

@@ -420,7 +420,7 @@ READERS = {
     "audio": Entry("whole_file", "AudioReader", ("soundfile", "av")),
     "video": Entry("video", "VideoReader", ("av",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
-    "manifest": Entry("url_list", "ManifestReader"),
+    "manifest": Entry("url_manifest", "ManifestReader"),
     "documents": Entry(
         "documents", "DocumentReader", ("pypdfium2", "docx", "pptx", "lxml"), DOCUMENTS_EXTRA
     ),

@@ -20,8 +20,9 @@ import pyarrow as pa
 from batchinference.pipeline.column_names import RENAME, check_known, check_names, unique_names
 from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.csv_column_types import CsvTypes
 from batchinference.pipeline.input.csv_dialect import Dialect
-from batchinference.pipeline.input.csv_text import (
+from batchinference.pipeline.input.csv_records import (
     LINE_END,
     CsvText,
     Damage,
@@ -30,8 +31,7 @@ from batchinference.pipeline.input.csv_text import (
     parse_sample,
     read_header,
 )
-from batchinference.pipeline.input.csv_types import CsvTypes
-from batchinference.pipeline.input.encoding_hints import (
+from batchinference.pipeline.input.encoding_check import (
     Utf8Converter,
     Utf8Stream,
     check_beginning,
@@ -39,7 +39,7 @@ from batchinference.pipeline.input.encoding_hints import (
     is_utf8,
 )
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
-from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
+from batchinference.pipeline.input.readers.text_lines import estimated_rows, samples_of
 from batchinference.pipeline.input.signatures import HEAD_BYTES, no_csv
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
 from batchinference.pipeline.storage.location import Location, base_name

@@ -17,7 +17,7 @@ from batchinference.pipeline.input.documents import (
     open_document,
 )
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
-from batchinference.pipeline.input.readers.records import TOO_LARGE
+from batchinference.pipeline.input.readers.text_lines import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_document
 from batchinference.pipeline.media.images import to_arrow
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
-from batchinference.pipeline.input.readers.records import (
+from batchinference.pipeline.input.readers.text_lines import (
     estimated_rows,
     line_chunks,
     samples_of,

@@ -17,7 +17,7 @@ from batchinference.pipeline.input.readers import (
     FileStats,
     StatsReader,
 )
-from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
+from batchinference.pipeline.input.readers.text_lines import BUFFER_BYTES, opened
 from batchinference.pipeline.input.signatures import is_numpy
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, with_warnings
 from batchinference.pipeline.schema import shared_types, with_types

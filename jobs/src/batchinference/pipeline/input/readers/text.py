@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from batchinference.pipeline.encoded_texts import decode_text
-from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
+from batchinference.pipeline.input.encoding_check import check_beginning, check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
-from batchinference.pipeline.input.readers.records import (
+from batchinference.pipeline.input.readers.text_lines import (
     estimated_rows,
     line_chunks,
     samples_of,

@@ -8,7 +8,7 @@ import av
 
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.images import FrameReader
-from batchinference.pipeline.input.readers.records import up_to_damage
+from batchinference.pipeline.input.readers.text_lines import up_to_damage
 from batchinference.pipeline.input.signatures import is_video
 from batchinference.pipeline.media.films import estimated_frames, film_frames
 from batchinference.pipeline.media.images import Frame

@@ -22,7 +22,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, inspected, or_bad
 from batchinference.pipeline.input.readers.json import row_slices
-from batchinference.pipeline.input.readers.records import (
+from batchinference.pipeline.input.readers.text_lines import (
     archive_in,
     beginning,
     estimate,

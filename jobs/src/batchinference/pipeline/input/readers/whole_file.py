@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, or_bad
-from batchinference.pipeline.input.readers.records import TOO_LARGE
+from batchinference.pipeline.input.readers.text_lines import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_audio
 from batchinference.pipeline.storage.location import Location
 

@@ -28,8 +28,8 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.input import NOTHING, ReadNote, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
+from batchinference.pipeline.input.input_snapshot import as_parquet
 from batchinference.pipeline.input.readers import check_end, noted, size_of, within
-from batchinference.pipeline.input.snapshot import as_parquet
 from batchinference.pipeline.row_batch import (
     MissingRows,
     RowBatch,

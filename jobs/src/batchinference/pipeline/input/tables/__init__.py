@@ -16,15 +16,19 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
+from batchinference.pipeline.input.file_pruning import Bounds, FileBounds, matching
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED
-from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader, removed_file
-from batchinference.pipeline.input.snapshot import (
+from batchinference.pipeline.input.input_snapshot import (
     InputSnapshot,
     NoNewFiles,
     ProcessedFiles,
     ResumedInput,
 )
-from batchinference.pipeline.input.statistics import Bounds, FileBounds, matching
+from batchinference.pipeline.input.readers.table_data_file import (
+    START_OVER,
+    VersionedReader,
+    removed_file,
+)
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location

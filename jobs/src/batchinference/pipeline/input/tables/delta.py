@@ -25,8 +25,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, describe, shown
-from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader
-from batchinference.pipeline.input.statistics import Bounds
+from batchinference.pipeline.input.file_pruning import Bounds
+from batchinference.pipeline.input.readers.table_data_file import START_OVER, VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,

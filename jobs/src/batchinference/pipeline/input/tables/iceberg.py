@@ -18,7 +18,7 @@ from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, JobFailure, describe
-from batchinference.pipeline.input.readers.iceberg import (
+from batchinference.pipeline.input.readers.iceberg_data_file import (
     MAPPING,
     SCHEMA,
     IcebergReader,
@@ -31,7 +31,7 @@ from batchinference.pipeline.input.tables import (
     TableFiles,
     check_change_columns,
 )
-from batchinference.pipeline.input.tables.iceberg_files import (
+from batchinference.pipeline.input.tables.iceberg_changes import (
     Change,
     IcebergFiles,
     commits_after,

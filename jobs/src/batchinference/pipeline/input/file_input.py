@@ -20,7 +20,19 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount
+from batchinference.pipeline.input.file_rows import FileRows
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
+from batchinference.pipeline.input.input_snapshot import (
+    NO_CHANGES,
+    FileChanges,
+    InputFile,
+    InputSnapshot,
+    ProcessedFiles,
+    ReplacementRule,
+    ResumedInput,
+    read_own_snapshot,
+    read_snapshot,
+)
 from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import (
@@ -44,18 +56,6 @@ from batchinference.pipeline.input.readers import (
     size_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import (
-    NO_CHANGES,
-    FileChanges,
-    InputFile,
-    InputSnapshot,
-    ProcessedFiles,
-    ReplacementRule,
-    ResumedInput,
-    read_own_snapshot,
-    read_snapshot,
-)
 from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.arrow_files import read_table

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.column_names import SHOWN_NAMES
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression import ColumnExpression
+from batchinference.pipeline.input.file_pruning import FileBounds, bounds_of_group, matching
 from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers import (
     CHUNK_ROWS,
@@ -29,7 +30,6 @@ from batchinference.pipeline.input.readers import (
     size_of,
 )
 from batchinference.pipeline.input.readers.parquet import ParquetReader
-from batchinference.pipeline.input.statistics import FileBounds, bounds_of_group, matching
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.schema import exact_cast
 from batchinference.pipeline.storage.location import Location

@@ -25,6 +25,7 @@ from batchinference.pipeline.error_attribution import (
 )
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import ReadNote, batch_of
+from batchinference.pipeline.input.input_snapshot import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import (
     FILTERED,
@@ -42,7 +43,6 @@ from batchinference.pipeline.input.readers import (
     within,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import (
     READ_STEP,
     RowBatch,

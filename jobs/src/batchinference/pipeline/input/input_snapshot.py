@@ -31,8 +31,8 @@ from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import open_parquet, read_table, schema_of
-from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state
 from batchinference.spec.storage import Storage
 from batchinference.text import counted
 

@@ -20,10 +20,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.file_pruning import FileBounds, bounds_of_group
 from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers.parquet import metadata_of
-from batchinference.pipeline.input.readers.table import VersionedReader
-from batchinference.pipeline.input.statistics import FileBounds, bounds_of_group
+from batchinference.pipeline.input.readers.table_data_file import VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.schema import map_types
 

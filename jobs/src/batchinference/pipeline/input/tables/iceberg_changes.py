@@ -47,8 +47,8 @@ from pyiceberg.types import (
 )
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.iceberg import TableRows
-from batchinference.pipeline.input.readers.table import START_OVER
+from batchinference.pipeline.input.readers.iceberg_data_file import TableRows
+from batchinference.pipeline.input.readers.table_data_file import START_OVER
 from batchinference.pipeline.input.tables import INSERT
 from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.storage.arrow_files import open_parquet

@@ -37,13 +37,13 @@ from batchinference.pipeline.row_warnings import (
     with_warnings,
 )
 from batchinference.pipeline.storage.allowed_addresses import Allowed
-from batchinference.pipeline.storage.http import (
+from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.url_fetcher import (
     THREADS,
     Fetcher,
     PermanentFetchError,
     TransientFetchError,
 )
-from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.file_extensions import PARQUET, extension_of
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 

@@ -141,7 +141,7 @@ def peak_bytes(format_: str, path: Path, **options: Any) -> int:
     opened = open_input(format_, path, **options)
     tracemalloc.start()
     try:
-        for _ in opened.file_rows.read(opened.frozen.files()):
+        for _ in opened.file_rows.read(opened.snapshot.files()):
             pass
         return tracemalloc.get_traced_memory()[1]
     finally:

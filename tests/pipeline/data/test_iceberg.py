@@ -108,7 +108,7 @@ def test_partition_transforms_leave_out_files_without_statistics(
         part = transform.transform(schema.find_type(column))(value)
         add_file(table, pa.Table.from_pylist([row]), part)
     source = opened(tmp_path, filter=condition)
-    assert len(source.frozen) == files
+    assert len(source.snapshot) == files
     assert source.read().ids == kept
 
 

@@ -15,15 +15,14 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount, input_snapshot
-from batchinference.pipeline.input.input_snapshot import (
+from batchinference.pipeline.input.changed_files import (
     FileChanges,
     NoNewFiles,
     ProcessedFiles,
     ReplacementRule,
     ResumedInput,
-    digest,
-    read_snapshot,
 )
+from batchinference.pipeline.input.input_snapshot import digest, read_snapshot
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location

@@ -104,7 +104,9 @@ def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str],
 def _check_beginnings(source: FileInput) -> None:
     """Raise BadInput if each of a few files begins like another format. In a run, each is a failed
     row."""
-    files = [source.frozen.address(file) for file in sample(source.frozen.files(), COMPARED_FILES)]
+    files = [
+        source.snapshot.address(file) for file in sample(source.snapshot.files(), COMPARED_FILES)
+    ]
     plain = [file for file in files if not file.path.endswith(tuple(COMPRESSIONS))]
     found = [source.rows.reader.other_format(file.read(HEAD_BYTES)) for file in plain]
     if found and all(found):

@@ -1,4 +1,4 @@
-"""Reads videos with PyAV: one row per frame, decoded on demand."""
+"""Reads videos with PyAV: one row per frame. Frames are decoded on demand."""
 
 from __future__ import annotations
 

@@ -60,10 +60,10 @@ class FileChanges:
     """Whether the current snapshot differs from the snapshot that is stored with the output."""
 
     @classmethod
-    def between(cls, frozen: InputSnapshot, now: InputSnapshot) -> FileChanges:
+    def between(cls, snapshot: InputSnapshot, now: InputSnapshot) -> FileChanges:
         current = dict(zip(now.uris, now.versions, strict=True))
         changed, gone = {}, set()
-        for number, (uri, known) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
+        for number, (uri, known) in enumerate(zip(snapshot.uris, snapshot.versions, strict=True)):
             if known == REMOVED:
                 continue  # if such a file comes back, it is a new file
             if uri not in current:
@@ -80,10 +80,10 @@ class FileChanges:
     def __bool__(self) -> bool:
         return bool(self.changed or self.removed)
 
-    def applied(self, frozen: InputSnapshot) -> InputSnapshot:
+    def applied(self, snapshot: InputSnapshot) -> InputSnapshot:
         """Return the snapshot with the current versions of its files."""
         versions = {**self.changed, **dict.fromkeys(self.removed, REMOVED)}
-        return frozen.with_versions(versions) if versions else frozen
+        return snapshot.with_versions(versions) if versions else snapshot
 
 
 NO_CHANGES = FileChanges({}, frozenset())
@@ -97,7 +97,7 @@ class ResumedInput:
     the number of rows of every file, if known before reading. `relisted` tells whether `snapshot`
     is of an attempt that died before it replaced the snapshot of the output."""
 
-    frozen: InputSnapshot
+    snapshot: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]
     rule: ReplacementRule = ReplacementRule()
     relisted: bool = False
@@ -108,9 +108,9 @@ class ResumedInput:
         New files are ignored. `rows_each` is the argument of `unfinished`. Raises BadInput with the
         path for a changed file, and for one deleted before all its rows were read, unless `rule`
         replaces them."""
-        changes = FileChanges.between(self.frozen, now)
+        changes = FileChanges.between(self.snapshot, now)
         unfinished = self.unfinished(rows_each)
-        uris, versions = self.frozen.uris, self.frozen.versions
+        uris, versions = self.snapshot.uris, self.snapshot.versions
         for number, version in changes.changed.items():
             if not self.rule.recomputes:
                 fix = self.rule.fix("onChange: recompute", START_OVER_HINT)
@@ -144,8 +144,8 @@ class ProcessedFiles:
         Raises NoNewFiles if there are none, and BadInput with the path if a processed file has
         changed, unless `rule` replaces its rows."""
         known: dict[str, Version] = {}
-        for frozen in self.lists:
-            pairs = zip(frozen.uris, frozen.versions, strict=True)
+        for snapshot in self.lists:
+            pairs = zip(snapshot.uris, snapshot.versions, strict=True)
             known.update((uri, version) for uri, version in pairs if version != REMOVED)
         uris = now.uris
         for uri, version in zip(uris, now.versions, strict=True):
@@ -221,12 +221,12 @@ def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> Non
     """Raise BadOutput if one of the outputs `previous` has rows of the same files or the same
     table. The same job added them before its spec changed."""
     known = {identity for identity, _ in _origins(source.serialized())} if previous else set()
-    for other in previous:
-        origins = _origins(other.input.read())
+    for layout in previous:
+        origins = _origins(layout.input.read())
         if (name := next((name for identity, name in origins if identity in known), None)) is None:
             continue
         raise BadOutput(
-            f"spec.write.path: '{other.output.uri}' holds rows of {name} by this job as it was "
+            f"spec.write.path: '{layout.output.uri}' holds rows of {name} by this job as it was "
             "before its spec changed. Choose another path, set write.mode to overwrite, or give "
             "the job another metadata.name to have both"
         )
@@ -244,8 +244,8 @@ def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
     """Yield the identity of each part of an input snapshot: the values that identify it, without
     statistics. Files whose rows were removed are left out."""
     table = read_table(pa.BufferReader(content))
-    other = (*STATS.names, "constants")
-    table = table.drop_columns([name for name in other if name in table.column_names])
+    not_identifying = (*STATS.names, "constants")
+    table = table.drop_columns([name for name in not_identifying if name in table.column_names])
     for batch in table.to_batches(max_chunksize=PARTS_AT_ONCE):
         columns = batch.to_pydict()
         times = columns.get("modified") or [None] * batch.num_rows

@@ -40,8 +40,8 @@ class Dialect:
 
 def named_delimiter(text: bytes) -> bytes:
     """Return the delimiter that a first line such as `sep=;` names; empty if there is none."""
-    found = _DELIMITER_LINE.match(text)
-    return bytes(found[1]) if found else b""
+    match = _DELIMITER_LINE.match(text)
+    return bytes(match[1]) if match else b""
 
 
 def without_escapes(text: bytes, dialect: Dialect) -> bytes:

@@ -126,9 +126,9 @@ def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: b
     removed: list[tuple[int, int, Damage | None]] = []
     patterns = _patterns(dialect)
     while at < len(text):
-        found = (patterns.record if one else patterns.records).match(text, at)
-        if found and found.end() > at:
-            at = found.end()
+        match = (patterns.record if one else patterns.records).match(text, at)
+        if match and match.end() > at:
+            at = match.end()
             if one:
                 break
             continue

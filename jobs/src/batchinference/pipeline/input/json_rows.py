@@ -357,18 +357,18 @@ def _as_read(kind: ColumnType) -> ColumnType:
     return "string" if is_time(kind) or kind.startswith("decimal") else kind
 
 
-def _declared_within(found: pa.DataType, kind: ColumnType) -> pa.DataType:
-    """Return the type `found` of parsed values with the types of `kind` in place of text. Fields
+def _declared_within(parsed: pa.DataType, kind: ColumnType) -> pa.DataType:
+    """Return the type `parsed` of parsed values with the types of `kind` in place of text. Fields
     that `kind` lacks keep their type."""
     if isinstance(kind, dict):
         return pa.struct(
             field.with_type(_declared_within(field.type, kind[field.name]))
             if field.name in kind
             else field
-            for field in found
+            for field in parsed
         )
     if isinstance(kind, list):
-        return pa.list_(_declared_within(found.value_type, kind[0]))
+        return pa.list_(_declared_within(parsed.value_type, kind[0]))
     return arrow_type(kind)
 
 
@@ -377,12 +377,12 @@ def _schema_of(types: Mapping[str, ColumnType]) -> pa.Schema:
 
 
 def _with_new_fields(
-    types: Mapping[str, ColumnType], found: Iterable[pa.Field]
+    types: Mapping[str, ColumnType], fields: Iterable[pa.Field]
 ) -> dict[str, ColumnType]:
     """Return the types with the unknown fields of a table added, also nested ones. They are text,
     because they may have other types in other rows and files."""
     extended = dict(types)
-    for field in found:
+    for field in fields:
         extended[field.name] = _with_new_inner(types.get(field.name, "string"), field.type)
     return extended
 
@@ -404,10 +404,10 @@ def _with_inner(kind: ColumnType, path: list[str]) -> ColumnType:
     return [_with_inner(kind[0], path[1:])] if isinstance(kind, list) else kind
 
 
-def _with_new_inner(kind: ColumnType, found: pa.DataType) -> ColumnType:
+def _with_new_inner(kind: ColumnType, parsed: pa.DataType) -> ColumnType:
     if isinstance(kind, dict):
-        return _with_new_fields(kind, found)
-    return [_with_new_inner(kind[0], found.value_type)] if isinstance(kind, list) else kind
+        return _with_new_fields(kind, parsed)
+    return [_with_new_inner(kind[0], parsed.value_type)] if isinstance(kind, list) else kind
 
 
 def _check_floats(chunk: bytes, table: pa.Table) -> None:

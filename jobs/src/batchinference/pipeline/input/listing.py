@@ -278,7 +278,7 @@ def snapshot_input(
     `allow_empty`, directories and globs may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
-    found: dict[str, list[pafs.FileInfo]] = {}
+    by_path: dict[str, list[pafs.FileInfo]] = {}
     ignored: dict[str, Reason] = {}
     for path, repeats in Counter(paths).items():
         label = f"spec.read.paths[{paths.index(path)}]: '{path}'"
@@ -287,13 +287,13 @@ def snapshot_input(
             _check_missing(files, label, allow_empty=allow_empty)
         ignored |= files.ignored
         for info in files.read:
-            found[info.path] = max(found.get(info.path, []), [info] * repeats, key=len)
-    if not found and not allow_empty:
+            by_path[info.path] = max(by_path.get(info.path, []), [info] * repeats, key=len)
+    if not by_path and not allow_empty:
         raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
     # another path may read a file that one path ignores
-    not_read = IgnoredFiles.of({path: ignored[path] for path in ignored.keys() - found.keys()})
-    not_read = not_read.with_similar(similar_names(found))
-    return InputSnapshot(Location(paths[0], storage), _table(found), not_read)
+    not_read = IgnoredFiles.of({path: ignored[path] for path in ignored.keys() - by_path.keys()})
+    not_read = not_read.with_similar(similar_names(by_path))
+    return InputSnapshot(Location(paths[0], storage), _table(by_path), not_read)
 
 
 def list_input(read: ReadFiles) -> InputSnapshot:
@@ -409,9 +409,9 @@ def _near_name(address: Location) -> str:
     return did_you_mean(name, similar)
 
 
-def _table(found: Mapping[str, list[pafs.FileInfo]]) -> pa.Table:
+def _table(by_path: Mapping[str, list[pafs.FileInfo]]) -> pa.Table:
     """Return the files, sorted by path. Raises BadInput if there are too many."""
-    infos = [info for path in sorted(found) for info in found[path]]
+    infos = [info for path in sorted(by_path) for info in by_path[path]]
     if len(infos) > MAX_FILES:
         raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} are supported")
     columns = {

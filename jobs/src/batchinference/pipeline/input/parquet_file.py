@@ -63,8 +63,8 @@ def without_other_unit(table: pa.Table, names: Sequence[str], unit: Unit) -> pa.
     cannot hold a timestamp exactly."""
     for name in names:
         columns = table.column(name), table.column(f"{OWN_PREFIX}{name}")
-        one, other = (list(_timestamps(column.combine_chunks())) for column in columns)
-        micros, nanos = (one, other) if unit == "us" else (other, one)
+        read, in_other_unit = (list(_timestamps(column.combine_chunks())) for column in columns)
+        micros, nanos = (read, in_other_unit) if unit == "us" else (in_other_unit, read)
         for pair in zip(micros, nanos, strict=True):
             _check(name, unit, *map(_numbers, pair))
     return table.drop_columns([f"{OWN_PREFIX}{name}" for name in names])

@@ -91,8 +91,8 @@ def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
         yield manifest.path.split("/", 1)[0]
 
 
-def _real(place: Location) -> str:
-    return escaped(os.path.realpath(os_path(place.path))) if place.local else place.path
+def _real(location: Location) -> str:
+    return escaped(os.path.realpath(os_path(location.path))) if location.local else location.path
 
 
 def _origin(url: Url) -> tuple[str | None, str | None, int | None]:
@@ -137,8 +137,8 @@ def check_public(host: str, port: int | None) -> None:
     """Raise Forbidden if an IP address of a host is not public. A name that this machine cannot
     resolve is allowed, because a proxy may resolve it."""
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except socket.gaierror:
         return
-    if not all(is_public(str(info[4][0])) for info in found):
+    if not all(is_public(str(info[4][0])) for info in infos):
         raise Forbidden(host, PRIVATE)

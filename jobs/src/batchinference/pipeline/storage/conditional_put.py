@@ -98,12 +98,12 @@ def _read(
 ) -> tuple[bytes | None, UpdateVersion | Literal["create"]]:
     """Return the content of an object, and the put condition "not changed since"."""
     try:
-        found = store.get(key)
+        result = store.get(key)
     except FileNotFoundError:
         return None, "create"
     names: tuple[Literal["e_tag"], Literal["version"]] = ("e_tag", "version")
     version: UpdateVersion = {}
     for name in names:
-        if (value := found.meta[name]) is not None:
+        if (value := result.meta[name]) is not None:
             version[name] = value
-    return bytes(found.bytes()), version
+    return bytes(result.bytes()), version

@@ -192,8 +192,8 @@ class Location:
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the files in this directory; none if it does not exist."""
-        found = self.content(recursive=recursive)
-        return [info for info in found if info.type == pafs.FileType.File]
+        entries = self.content(recursive=recursive)
+        return [info for info in entries if info.type == pafs.FileType.File]
 
     def content(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the entries of this directory; none if it does not exist. A broken link has the
@@ -208,16 +208,16 @@ class Location:
         """Return the files of a data set in this directory and in its partitions (`class=cat`).
 
         Files in directories that are symbolic links are not included."""
-        found = []
+        files = []
         for info in self.content():
             is_partition = info.type == pafs.FileType.Directory and "=" in base_name(info.path)
             if info.type == pafs.FileType.File:
-                found.append(info)
+                files.append(info)
             elif is_partition and not self._is_linked(info.path):
-                found += self.at(info.path).files(recursive=True)
-        folders = {os.path.dirname(info.path) for info in found}
+                files += self.at(info.path).files(recursive=True)
+        folders = {os.path.dirname(info.path) for info in files}
         linked = {folder for folder in folders if self._is_linked(folder)}
-        return [info for info in found if os.path.dirname(info.path) not in linked]
+        return [info for info in files if os.path.dirname(info.path) not in linked]
 
     def _is_linked(self, folder: str) -> bool:
         """Return whether the path from here down to `folder` has a symbolic link."""
@@ -245,8 +245,8 @@ class Location:
 
     def directories(self) -> list[Location]:
         """Return the directories in this directory; none if it does not exist."""
-        found = self.content()
-        return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
+        entries = self.content()
+        return [self.at(info.path) for info in entries if info.type == pafs.FileType.Directory]
 
     def holds(self, other: Location) -> bool:
         """Return whether the other address is below this directory."""
@@ -336,5 +336,5 @@ def base_name(path: str) -> str:
 def remnant_of(name: str) -> str | None:
     """Return the name of the file to which a temporary file or a lock belongs; None for other
     names. A process that dies while it writes leaves such files behind."""
-    found = _REMNANT.match(name)
-    return found.group(1) if found else None
+    match = _REMNANT.match(name)
+    return match.group(1) if match else None

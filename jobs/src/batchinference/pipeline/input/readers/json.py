@@ -106,8 +106,8 @@ class JsonReader(Reader):
             lines = (lines_in(sample) for _, sample in samples_of(samples))
         else:
             step = max(1, -(-len(samples) // Reader.sampled_files))
-            found = inspected(samples[::step], lambda file: list(self._elements(file)))
-            lines = (part for _, parts in found for part in parts if isinstance(part, bytes))
+            elements = inspected(samples[::step], lambda file: list(self._elements(file)))
+            lines = (part for _, parts in elements for part in parts if isinstance(part, bytes))
         self._rows = sampled_rows(self._declared, lines)
         if self._lines and not self._rows.schema:  # the first lines are longer than a sample
             self._rows = sampled_rows(self._declared, self._first_chunks(samples))

@@ -57,7 +57,7 @@ class TableInput:
     known_columns: list[str] | None = None
     known_count: RowCount | None = None
     size: int = 0
-    place: Location | None = None
+    directory: Location | None = None
     """The directory of the source, if it has one."""
     repeatable: bool = False
     version: str | None = None
@@ -105,11 +105,11 @@ class TableInput:
     def has_ids_of(self, before: str) -> bool:
         return self.version is not None and digest(self.serialized()) == before
 
-    def path_inside(self, directory: Location) -> str | None:
-        if self.place is None or not directory.in_store_of(self.place):
+    def path_inside(self, outer: Location) -> str | None:
+        if self.directory is None or not outer.in_store_of(self.directory):
             return None
-        inside = f"{self.place.path}/".startswith(directory.path.rstrip("/") + "/")
-        return self.place.path if inside else None
+        inside = f"{self.directory.path}/".startswith(outer.path.rstrip("/") + "/")
+        return self.directory.path if inside else None
 
     def read_tasks(
         self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext

@@ -79,9 +79,9 @@ def open_source(read: ReadHuggingface) -> TableInput:
     """Return the dataset as an input. Raises BadInput if it cannot be loaded. Of a streamed
     dataset, only the description is fetched."""
     path = str(Path(local_path(read.name)).expanduser()) if read.is_path else read.name
-    whole = Part(path, read.is_path, read.options)
+    all_rows = Part(path, read.is_path, read.options)
     try:
-        dataset = whole.load_dataset()
+        dataset = all_rows.load_dataset()
     except BadInput:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds
@@ -89,7 +89,7 @@ def open_source(read: ReadHuggingface) -> TableInput:
     parts, count = _part_count(dataset, read.options), _row_count(dataset, read.options)
     return TableInput(
         "huggingface",
-        [replace(whole, number=number, parts=parts) for number in range(parts)],
+        [replace(all_rows, number=number, parts=parts) for number in range(parts)],
         dataset.column_names,
         count,
         _size(dataset, count),
@@ -191,5 +191,5 @@ def _row_count(dataset: Any, options: HuggingfaceOptions) -> RowCount | None:
 def _size(dataset: Any, count: RowCount | None) -> int:
     """Return the approximate number of bytes to read; 0 if the dataset does not state its size."""
     all_rows = sum(split.num_examples or 0 for split in (dataset.info.splits or {}).values())
-    whole = dataset.info.dataset_size or 0
-    return round(whole * count.rows / all_rows) if count and all_rows else whole
+    size = dataset.info.dataset_size or 0
+    return round(size * count.rows / all_rows) if count and all_rows else size

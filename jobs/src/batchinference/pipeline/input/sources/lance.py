@@ -25,9 +25,9 @@ _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
 
 def open_source(read: ReadLance) -> TableInput:
     """Return a version of a dataset as an input. Raises BadInput with the incorrect field."""
-    options, place = read.options, Location(read.path, read.storage)
+    options, directory = read.options, Location(read.path, read.storage)
     with _errors_as_bad_input(f"read.path '{read.path}'"):
-        uri, settings = place.library_uri, place.storage_options
+        uri, settings = directory.library_uri, directory.storage_options
         dataset = lance.dataset(uri, storage_options=settings)
     with _errors_as_bad_input("read.options.version"):
         dataset = dataset.checkout_version(options.version or dataset.version)
@@ -50,7 +50,7 @@ def open_source(read: ReadLance) -> TableInput:
         [*tasks] or [list],  # a dataset without rows has no blocks
         columns,
         RowCount(min(count, options.limit or count), estimated=False),
-        place=place,
+        directory=directory,
         repeatable=True,  # the version is fixed
         version=_version(dataset),
         origin=partial(_origin, dataset, options, max_parts),

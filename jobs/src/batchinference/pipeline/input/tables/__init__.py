@@ -155,10 +155,10 @@ def _check_identity(table: VersionedTable, read: Sequence[TableVersion]) -> None
             )
 
 
-def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> InputSnapshot:
+def snapshot_of(read: ReadVersioned, root: Location, listed: TableFiles) -> InputSnapshot:
     """Return an input snapshot of the files. Files are left out if no row can match the filter."""
-    schema, files = found.version.schema, list(found.files)
-    condition = reader_of(read, found.version).condition
+    schema, files = listed.version.schema, list(listed.files)
+    condition = reader_of(read, listed.version).condition
     if condition is not None:
         bounds = [{**file.bounds, **_bounds_of(file.constants)} for file in files]
         files = [files[index] for index in sorted(matching(condition, schema, bounds))]
@@ -174,7 +174,7 @@ def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> Input
     if names:
         kind = pa.struct([schema.field(name) for name in names])
         columns["constants"] = pa.array([dict(file.constants) for file in files], kind)
-    return InputSnapshot(root, pa.table(columns), version=found.version)
+    return InputSnapshot(root, pa.table(columns), version=listed.version)
 
 
 def check_change_columns(columns: Collection[str], added: pa.Schema, table: str) -> None:

@@ -118,10 +118,10 @@ class IcebergVersions:
     def at(self, version: int) -> TableFiles:
         snapshot = self._snapshot(version) if version != NO_SNAPSHOT else None
         schema = self._schema_at(snapshot)
-        found = self._files(schema).at(snapshot) if snapshot else []
+        rows = self._files(schema).at(snapshot) if snapshot else []
         added = _CHANGES if self.read.options.changes == "include" else pa.schema([])
         typed = _columns(schema)
-        files = [self._file(change, typed, added) for change in found]
+        files = [self._file(change, typed, added) for change in rows]
         if snapshot == self._metadata.current_snapshot():
             self._latest_paths = [file.path for file in files]
         return TableFiles(self._version(version, schema, added), files)
@@ -131,11 +131,11 @@ class IcebergVersions:
         schema = self._schema_at(now)
         files_of = self._files(schema)
         if since == NO_SNAPSHOT and now is not None:  # snapshots may have expired since
-            found: Iterable[Change] = files_of.at(now)
+            changes: Iterable[Change] = files_of.at(now)
         else:
-            found = files_of.changes(commits_after(self._metadata, since, now))
+            changes = files_of.changes(commits_after(self._metadata, since, now))
         typed = _columns(schema)
-        files = [self._file(change, typed, _CHANGES) for change in found]
+        files = [self._file(change, typed, _CHANGES) for change in changes]
         return TableFiles(self._version(version, schema, _CHANGES, since), files)
 
     def live(self) -> list[str]:

@@ -88,8 +88,8 @@ class IcebergFiles:
             if operation is Operation.REPLACE:
                 continue
             appends = operation is Operation.APPEND
-            found = self._appended(snapshot) if appends else self._difference(snapshot)
-            yield from (replace(change, ordinal=ordinal) for change in found)
+            changes = self._appended(snapshot) if appends else self._difference(snapshot)
+            yield from (replace(change, ordinal=ordinal) for change in changes)
 
     def _appended(self, snapshot: Snapshot) -> Iterator[Change]:
         """Yield the rows of the files that a snapshot has added."""
@@ -132,13 +132,13 @@ class IcebergFiles:
         if any(manifest.content == deletes for manifest in set(before) ^ set(after)):
             common = set()
         sides = (
-            self._tasks([one for one in side if one.content == deletes or one not in common])
+            self._tasks([each for each in side if each.content == deletes or each not in common])
             for side in (before, after)
         )
-        one, other = ({_identity(task): task for task in side} for side in sides)
+        old, new = ({_identity(task): task for task in side} for side in sides)
         return [
             [task for identity, task in side.items() if identity not in unchanged]
-            for side, unchanged in ((one, other), (other, one))
+            for side, unchanged in ((old, new), (new, old))
         ]
 
     def _leave_out_copied(self, removed: Rows, added: Rows, snapshot: Snapshot) -> None:

@@ -52,7 +52,7 @@ def _condition(tree: ast.expr, schema: Schema) -> BooleanExpression:
             try:
                 value = ast.literal_eval(right)
                 kinds = {
-                    type(one) for one in (value if isinstance(value, list | tuple) else [value])
+                    type(each) for each in (value if isinstance(value, list | tuple) else [value])
                 }
                 column = schema.find_field(name).field_type
                 if all(isinstance(column, _EXACT[kind]) for kind in kinds):

@@ -38,7 +38,7 @@ _NO_FRACTION = "^[+-]?[0-9]+([eE][0-9]+)?$"
 """Matches integers, and texts such as `12E3`, which are no floats: programs write a float with a
 decimal point or with a sign in the exponent."""
 SAFE_DIGITS = 15
-"""A number with so many digits has the same digits when it is printed as float64."""
+"""A number with at most so many digits keeps them when it is printed as float64."""
 MAX_DIGITS = 800
 """No float64 has more significant digits."""
 FIRST_VALUES = 64

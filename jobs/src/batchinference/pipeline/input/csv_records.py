@@ -93,7 +93,7 @@ class _Patterns(NamedTuple):
 
 @lru_cache
 def _patterns(dialect: Dialect) -> _Patterns:
-    # before Python 3.11.5, possessive loops with alternatives fail
+    # no possessive loops with alternatives, because these fail before Python 3.11.5
     quote, delimiter = re.escape(dialect.quote), re.escape(dialect.delimiter)
     comment = re.escape(dialect.comment)
     field = opened = quoted = rb"[^%b]*+" % re.escape(dialect.boundaries)

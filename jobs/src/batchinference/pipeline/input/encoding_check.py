@@ -19,14 +19,14 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""Encodings by byte order mark. UTF-32 is first, because its mark begins like that of UTF-16."""
+"""Encodings by byte order mark. UTF-32 precedes UTF-16, because its mark begins with that mark."""
 _BEGINNING, _LINES_BYTES = 1 << 12, 1 << 20
 _LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _SURE_LINES = 2
-"""So many lines that are not UTF-8 have another encoding. Fewer may be damaged lines."""
+"""At least so many lines that are not UTF-8 mean another encoding. Fewer may be damaged."""
 _SURE_BYTES = 2
-"""Valid UTF-8 with so many continuation bytes is not text in an encoding of single bytes."""
+"""Valid UTF-8 with at least so many continuation bytes is no text in a single-byte encoding."""
 
 
 def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool = True) -> None:

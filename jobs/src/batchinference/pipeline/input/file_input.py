@@ -53,9 +53,9 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     FileStats,
     Reader,
-    first,
     reader_for,
     size_of,
+    take_rows,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.sources import open_table
@@ -326,7 +326,7 @@ class FileInput:
     def path_inside(self, directory: Location) -> str | None:
         if not directory.in_store_of(self.snapshot.root):
             return None
-        import pyarrow.compute as pc  # commands that only read need it rarely
+        import pyarrow.compute as pc  # slow; commands that only read rarely need it
 
         paths = self.snapshot.table.column("path")
         inside = paths.filter(pc.starts_with(paths, directory.path.rstrip("/") + "/"))
@@ -444,7 +444,7 @@ def _rows_up_to(limit: int, file: InputFile, rows: FileRows, known: Mapping[int,
     if (each := _rows_each(rows.reader)) is not None:
         return each
     counted = replace(rows, reader=rows.reader.counter())
-    return sum(size_of(chunk) for chunk in first(limit, counted.chunks(file)))
+    return sum(size_of(chunk) for chunk in take_rows(limit, counted.chunks(file)))
 
 
 def known_columns(source: JobInput) -> pa.Schema:

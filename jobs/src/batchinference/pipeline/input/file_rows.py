@@ -30,14 +30,14 @@ from batchinference.pipeline.input.readers import (
     Chunk,
     DivisibleReader,
     Reader,
-    after,
     check_end,
     converted,
-    first,
-    noted,
+    parts_in_gaps,
     size_of,
+    skip_rows,
     split_kept,
-    within,
+    take_rows,
+    with_notes,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, consecutive_ids, merged, pack_id
@@ -81,12 +81,14 @@ class FileRows:
     def _batches(self, file: InputFile) -> Iterator[RowBatch]:
         row, last = file.start, None
         for chunk in self.chunks(file):
-            for skipped, wanted in within(chunk, row, file.gaps):
+            for skipped, wanted in parts_in_gaps(chunk, row, file.gaps):
                 if size_of(wanted) or row == file.start:  # an empty table tells the columns
                     yield from self._read(wanted, file, row + skipped)
             row, last = row + size_of(chunk), chunk
         if file.stop is None:
-            known = file.gaps[-1][0] if file.gaps else 0  # earlier rows are committed, so exist
+            known = (
+                file.gaps[-1][0] if file.gaps else 0
+            )  # rows before it are committed, so they exist
             check_end(self.root.at(file.path).uri, row, known, last)
             yield RowBatch(ends=((file.number, row),))
 
@@ -99,7 +101,7 @@ class FileRows:
         while True:
             try:
                 chunks = self._rows_from(done, file)
-                for chunk in noted(chunks, pack_id(file.number, done), self.note):
+                for chunk in with_notes(chunks, pack_id(file.number, done), self.note):
                     done += size_of(chunk)
                     if size_of(chunk):
                         failures = 0
@@ -125,7 +127,7 @@ class FileRows:
         if isinstance(reader, DivisibleReader):
             return reader.read_part(address, row, stop, file.gaps)
         chunks = reader.read(address)
-        return after(row, chunks if stop is None else first(stop, chunks), address.uri)
+        return skip_rows(row, chunks if stop is None else take_rows(stop, chunks), address.uri)
 
     def _read(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
         """Yield the rows of a chunk as batches. `row` is the number of its first row."""

@@ -122,7 +122,7 @@ class InputSnapshot:
         """The numbers of the files that are gone and whose rows were removed."""
         if "modified" not in self.table.column_names:  # sources that are not files
             return frozenset()
-        import pyarrow.compute as pc  # commands that only read need it rarely
+        import pyarrow.compute as pc  # slow; commands that only read rarely need it
 
         removed = pc.equal(self.table.column("modified"), REMOVED[1])
         return frozenset(pc.indices_nonzero(removed).to_pylist())

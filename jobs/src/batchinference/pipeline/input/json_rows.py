@@ -259,8 +259,8 @@ class JsonRows:
         raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
-        """Return an error that names the column because of which a line cannot be parsed; `error`
-        if no column is the cause."""
+        """Return an error that names the column with the value that does not fit; `error` if none
+        is found."""
         try:
             row = load_exact(line)
         except ValueError:
@@ -358,8 +358,8 @@ def _as_read(kind: ColumnType) -> ColumnType:
 
 
 def _declared_within(parsed: pa.DataType, kind: ColumnType) -> pa.DataType:
-    """Return the type `parsed` of parsed values with the types of `kind` in place of text. Fields
-    that `kind` lacks keep their type."""
+    """Return `parsed`, the type of values that pyarrow has read, with the types of `kind` in place
+    of text. Fields that `kind` lacks keep their type."""
     if isinstance(kind, dict):
         return pa.struct(
             field.with_type(_declared_within(field.type, kind[field.name]))

@@ -126,7 +126,7 @@ def _equals(column: pa.ChunkedArray, value: pa.Scalar, kind: ColumnType) -> bool
         return False
     if not value.is_valid:
         return bool(cast.null_count == len(cast))
-    import pyarrow.compute as pc  # commands that only read need it rarely
+    import pyarrow.compute as pc  # slow; commands that only read rarely need it
 
     return bool(pc.all(pc.equal(cast, value).fill_null(False)).as_py())
 

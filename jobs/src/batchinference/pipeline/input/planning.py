@@ -18,7 +18,7 @@ from batchinference.pipeline.input.readers import (
     FileStats,
     Reader,
     StatsReader,
-    blamed,
+    error_of_file,
     schemas_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
@@ -140,8 +140,8 @@ def _inspect(
         try:
             bound, address = reader.for_file(file.constants, file.deleted), snapshot.address(file)
             return file.number, with_retries(lambda: inspect(bound, address, sizes[file.number]))
-        except Exception as error:  # noqa: BLE001 - see blamed
-            blamed(error)
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            error_of_file(error)
             return file.number, damaged
 
     with ThreadPoolExecutor(threads) as pool:
@@ -193,7 +193,7 @@ def prepare_reader(
 def with_row_counts(
     snapshot: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of these files, of which missing ones are read."""
+    """Return the snapshot with the statistics of these files. Only missing ones are read."""
     known = snapshot.stats
     new = read_stats(snapshot, reader, [file for file in files if file.number not in known])
     without_schemas = {number: replace(stats, schema=None) for number, stats in new.items()}

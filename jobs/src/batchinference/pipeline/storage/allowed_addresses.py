@@ -75,15 +75,15 @@ class Allowed:
         own_folders = list(_own_folders(address, manifest))
         prefixes = (Location(prefix, address.storage) for prefix in self.prefixes)
         allowed = [_real(each) for each in prefixes if each.scheme == address.scheme]
-        plain = address.local or _is_plain(real)  # a local path is resolved already
+        plain = address.local or _is_plain(real)  # a local path is already resolved
         if not plain or not any(_is_below(real, folder) for folder in (*own_folders, *allowed)):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
         return replace(address, places=(*own_folders, *allowed)) if address.local else address
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
-    """Yield the bucket of the manifest, or its directory: as it is, and of the file to which the
-    manifest is a link. Yields nothing if the address is in another store."""
+    """Yield the bucket of the manifest; or its directory, and if the manifest is a link, the
+    directory of its target. Yields nothing if the address is in another store."""
     if address.local and manifest.local:
         yield escaped(os.path.realpath(os_path(os.path.dirname(manifest.path))))
         yield os.path.dirname(_real(manifest))

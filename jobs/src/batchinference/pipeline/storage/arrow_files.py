@@ -119,9 +119,9 @@ def parquet_metadata(source: Any) -> pq.FileMetaData:
 
 def parquet_footer(file: Location, size: int) -> pq.FileMetaData:
     """Return the footer of a Parquet file of `size` bytes with one request to the object store."""
-    import pyarrow.dataset as pads  # worker processes need not import it
+    import pyarrow.dataset as pads  # slow; worker processes do not need it
 
-    # only fragments can be opened without another request for the size
+    # only a fragment can be opened without a request for the size
     parquet = pads.ParquetFileFormat()
     return parquet.make_fragment(file.path, file.filesystem, file_size=size).metadata
 

@@ -59,7 +59,7 @@ def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayH
             warn(WarningName.MEMBERS_IGNORED, amount=others)
             if not members:
                 raise ValueError(f"none of the {others} members is an array: a name ends in .npy")
-        # zipfile decompresses at max_bytes `file_size` bytes of a member
+        # zipfile decompresses at most `file_size` bytes of a member
         _check_size(sum(info.file_size for info in members), max_bytes)
         headers = {}
         for info in members:

@@ -47,7 +47,7 @@ class Page:
 
     @classmethod
     def of(cls, elements: Sequence[Element], number: int | None = None) -> Page:
-        """Return a page whose text is that of its elements, with empty lines between them."""
+        """Return a page whose text is the text of its elements, with empty lines between them."""
         return cls("\n\n".join(element.text for element in elements), elements, number)
 
 

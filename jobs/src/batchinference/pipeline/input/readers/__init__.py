@@ -97,7 +97,7 @@ class Reader(Protocol):
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
     sampled_files: ClassVar[int] = 8
-    """Maximum number of files that `prepare` gets."""
+    """Number of files that are inspected by default, before the first row is read."""
     recognizes: ClassVar[Recognize | None] = None
     """Recognizes the format by the first bytes of a file; None if impossible, as for CSV."""
 
@@ -206,13 +206,13 @@ def inspected(
     for file in files:
         try:
             result = inspect(file)
-        except Exception as error:  # noqa: BLE001 - see blamed
-            blamed(error)
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            error_of_file(error)
         else:
             yield file, result
 
 
-def blamed(error: Exception) -> Exception:
+def error_of_file(error: Exception) -> Exception:
     """Return the error if the content of the file has caused it; raise it otherwise."""
     raise_storage_error(error)
     if not is_about_the_file(error):
@@ -289,9 +289,9 @@ def split_kept(table: pa.Table) -> tuple[pa.Table, np.ndarray | None]:
     return table.drop_columns([KEPT]), table.column(KEPT).to_numpy()
 
 
-def noted(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
-    """Yield the chunks. Each is read in the context manager of `note`, which gets the id of its
-    first row. `first` is the id of the first row of all."""
+def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
+    """Yield the chunks, each read in the context manager of `note` with the id of its first row.
+    `first` is the id of the first row of the first chunk."""
     iterator, row = iter(chunks), first
     while True:
         with note(row):
@@ -310,7 +310,7 @@ def part(chunk: Chunk, start: int, rows: int) -> Chunk:
     return chunk.slice(start, rows)
 
 
-def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
+def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
     """Yield the parts of a chunk in the row ranges `gaps`, each with the number of rows before it
     in the chunk. If `gaps` is empty, yield the whole chunk. `row` is the number, in the file, of
     the first row of the chunk."""
@@ -328,12 +328,12 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
             yield start, part(chunk, start, stop - start)
 
 
-def only(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks, with a BadRow in place of rows outside of `gaps`. It keeps the row numbers
+def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the chunks, with a BadRow in place of rows outside of `gaps`, so that row numbers stay
     right. `row` is the number of the first row."""
     for chunk in chunks:
         done, size = 0, size_of(chunk)
-        for start, wanted in within(chunk, row, gaps):
+        for start, wanted in parts_in_gaps(chunk, row, gaps):
             if start > done:
                 yield BadRow(_NOT_NEEDED, start - done)
             yield wanted
@@ -343,15 +343,15 @@ def only(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterato
         row += size
 
 
-def after(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
+def skip_rows(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
     """Yield the chunks without the first `rows` rows of the file, which were read before. Raises
     Incomplete if the file has fewer rows. `file` is its name in the message."""
     row, last = 0, None
     while row < rows:
         try:
             chunk = next(chunks, None)
-        except Exception as error:  # noqa: BLE001 - see blamed
-            chunk, last = None, BadRow(blamed(error))
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            chunk, last = None, BadRow(error_of_file(error))
         if chunk is None:
             check_end(file, row, rows, last)
             return
@@ -375,7 +375,7 @@ def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
     )
 
 
-def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def take_rows(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Yield the first `rows` rows of the chunks. Further chunks are not read."""
     while rows > 0 and (chunk := next(chunks, None)) is not None:
         yield part(chunk, 0, rows)

@@ -23,14 +23,14 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     FileStats,
     StatsReader,
-    blamed,
     converted,
     describe_lacking,
+    error_of_file,
     plain,
     size_of,
+    skip_rows,
+    take_rows,
 )
-from batchinference.pipeline.input.readers import after as after_rows
-from batchinference.pipeline.input.readers import first as first_rows
 from batchinference.pipeline.input.signatures import is_parquet, no_parquet
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.schema import map_types, shared_types, with_types
@@ -170,8 +170,8 @@ class ParquetReader(StatsReader, DivisibleReader):
         with file.filesystem.open_input_file(file.path) as source:
             try:
                 opened = self._opened(source)
-            except Exception as error:  # noqa: BLE001 - see blamed
-                yield BadRow(blamed(error))
+            except Exception as error:  # noqa: BLE001 - see error_of_file
+                yield BadRow(error_of_file(error))
                 return
             if not opened.footer.num_rows:
                 with suppress(TypeError, ValueError):  # types of an empty file do not matter
@@ -180,7 +180,7 @@ class ParquetReader(StatsReader, DivisibleReader):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
                     chunks = self._group(opened, group)
-                    yield from first_rows(end - begin, after_rows(begin - first, chunks, file.uri))
+                    yield from take_rows(end - begin, skip_rows(begin - first, chunks, file.uri))
 
     def _opened(self, source: pa.NativeFile) -> OpenParquet:
         return OpenParquet(source, read_footer(source), self._options)
@@ -194,8 +194,8 @@ class ParquetReader(StatsReader, DivisibleReader):
                 for chunk in converted(table, lambda part: self._casts(opened.exact(part))):
                     rows -= size_of(chunk)
                     yield chunk
-        except Exception as error:  # noqa: BLE001 - see blamed
-            cause = blamed(error)
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            cause = error_of_file(error)
             for start in range(0, rows, CHUNK_ROWS):
                 yield BadRow(cause, min(CHUNK_ROWS, rows - start))
 

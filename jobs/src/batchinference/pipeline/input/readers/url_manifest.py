@@ -20,12 +20,12 @@ from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,
     DivisibleReader,
-    after,
-    first,
     grouped,
-    only,
+    only_gaps,
     or_bad,
     size_of,
+    skip_rows,
+    take_rows,
 )
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
@@ -61,7 +61,7 @@ _FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 @dataclass(frozen=True)
 class _Row:
-    """The row `row` of a table `chunk`, whose URI is being fetched. Or a BadRow `chunk`."""
+    """Row number `row` of the table `chunk`, with the fetch of its URI. Or `chunk` is a BadRow."""
 
     chunk: Any
     row: int = 0
@@ -77,7 +77,7 @@ class _Row:
 
 
 class _Value(NamedTuple):
-    """The row `row` of a table `chunk`, its decoded value, and the warnings of the decoder."""
+    """Row number `row` of the table `chunk`, its decoded value, and the warnings of the decoder."""
 
     chunk: pa.Table
     row: int
@@ -122,7 +122,7 @@ class ManifestReader(DivisibleReader):
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
         chunks = self._listed_rows(file, start, stop)
-        chunks = only(gaps, start, chunks) if gaps else chunks
+        chunks = only_gaps(gaps, start, chunks) if gaps else chunks
         pool = ThreadPoolExecutor(THREADS)
         try:
             yield from self._tables(self._in_order(self._started(pool, chunks, file)))
@@ -134,8 +134,8 @@ class ManifestReader(DivisibleReader):
         table = self._table(file)
         if isinstance(table, DivisibleReader):
             return table.read_part(file, start, stop)
-        chunks = after(start, table.read(file), file.uri)
-        return chunks if stop is None else first(stop - start, chunks)
+        chunks = skip_rows(start, table.read(file), file.uri)
+        return chunks if stop is None else take_rows(stop - start, chunks)
 
     def _started(
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location

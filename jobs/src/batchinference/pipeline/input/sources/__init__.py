@@ -28,7 +28,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.input import NO_ENDS, ReadNote, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.input_snapshot import as_parquet
-from batchinference.pipeline.input.readers import check_end, noted, size_of, within
+from batchinference.pipeline.input.readers import check_end, parts_in_gaps, size_of, with_notes
 from batchinference.pipeline.row_batch import (
     MissingRows,
     RowBatch,
@@ -137,9 +137,9 @@ class ReadPart:
         """Yield the rows, and after the last row the end of the part."""
         row = 0
         first = pack_id(self.number, 0)
-        for table in noted(self._tables(), first, self.note):
+        for table in with_notes(self._tables(), first, self.note):
             check_names(table.column_names, self.label)
-            for skipped, wanted in within(table, row, self.gaps):
+            for skipped, wanted in parts_in_gaps(table, row, self.gaps):
                 rows = size_of(wanted)
                 if rows or row == 0:  # an empty table tells the columns
                     yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))

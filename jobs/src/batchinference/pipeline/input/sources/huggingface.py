@@ -43,7 +43,7 @@ class Part:
     parts: int = 1
 
     def load_dataset(self) -> datasets.Dataset | datasets.IterableDataset:
-        """Return the dataset of which this is a part, cut to `options.limit` rows."""
+        """Return the whole dataset (not only this part), cut to `options.limit` rows."""
         dataset, limit = self._load(), self.options.limit
         if limit is None:
             return dataset

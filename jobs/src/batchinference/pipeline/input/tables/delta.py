@@ -218,7 +218,7 @@ class DeltaVersions:
         settings = table.metadata().configuration
         if any(commit.all("metaData") for commit in commits):
             settings = {}
-            with suppress(BadInput):  # if the version is gone, assume no feed before `metaData`
+            with suppress(BadInput):  # if it is gone, assume no feed before `metaData`
                 settings = self._open(since).metadata().configuration
         for commit in commits:
             for action in commit.all("metaData"):

@@ -130,7 +130,7 @@ class IcebergVersions:
         now = self._metadata.snapshot_by_id(version)
         schema = self._schema_at(now)
         files_of = self._files(schema)
-        if since == NO_SNAPSHOT and now is not None:  # snapshots may have expired since
+        if since == NO_SNAPSHOT and now is not None:  # the first snapshots may have expired
             changes: Iterable[Change] = files_of.at(now)
         else:
             changes = files_of.changes(commits_after(self._metadata, since, now))

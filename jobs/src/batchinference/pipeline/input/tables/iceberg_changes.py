@@ -126,7 +126,8 @@ class IcebergFiles:
     def _changed_tasks(
         self, before: Sequence[ManifestFile], after: Sequence[ManifestFile]
     ) -> list[list[FileScanTask]]:
-        """Return, for each of two snapshots, its files whose rows may differ in the other one."""
+        """Return two lists: the files of each snapshot whose rows may differ in the other
+        snapshot."""
         common = set(before) & set(after)
         deletes = ManifestContent.DELETES
         if any(manifest.content == deletes for manifest in set(before) ^ set(after)):

@@ -88,7 +88,7 @@ class FileRows:
         if file.stop is None:
             known = (
                 file.gaps[-1][0] if file.gaps else 0
-            )  # rows before it are committed, so they exist
+            )  # the rows before it are committed
             check_end(self.root.at(file.path).uri, row, known, last)
             yield RowBatch(ends=((file.number, row),))
 

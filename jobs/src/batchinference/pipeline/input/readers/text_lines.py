@@ -112,7 +112,7 @@ def _chunks(file: Location, max_bytes: int) -> Iterator[bytes | BadRow]:
     for block in _blocks(file):
         begin = (
             block.find(b"\n") + 1 if skipping else 0
-        )  # skips the rest of a line that is too long
+        )  # skips the rest of a long line
         if skipping and not begin:
             continue
         end = block.rfind(b"\n") + 1

@@ -49,9 +49,9 @@ class ReplacementRule:
 
 @dataclass(frozen=True)
 class FileChanges:
-    """How the files of a snapshot differ from the current files, by file number: `changed` has
-    current versions, `gone` are deleted files, and `kept` are those of them whose rows stay in the
-    output."""
+    """How the files of a snapshot differ from the current files, by file number: `changed` has the
+    current versions of changed files, `gone` are the deleted files, and `kept` the deleted files
+    whose rows stay in the output."""
 
     changed: Mapping[int, Version]
     gone: frozenset[int]

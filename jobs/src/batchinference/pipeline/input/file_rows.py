@@ -86,9 +86,7 @@ class FileRows:
                     yield from self._read(wanted, file, row + skipped)
             row, last = row + size_of(chunk), chunk
         if file.stop is None:
-            known = (
-                file.gaps[-1][0] if file.gaps else 0
-            )  # the rows before it are committed
+            known = file.gaps[-1][0] if file.gaps else 0  # the rows before it are committed
             check_end(self.root.at(file.path).uri, row, known, last)
             yield RowBatch(ends=((file.number, row),))
 

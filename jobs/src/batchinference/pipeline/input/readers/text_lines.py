@@ -110,9 +110,7 @@ def line_chunks(file: Location, max_bytes: int) -> Iterator[bytes | BadRow]:
 def _chunks(file: Location, max_bytes: int) -> Iterator[bytes | BadRow]:
     rest, skipping = b"", False
     for block in _blocks(file):
-        begin = (
-            block.find(b"\n") + 1 if skipping else 0
-        )  # skips the rest of a long line
+        begin = block.find(b"\n") + 1 if skipping else 0  # skips the rest of a long line
         if skipping and not begin:
             continue
         end = block.rfind(b"\n") + 1

@@ -102,7 +102,7 @@ def _bad(rows: int, failures: int) -> Callable[[int], bool]:
 def _reading(file_format: str, place: Path, **options: Any) -> Work:
     def work() -> None:
         opened = open_input(file_format, place, **options)
-        for batch in opened.file_rows.read(opened.frozen.files()):
+        for batch in opened.file_rows.read(opened.snapshot.files()):
             assert batch.nbytes >= 0
 
     return work

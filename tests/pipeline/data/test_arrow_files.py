@@ -28,7 +28,7 @@ from batchinference.pipeline import without_autoload
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.retry_failed_rows import failed_ids
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.input.snapshot import InputSnapshot, paths_of
+from batchinference.pipeline.input.input_snapshot import InputSnapshot, paths_of
 from batchinference.pipeline.storage.arrow_files import (
     PICKLED,
     UnsafeColumn,
@@ -249,8 +249,8 @@ CHECKED = {
     "pipeline/output/tables/delta.py": "checks the first rows; all else is metadata",
     "pipeline/output/tables/lance.py": "checks the first rows; all else is metadata",
     "pipeline/input/sources/lance.py": "only metadata; TableInput checks what tasks read",
-    "pipeline/input/documents/apart.py": "unpickles what its own process has pickled",
-    "pipeline/input/statistics.py": "reads nothing: it compares bounds in memory",
+    "pipeline/input/documents/pdf_subprocess.py": "unpickles what its own process has pickled",
+    "pipeline/input/file_pruning.py": "reads nothing: it compares bounds in memory",
     "pipeline/input/tables/delta.py": "only metadata; the Parquet reader checks the files",
     "pipeline/output/tables/iceberg_merge.py": "checks each scan",
     "pipeline/output/tables/lance_columns.py": "reads only numbers of rows and versions",

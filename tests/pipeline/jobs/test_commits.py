@@ -41,8 +41,8 @@ from batchinference.pipeline.row_batch import (
     merged,
 )
 from batchinference.pipeline.storage.arrow_files import schema_in
-from batchinference.pipeline.storage.json import CHECKSUM_FIELD
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import CHECKSUM_FIELD
 from batchinference.spec.progress import Counts
 from plugins.messages import Messages
 from support.documents.parsed_write import write_of

@@ -18,7 +18,7 @@ from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.snapshot import _hashes_of_parts
+from batchinference.pipeline.input.changed_files import _hashes_of_parts
 from batchinference.pipeline.prepare import NothingToDo, check_caches, check_errors_path, prepare
 from batchinference.spec import parse
 from plugins.messages import Messages

@@ -37,7 +37,7 @@ from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.output.tables import table_or_none

@@ -21,8 +21,8 @@ COMMITS = tuple(
         "execution/chunk_commits.py",
         "execution/commit_tasks.py",
         "execution/isolation.py",
-        "input/snapshot.py",
-        "storage/json.py",
+        "input/input_snapshot.py",
+        "storage/state_json.py",
         "storage/location.py",
     )
 )

@@ -14,6 +14,7 @@ from batchinference.spec.write import WriteTable
 def retried(job: BatchInference) -> BatchInference:
     """Return the job with settings that retry its failed rows. Raises BadInput if the job cannot
     retry rows, or has no output yet."""
+    from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change
     from batchinference.pipeline.commit.lease import read_lease
     from batchinference.pipeline.commit.output_paths import Layout, work_of
     from batchinference.pipeline.errors import BadInput

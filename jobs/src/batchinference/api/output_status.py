@@ -133,7 +133,7 @@ def _progress(job: StoredJob, rows: int, report: Report | None) -> Progress:
 def _total(job: StoredJob) -> int | None:
     """Return the number of input rows according to file statistics; None if it is unknown."""
     from batchinference.pipeline.errors import JobFailure
-    from batchinference.pipeline.input.snapshot import read_snapshot
+    from batchinference.pipeline.input.input_snapshot import read_snapshot
 
     try:
         snapshot = read_snapshot(job.layout.input, job.storage_of_input)

@@ -31,8 +31,8 @@ from batchinference.pipeline.execution.stop_signals import StopSignal, run_monit
 from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import FileInput, has_changes
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.file_input import FileInput, has_changes
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.prepare import NothingToDo, prepare

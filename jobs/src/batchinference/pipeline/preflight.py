@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.commit.start_or_resume import decide
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
-from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.output.tables import table_or_none
@@ -105,7 +105,9 @@ def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str],
 def _check_beginnings(source: FileInput) -> None:
     """Raise BadInput if each of a few files begins like another format. In a run, each is a failed
     row."""
-    files = [source.frozen.address(file) for file in sample(source.frozen.files(), COMPARED_FILES)]
+    files = [
+        source.snapshot.address(file) for file in sample(source.snapshot.files(), COMPARED_FILES)
+    ]
     plain = [file for file in files if not file.path.endswith(tuple(COMPRESSIONS))]
     found = [source.rows.reader.other_format(file.read(HEAD_BYTES)) for file in plain]
     if found and all(found):

@@ -24,14 +24,14 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.start_or_resume import Action, restart_advice
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import FileInput, known_columns, open_at_output
-from batchinference.pipeline.input.planning import sizing_of
-from batchinference.pipeline.input.snapshot import (
+from batchinference.pipeline.input import NO_ENDS, JobInput
+from batchinference.pipeline.input.changed_files import (
     NoNewFiles,
     check_previous_versions,
     describe_changes,
 )
+from batchinference.pipeline.input.file_input import FileInput, known_columns, open_at_output
+from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.tables import Table, table_or_none
 from batchinference.pipeline.output.writers import rewriting_writer_for
@@ -87,7 +87,7 @@ def prepare(
         return NothingToDo(complete, describe_changes(source, parts, restart))
     plan = _with_changes(plan, source, spec.read.format)
     _open_table(table, spec, source)
-    count = source.count(plan.start.ends if plan.start else NOTHING)
+    count = source.count(plan.start.ends if plan.start else NO_ENDS)
     merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
@@ -116,7 +116,7 @@ def _kind_of(plan: AttemptPlan, spec: BatchInferenceSpec, layout: Layout) -> str
 def _with_changes(plan: AttemptPlan, source: JobInput, kind: str) -> AttemptPlan:
     """Return the plan without rows that cannot be resumed from a source of this kind, and without
     the rows of files that have changed or are gone."""
-    if plan.start is not None and not source.continues(plan.start.input):
+    if plan.start is not None and not source.has_ids_of(plan.start.input):
         plan = plan.restarted(kind)
     if plan.start is None or not isinstance(source, FileInput):
         return plan
@@ -230,7 +230,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     BadInput if a step reads a column that does not exist or has an unsuitable type, or if the job
     does not accept that files are ignored."""
     for place in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
-        if (inside := source.below(place)) is not None:
+        if (inside := source.path_inside(place)) is not None:
             raise BadOutput(
                 f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "
                 "another write.path or errors.path"

@@ -20,7 +20,7 @@ from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.prepare import check_input

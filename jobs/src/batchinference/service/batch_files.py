@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.object_stores import store_for_conditions
+from batchinference.pipeline.storage.object_stores import obstore_bucket
 from batchinference.service.api_error import ApiError, bad_request, not_found
 from batchinference.service.config import ServiceConfig
 from batchinference.service.line_check import FileCheck, LineChecker
@@ -99,7 +99,7 @@ def open_store(config: ServiceConfig) -> ObjectStore:
     if root.local:
         return LocalStore(root.path, mkdir=True)
     bucket, _, prefix = root.path.partition("/")
-    found = store_for_conditions(root.scheme, bucket, config.storage, prefix)
+    found = obstore_bucket(root.scheme, bucket, config.storage, prefix)
     if found is None:
         raise OSError(f"{config.path}: set the credentials of the store in the environment")
     return found

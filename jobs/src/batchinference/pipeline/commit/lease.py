@@ -19,8 +19,8 @@ from pydantic import Field, TypeAdapter
 from batchinference.pipeline.commit.manifest import Digest, RunId
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.pipeline.storage.state_json import load_json
 from batchinference.version import __version__
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.errors import BadOutput, Incomplete
-from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.local_files import LinkedPath
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state, load_json
 
 MOVE_THREADS = 16
 _STATE_FILES = ("spec", "input", "code", "report", "final_snapshot")

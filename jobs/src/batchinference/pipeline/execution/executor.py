@@ -44,7 +44,7 @@ from batchinference.pipeline.execution.task_sizing import (
     small_commit_seconds,
 )
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.input.files import known_columns
+from batchinference.pipeline.input.file_input import known_columns
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
 from batchinference.pipeline.output.file_rewrites import (

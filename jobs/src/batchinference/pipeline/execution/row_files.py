@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import JobFailure, UnwritableValue
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import Writer

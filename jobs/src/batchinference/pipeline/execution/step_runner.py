@@ -40,7 +40,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.model_use import OCCUPANCY, TURNS
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import node_of_this_process

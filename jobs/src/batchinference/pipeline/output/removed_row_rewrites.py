@@ -14,8 +14,8 @@ from batchinference.pipeline.output.file_rewrites import put_renamed, unchanged_
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import ROW_BITS
-from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state
 
 
 def without_removed(

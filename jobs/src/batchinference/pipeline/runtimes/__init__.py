@@ -45,7 +45,7 @@ class Runtime(Protocol):
         halves and run again to find the row that causes the error.
 
         The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
-        columns of `steps.preparation`. It ignores columns of other tokenizers."""
+        columns of `steps.tokenization`. It ignores columns of other tokenizers."""
 
 
 def load_callable(path: str) -> Any:

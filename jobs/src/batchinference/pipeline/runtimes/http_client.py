@@ -38,9 +38,9 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
 from batchinference.pipeline.runtimes.openai_requests import json_bytes
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.object_stores import proxy_of
 from batchinference.pipeline.storage.retry import LONGEST_PAUSE, retry_after
+from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
 

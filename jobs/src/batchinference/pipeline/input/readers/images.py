@@ -1,4 +1,4 @@
-"""Readers of images: one row per file, or one row per page."""
+"""Readers of images: one row per file, or one row per page. FrameReader also reads videos."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ CHUNK_BYTES = 8 << 20
 
 
 class FrameReader(Reader):
-    """A reader of files with several pictures. `names` are the columns of the picture, of its index
-    and, if there is a third one, of its time."""
+    """A reader of files with several pictures. `names` are the columns: picture, index[, time]."""
 
     names: tuple[str, ...]
 
@@ -39,7 +38,7 @@ class FrameReader(Reader):
         self._size, self._accepts_cut = options.size, options.truncated == "accept"
 
     def frames(self, file: Location) -> Iterator[Frame | Exception]:
-        """Yield the pictures of a file, with an error for each picture that cannot be decoded."""
+        """Yield the pictures of a file, and an error for each that cannot be decoded."""
         raise NotImplementedError
 
     def read(self, file: Location) -> Iterator[Chunk]:

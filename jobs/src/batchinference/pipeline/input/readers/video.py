@@ -1,4 +1,4 @@
-"""Reads videos with PyAV: one row per frame, decoded on demand."""
+"""Reads videos with PyAV: one row per frame. Frames are decoded on demand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import av
 
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.images import FrameReader
-from batchinference.pipeline.input.readers.records import up_to_damage
+from batchinference.pipeline.input.readers.text_lines import up_to_damage
 from batchinference.pipeline.input.signatures import is_video
 from batchinference.pipeline.media.images import Frame
 from batchinference.pipeline.media.videos import estimated_frames, video_frames

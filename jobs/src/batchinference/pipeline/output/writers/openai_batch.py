@@ -15,8 +15,8 @@ from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
-from batchinference.pipeline.storage.json import load_json, load_limited_json
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import load_json, load_limited_json
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}

@@ -29,7 +29,7 @@ from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER, TimedOut
 from batchinference.pipeline.runtimes.vllm.sampling import check_parameters, parameters_of
 from batchinference.pipeline.runtimes.vllm.server import server_of
-from batchinference.pipeline.storage.http import THREADS
+from batchinference.pipeline.storage.url_fetcher import THREADS
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import VllmModel
 

@@ -10,7 +10,7 @@ from typing import Any
 from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.runtimes.prompts import Message, Part, data_uri, json_compatible
 from batchinference.pipeline.storage.allowed_addresses import Allowed
-from batchinference.pipeline.storage.http import Fetcher
+from batchinference.pipeline.storage.url_fetcher import Fetcher
 from batchinference.spec.models import VllmModel
 
 MAX_BYTES = 64 << 20

@@ -19,7 +19,7 @@ from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.runtime import row_error
-from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.models import VllmModel
 
 _GENERATION = {

@@ -1,5 +1,5 @@
-"""Parses JSON, and adds checksums to stored state. Without one, a corrupted number in a state could
-lose rows unnoticed."""
+"""Parses JSON, and adds checksums to the JSON of stored state. Without a checksum, a corrupted
+number could lose rows unnoticed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 MAX_VALUES = 1 << 22
-"""Maximum number of values of a row that is parsed. As a Python object, a short value takes more
-than 20 times the memory of its JSON."""
+"""Maximum number of values in the JSON of a row. As a Python object, a short value takes more than
+20 times the memory of its JSON."""
 CHECKSUM_FIELD = "crc32"
 _SEPARATOR = f', "{CHECKSUM_FIELD}": '.encode()
 START_OVER = (
@@ -29,8 +29,8 @@ def load_json(content: bytes | bytearray | str) -> Any:
 
 
 def load_limited_json(content: bytes | bytearray | str) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than MAX_VALUES
-    values: its commas and opening brackets are counted before it is parsed."""
+    """Return the parsed JSON. Raises ValueError if it is invalid or has too many values
+    (MAX_VALUES). To know this before parsing, commas and opening brackets are counted."""
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
     if sum(map(content.count, marks)) > MAX_VALUES:
         raise ValueError(
@@ -40,21 +40,21 @@ def load_limited_json(content: bytes | bytearray | str) -> Any:
 
 
 def dump_checksummed(state: dict[str, Any]) -> bytes:
-    """Return the state with its checksum as the last field, as bytes to store."""
+    """Return the JSON of a state with a checksum as its last field."""
     content = json.dumps(state).encode()
     return content[:-1] + _SEPARATOR + b"%d}" % zlib.crc32(content)
 
 
 def verify_checksum(content: bytes) -> None:
-    """Raise ValueError if the stored bytes of a state do not match its checksum."""
+    """Raise ValueError if the JSON of a state does not match its checksum."""
     state, _, checksum = content.rpartition(_SEPARATOR)
     if checksum != b"%d}" % zlib.crc32(state + b"}"):
         raise ValueError("its checksum is another")
 
 
-def damaged_state(place: Location) -> BadOutput:
-    """Return the failure for a state file that cannot be used."""
+def damaged_state(file: Location) -> BadOutput:
+    """Return the error for a state file that is missing, damaged or of another output."""
     return BadOutput(
-        f"'{place.uri}' is missing, damaged or of another output, so the committed rows are "
+        f"'{file.uri}' is missing, damaged or of another output, so the committed rows are "
         f"unknown. Restore it, or {START_OVER}"
     )

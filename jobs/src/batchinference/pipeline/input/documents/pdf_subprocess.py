@@ -1,7 +1,7 @@
-"""Reads a PDF file in a process of its own, so that a crash of PDFium ends only this process. The
-process is also ended if a page takes too long.
+"""Reads a PDF file in a subprocess, so that a crash of PDFium ends only the subprocess. It is
+killed if a page takes too long.
 
-It is used for the rows at which a process has died before, because each start takes time.
+It is only used for rows at which a process has died before, because each start takes time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_SECONDS = 60
 
 
 def open_pdf(content: bytes, options: DocumentOptions) -> Document:
-    """Return a PDF file, like `pdf.open_pdf`. If the process dies or takes too long, the rest of
-    the file is one error."""
+    """Return a document like `pdf.open_pdf`. If the subprocess dies or takes too long, the
+    remaining pages are one error."""
     answers = _answers(content, options)
     document = next(answers)
     if isinstance(document, Exception):
@@ -38,7 +38,7 @@ def open_pdf(content: bytes, options: DocumentOptions) -> Document:
 
 
 def _answers(content: bytes, options: DocumentOptions) -> Iterator[Any]:
-    """Yield the document without its pages, then its pages. An error is the last answer."""
+    """Yield the document without pages, and then its pages. After an error, yield nothing more."""
     command = [sys.executable, "-m", __name__]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     pipe = subprocess.PIPE
@@ -59,7 +59,7 @@ def _answers(content: bytes, options: DocumentOptions) -> Iterator[Any]:
 
 
 def _within_limit(answers: IO[bytes], process: subprocess.Popen[bytes]) -> Any:
-    """Return the next answer. The process is ended if it takes too long."""
+    """Return the next answer. Kill the process after MAX_SECONDS."""
     timer = Timer(MAX_SECONDS, process.kill)
     timer.start()
     try:

@@ -1,4 +1,4 @@
-"""Reads the data files of a version of a table: Parquet files without their deleted rows."""
+"""Reads the data files of tables with versions: Parquet files without their deleted rows."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.column_names import SHOWN_NAMES
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression import ColumnExpression
+from batchinference.pipeline.input.file_pruning import FileBounds, bounds_of_group, matching
 from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers import (
     CHUNK_ROWS,
@@ -29,7 +30,6 @@ from batchinference.pipeline.input.readers import (
     size_of,
 )
 from batchinference.pipeline.input.readers.parquet import ParquetReader
-from batchinference.pipeline.input.statistics import FileBounds, bounds_of_group, matching
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.schema import exact_cast
 from batchinference.pipeline.storage.location import Location
@@ -41,8 +41,8 @@ NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 
 def positions_in(deleted: bytes | None) -> np.ndarray:
-    """Return the sorted positions (int64) in a portable 64-bit Roaring bitmap, as Delta and Iceberg
-    store it."""
+    """Return the sorted positions (int64) in a bitmap; none for None. The bitmap is a portable
+    64-bit Roaring bitmap, as in Delta and Iceberg."""
     if deleted is None:
         return NO_POSITIONS
     from pyroaring import BitMap64
@@ -52,9 +52,11 @@ def positions_in(deleted: bytes | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TypedRows:
-    """Returns rows of a data file with the columns `names` of a table, and KEPT if there is a
-    filter. `shared` has the types of these columns and of those that the filter reads. `constants`
-    are columns that are not in the file."""
+    """Converts rows of a data file to the columns `names` of a table, and KEPT if there is a
+    filter.
+
+    `shared` has the types of these columns and of the columns that the filter reads. `constants`
+    has values for columns that the file lacks."""
 
     shared: Mapping[str, pa.DataType]
     names: Sequence[str]
@@ -62,7 +64,7 @@ class TypedRows:
     constants: Mapping[str, Any]
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Raises ValueError for a value that does not fit."""
+        """Return the converted rows. Raises ValueError for a value that does not fit its type."""
         columns = {name: self._column(rows, name, kind) for name, kind in self.shared.items()}
         table = pa.table(columns) if columns else rows
         if self.filter is None:
@@ -81,12 +83,12 @@ class TypedRows:
 
 
 class VersionedReader(ParquetReader):
-    """Reads the columns `names` of a table, and the rows for which the condition `where` holds."""
+    """Reads the columns `names` of a table, and only rows for which the filter `where` is true."""
 
     sampled_files = 8
 
     def __init__(self, version: TableVersion, names: Sequence[str], where: str | None) -> None:
-        """Raises BadInput if the condition does not fit the columns."""
+        """Raises BadInput if the filter does not fit the columns."""
         self._version, self._names = version, list(names)
         self._columns = self._names
         self._filter = ColumnExpression("read.options.filter", where) if where else None
@@ -115,7 +117,7 @@ class VersionedReader(ParquetReader):
         return reader
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Do nothing: the table defines the types of its columns."""
+        """Do nothing, because the table defines the types of its columns."""
 
     def types(self) -> dict[str, pa.DataType]:
         return {name: self._schema.field(name).type for name in self._names}
@@ -162,7 +164,7 @@ class VersionedReader(ParquetReader):
 
     @cached_property
     def condition(self) -> pc.Expression | None:
-        """The condition as an expression of Arrow; None if there is none."""
+        """The filter as an expression of Arrow; None if there is no filter."""
         return None if self._filter is None else self._filter.arrow(self._schema)
 
     def _skips(self, footer: pq.FileMetaData, group: int) -> bool:
@@ -190,7 +192,7 @@ def _check_condition(where: ColumnExpression, schema: pa.Schema) -> None:
 
 
 def removed_file(version: TableVersion, uri: str) -> BadInput:
-    """Return the error about a data file that was removed from storage."""
+    """Return the error about a data file that no longer exists."""
     latest = "Read a later version as a new output"
     fix = latest if version.since is None else START_OVER
     return BadInput(

@@ -1,5 +1,5 @@
-"""Reads manifests: Parquet or CSV tables with a column of URIs. Each URI is fetched, and its
-content becomes an additional column."""
+"""Reads URL manifests: Parquet or CSV tables with a column of URIs. The content behind each URI is
+fetched (by `storage.url_fetcher`) and added as a column."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,
     DivisibleReader,
-    after,
-    first,
     grouped,
-    only,
+    only_gaps,
     or_bad,
     size_of,
+    skip_rows,
+    take_rows,
 )
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
@@ -37,49 +37,47 @@ from batchinference.pipeline.row_warnings import (
     with_warnings,
 )
 from batchinference.pipeline.storage.allowed_addresses import Allowed
-from batchinference.pipeline.storage.http import (
+from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.url_fetcher import (
     THREADS,
     Fetcher,
     PermanentFetchError,
     TransientFetchError,
 )
-from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.file_extensions import PARQUET, extension_of
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
 _OTHER_DELIMITER = re.compile(r"[;|\t]")
 CHUNK_ROWS = 32
-"""Maximum number of rows of a table."""
+"""Maximum number of rows per table."""
 TABLE_BYTES = 64 << 20
-"""Approximate maximum bytes of fetched and decoded values in a table."""
+"""Approximate maximum bytes of decoded values per table."""
 HELD_ROWS = 64
 HELD_BYTES = 1 << 30
-"""Limits for the rows that a read task fetches or holds at a time, and for their bytes. Rows are
-decoded one at a time, just before they are yielded: decoded images are much larger, and a task has
-one CPU."""
+"""Maximum number of rows that a read task prefetches, and of their fetched bytes. Rows are decoded
+one at a time, just before they are yielded, because decoded images are much larger."""
 _FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a table, or a BadRow."""
+    """Row number `row` of the table `chunk`, with the fetch of its URI. Or `chunk` is a BadRow."""
 
     chunk: Any
     row: int = 0
     fetched: Future[Any] | None = None
 
-    def held(self, most: int) -> int:
-        """Return the size of the fetched content in bytes, or `most` if the fetch is not
-        finished."""
+    def held_bytes(self, max_bytes: int) -> int:
+        """Return the size of the fetched content; `max_bytes` if the fetch is not finished."""
         if self.fetched is None:
             return 0
         if not self.fetched.done() or self.fetched.exception() is not None:
-            return most
+            return max_bytes
         return sys.getsizeof(self.fetched.result())
 
 
 class _Value(NamedTuple):
-    """A row of a table with its fetched value, and the warnings of the decoder."""
+    """Row number `row` of the table `chunk`, its decoded value, and the warnings of the decoder."""
 
     chunk: pa.Table
     row: int
@@ -102,9 +100,8 @@ class ManifestReader(DivisibleReader):
         self._csv.prepare([file for file in samples if file not in parquet])
         columns = self._listed()
         if columns and self._options.column not in columns:
-            fix = (
-                ". Separate the columns with commas" if _OTHER_DELIMITER.search(columns[0]) else ""
-            )
+            one_column = _OTHER_DELIMITER.search(columns[0])
+            fix = ". Separate the columns with commas" if one_column else ""
             raise BadInput(
                 f"read.options.column: the manifest has no column '{self._options.column}', "
                 f"only {', '.join(columns)}{fix}"
@@ -125,25 +122,25 @@ class ManifestReader(DivisibleReader):
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
         chunks = self._listed_rows(file, start, stop)
-        chunks = only(gaps, start, chunks) if gaps else chunks
+        chunks = only_gaps(gaps, start, chunks) if gaps else chunks
         pool = ThreadPoolExecutor(THREADS)
         try:
-            yield from self._filled(self._in_order(self._started(pool, chunks, file)))
+            yield from self._tables(self._in_order(self._started(pool, chunks, file)))
         finally:
             pool.shutdown(cancel_futures=True)
 
     def _listed_rows(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Return rows of a manifest."""
+        """Yield the rows from `start` to `stop` of the manifest itself."""
         table = self._table(file)
         if isinstance(table, DivisibleReader):
             return table.read_part(file, start, stop)
-        chunks = after(start, table.read(file), file.uri)
-        return chunks if stop is None else first(stop - start, chunks)
+        chunks = skip_rows(start, table.read(file), file.uri)
+        return chunks if stop is None else take_rows(stop - start, chunks)
 
     def _started(
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location
     ) -> Iterator[_Row]:
-        """Yield each row after submitting the fetch of its URI."""
+        """Yield each row after its fetch was submitted to the pool."""
         for chunk in _small_chunks(chunks):
             if isinstance(chunk, BadRow):
                 yield _Row(chunk)
@@ -154,13 +151,14 @@ class ManifestReader(DivisibleReader):
                 yield _Row(chunk, row, pool.submit(self._fetched, uri, file))
 
     def _in_order(self, started: Iterator[_Row]) -> Iterator[_Row]:
-        """Yield the rows in order. Prefetches as many rows (at most HELD_ROWS) as fit into
-        HELD_BYTES if every unfinished fetch returns the maximum number of bytes."""
+        """Yield the rows in order. Starts as many fetches in advance (at most HELD_ROWS) as fit
+        into HELD_BYTES even if each unfinished one returns `maxBytes`."""
         waiting: deque[_Row] = deque()
-        most = self._options.max_bytes
+        max_bytes = self._options.max_bytes
         while True:
             while len(waiting) < HELD_ROWS and (
-                not waiting or sum(row.held(most) for row in waiting) + most <= HELD_BYTES
+                not waiting
+                or sum(row.held_bytes(max_bytes) for row in waiting) + max_bytes <= HELD_BYTES
             ):
                 if (row := next(started, None)) is None:
                     yield from waiting
@@ -169,7 +167,7 @@ class ManifestReader(DivisibleReader):
             yield waiting.popleft()
 
     def _fetched(self, uri: Any, file: Location) -> bytes | Exception:
-        """Return the content of a URI, or the error of its row. Raises JobFailure if the URI is
+        """Return the content behind a URI, or the error of the row. Raises JobFailure if the URI is
         unreachable and `onUnreachable` is `fail`."""
         try:
             if not uri or not isinstance(uri, str):
@@ -202,8 +200,8 @@ class ManifestReader(DivisibleReader):
             return images.decode(content, self._options)
         return decode_text(content) if self._options.decode == "text" else content
 
-    def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
-        """Yield tables of the rows with their fetched values."""
+    def _tables(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
+        """Yield the rows as tables with the added column."""
         values = map(self._with_value, rows)
         for group in grouped(values, _size, TABLE_BYTES, key=lambda row: id(row.chunk)):
             yield group if isinstance(group, BadRow) else self._with_column(group)
@@ -214,7 +212,7 @@ class ManifestReader(DivisibleReader):
         return value if isinstance(value, BadRow) else _Value(row.chunk, row.row, value, warnings)
 
     def _with_column(self, ready: list[_Value]) -> pa.Table:
-        """Return consecutive rows of a chunk with the column of their values."""
+        """Return consecutive rows of a chunk as a table with the added column."""
         rows, listed = split_warnings(ready[0].chunk.slice(ready[0].row, len(ready)))
         values = self._to_arrow([row.value for row in ready])
         table = rows.append_column(self._options.decode, values)

@@ -1,7 +1,4 @@
-"""Reads files as batches of rows.
-
-Files that contain one row each are prefetched in groups.
-"""
+"""Reads the rows of files as batches: retries, resumes and prefetches; formats are in `readers`."""
 
 from __future__ import annotations
 
@@ -25,6 +22,7 @@ from batchinference.pipeline.error_attribution import (
 )
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import ReadNote, batch_of
+from batchinference.pipeline.input.input_snapshot import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import (
     FILTERED,
@@ -32,24 +30,17 @@ from batchinference.pipeline.input.readers import (
     Chunk,
     DivisibleReader,
     Reader,
-    after,
     check_end,
     converted,
-    first,
-    noted,
+    parts_in_gaps,
     size_of,
+    skip_rows,
     split_kept,
-    within,
+    take_rows,
+    with_notes,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.snapshot import InputFile
-from batchinference.pipeline.row_batch import (
-    READ_STEP,
-    RowBatch,
-    consecutive_ids,
-    merged,
-    pack_id,
-)
+from batchinference.pipeline.row_batch import READ_STEP, RowBatch, consecutive_ids, merged, pack_id
 from batchinference.pipeline.row_warnings import (
     RowWarning,
     collect_warnings,
@@ -64,7 +55,7 @@ Item = TypeVar("Item")
 FETCH_THREADS = 8
 """Files that a task fetches concurrently while it decodes earlier files on its one CPU."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
-"""Maximum number of files per table, and the stored or decoded bytes that complete a table."""
+"""Limits for a table of files that are one row each: files, and stored or decoded bytes."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +66,12 @@ class FileRows:
     reader: Reader
     path_columns: PathColumns
     failing: Collection[str] = ()
-    """The names of the warnings that make their rows failed rows."""
+    """The names of the warnings that make a row a failed row."""
     note: ReadNote = nullcontext
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield all rows of these files. Raises Incomplete if a file has fewer rows than before.
-
-        If files can have several rows, the end of each file follows its last row."""
+        """Yield the rows of these files. After the last row of a file comes its end, unless each
+        file is one row. Raises Incomplete if a file has fewer rows than in an earlier read."""
         if isinstance(self.reader, WholeFileReader):
             yield from self._whole_files(self.reader, files)
             return
@@ -91,8 +81,8 @@ class FileRows:
     def _batches(self, file: InputFile) -> Iterator[RowBatch]:
         row, last = file.start, None
         for chunk in self.chunks(file):
-            for skipped, wanted in within(chunk, row, file.gaps):
-                if size_of(wanted) or row == file.start:  # without rows, the columns are known
+            for skipped, wanted in parts_in_gaps(chunk, row, file.gaps):
+                if size_of(wanted) or row == file.start:  # an empty table tells the columns
                     yield from self._read(wanted, file, row + skipped)
             row, last = row + size_of(chunk), chunk
         if file.stop is None:
@@ -101,19 +91,18 @@ class FileRows:
             yield RowBatch(ends=((file.number, row),))
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
-        """Yield the chunks of a file. If the file is damaged, its remaining rows are one BadRow.
+        """Yield the chunks of a file. If the file is damaged, its rest becomes one BadRow.
 
-        After a transient storage error, reading continues at the row where the error occurred.
-        Raises JobFailure if the storage error is not transient, or occurs too often at the same
-        row."""
+        After a transient storage error, reading continues at the row of the error. Raises
+        JobFailure for another storage error, and if ATTEMPTS in a row fail at the same row."""
         done, failures = file.start, 0
         while True:
             try:
                 chunks = self._rows_from(done, file)
-                for chunk in noted(chunks, pack_id(file.number, done), self.note):
+                for chunk in with_notes(chunks, pack_id(file.number, done), self.note):
                     done += size_of(chunk)
                     if size_of(chunk):
-                        failures = 0  # errors that retries have passed do not add up
+                        failures = 0
                     yield chunk
                 return
             except Exception as error:
@@ -136,10 +125,10 @@ class FileRows:
         if isinstance(reader, DivisibleReader):
             return reader.read_part(address, row, stop, file.gaps)
         chunks = reader.read(address)
-        return after(row, chunks if stop is None else first(stop, chunks), address.uri)
+        return skip_rows(row, chunks if stop is None else take_rows(stop, chunks), address.uri)
 
     def _read(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
-        """Yield the rows of a chunk whose first row has this number."""
+        """Yield the rows of a chunk as batches. `row` is the number of its first row."""
         parts: Iterator[Chunk] = iter([chunk])
         uri = self.root.at(file.path).uri
         if not isinstance(chunk, BadRow) and self.path_columns.repeats_keys(chunk.column_names):
@@ -167,24 +156,24 @@ class FileRows:
         return batch.derived(batch.table.take(pa.array(rows)), rows, ())
 
     def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of files that contain one row each, without ends of files.
+        """Yield the rows of files that are one row each. Files are prefetched in groups.
 
         Raises JobFailure if a file cannot be fetched because of a storage error."""
         pool = ThreadPoolExecutor(FETCH_THREADS)
         try:
-            begun = (
+            started = (
                 (group, [pool.submit(_fetch, reader, self.root, part) for part in _divided(group)])
                 for group in _grouped(files, lambda file: file.size)
             )
-            for group, fetching in _prefetch(begun):
+            for group, fetching in _prefetch(started):
                 fetched = itertools.chain.from_iterable(part.result() for part in fetching)
                 contents = zip(group, fetched, strict=True)
                 files_read = (self._decoded(reader, file, content) for file, content in contents)
-                # files may be much larger when they are decoded
+                # group again, because decoded files may be much larger
                 for decoded in _grouped(files_read, _decoded_bytes):
                     yield self._whole_file_batch(reader, decoded)
         finally:
-            pool.shutdown(cancel_futures=True)  # do not fetch further files after a stop
+            pool.shutdown(cancel_futures=True)  # fetch nothing if the caller stops early
 
     def _decoded(
         self, reader: WholeFileReader, file: InputFile, content: bytes | BadRow
@@ -243,8 +232,8 @@ def _decoded_bytes(item: _DecodedFile) -> int:
 
 
 def _divided(group: list[InputFile]) -> list[list[InputFile]]:
-    """Return the files of a group in a part for each thread. A part for each file would make the
-    threads interrupt the decoder more often."""
+    """Return the files of a group as one list per thread. One task per file would interrupt the
+    decoder, which has the same CPU, more often."""
     size = math.ceil(len(group) / FETCH_THREADS)
     return [group[start : start + size] for start in range(0, len(group), size)]
 
@@ -263,11 +252,9 @@ def _content(reader: WholeFileReader, file: Location) -> bytes | BadRow:
 
 
 def _prefetch(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield each item after the next one has started.
-
-    The work on an item starts when the iterable creates it."""
-    before: list[Item] = []
+    """Yield each item after the iterable has created the next one, which starts its fetch."""
+    previous: list[Item] = []
     for item in items:
-        yield from before
-        before = [item]
-    yield from before
+        yield from previous
+        previous = [item]
+    yield from previous

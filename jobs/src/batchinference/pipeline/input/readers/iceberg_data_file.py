@@ -1,4 +1,4 @@
-"""Reads the data files of Iceberg tables, whose columns are identified by ids."""
+"""Reads data files of Iceberg tables: finds columns by their field ids, not by their names."""
 
 from __future__ import annotations
 
@@ -20,51 +20,52 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.file_pruning import FileBounds, bounds_of_group
 from batchinference.pipeline.input.parquet_file import OpenParquet
-from batchinference.pipeline.input.readers.parquet import metadata_of
-from batchinference.pipeline.input.readers.table import VersionedReader
-from batchinference.pipeline.input.statistics import FileBounds, bounds_of_group
+from batchinference.pipeline.input.readers.parquet import read_footer
+from batchinference.pipeline.input.readers.table_data_file import VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.schema import map_types
 
 SCHEMA, MAPPING = b"iceberg.schema", b"schema.name-mapping.default"
-"""The keys of the columns with their ids, and of the ids of names, in the metadata of the schema of
-a version. They are those of Iceberg."""
+"""Keys in the metadata of the Arrow schema of a version: the Iceberg schema, and its name mapping,
+which has the ids of columns by name."""
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """The columns of an Iceberg table that are read. `mapping` has the ids of the columns of files
-    that store none."""
+    """The columns of an Iceberg table that are read. `mapping` has the field ids of columns for
+    files that do not store ids."""
 
     schema: Schema
     mapping: NameMapping | None
 
     @classmethod
-    def of(cls, version: pa.Schema, names: Sequence[str]) -> TableRows:
-        """Return the columns with these names, as far as the table has them, of the schema of a
-        version."""
-        schema = Schema.model_validate_json(version.metadata[SCHEMA])
+    def of(cls, table: pa.Schema, names: Sequence[str]) -> TableRows:
+        """Return the columns with these names. `table` is the schema of a version. Names that the
+        table lacks are ignored."""
+        schema = Schema.model_validate_json(table.metadata[SCHEMA])
         known = [column.name for column in schema.columns if column.name in names]
-        mapping = version.metadata.get(MAPPING)
+        mapping = table.metadata.get(MAPPING)
         return cls(schema.select(*known), parse_mapping_from_json(mapping) if mapping else None)
 
     @cached_property
     def types(self) -> pa.Schema:
-        """The columns, with the types that the rows get."""
+        """The columns with their Arrow types in rows."""
         arrow = schema_to_pyarrow(self.schema, include_field_ids=False)
         small = _pyarrow_schema_ensure_small_types(arrow)
         return pa.schema([(column.name, map_types(column.type, _storage)) for column in small])
 
     def names(self, file: pa.Schema) -> dict[str, str]:
-        """Return the name in the table of each column that is read from a file with this schema."""
+        """Return the columns to read from a file with this schema: name in file to name in
+        table."""
         wanted = {column.field_id: column.name for column in self.schema.columns}
         stored = self._ids(file).columns
         return {each.name: wanted[each.field_id] for each in stored if each.field_id in wanted}
 
     def converted(self, rows: pa.Table, constants: dict[int, Any]) -> pa.Table:
-        """Return rows of a file with the columns of the table. `constants` has the values of
-        columns that the file may lack, by field id."""
+        """Return rows of a file with the columns of the table. `constants` has values, by field id,
+        for columns that the file may lack."""
         if not self.schema.columns:
             return rows
         ids = self._ids(rows.schema)
@@ -82,7 +83,7 @@ class TableRows:
         return pa.concat_tables(tables) if tables else self.types.empty_table()
 
     def _ids(self, file: pa.Schema) -> Schema:
-        """Return the columns of a file with their ids. Raises BadInput if they are unknown."""
+        """Return the columns of a file with their field ids. Raises BadInput if there are none."""
         try:
             return pyarrow_to_schema(file, self.mapping, downcast_ns_timestamp_to_us=True)
         except ValueError as error:
@@ -94,7 +95,7 @@ def _storage(kind: pa.DataType) -> pa.DataType:
 
 
 class IcebergReader(VersionedReader):
-    """Reads columns by their ids."""
+    """Reads a data file of an Iceberg table."""
 
     def __init__(self, version: TableVersion, names: Sequence[str], where: str | None) -> None:
         super().__init__(version, names, where)
@@ -112,7 +113,7 @@ class IcebergReader(VersionedReader):
         return reader
 
     def _opened(self, source: pa.NativeFile) -> OpenParquet:
-        footer = metadata_of(source)
+        footer = read_footer(source)
         names = list(self._rows.names(footer.schema.to_arrow_schema()))
         options = SimpleNamespace(**{**vars(self._options), "columns": names})
         return OpenParquet(source, footer, cast(Any, options))

@@ -1,4 +1,4 @@
-"""Finds data files and row groups that cannot have rows for which a condition holds."""
+"""Leaves out files and row groups whose bounds show that a condition holds for no row."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 
 
 class Bounds(NamedTuple):
-    """The smallest and the largest value of a column, or values beyond them; None if unknown. If
-    `nulls` is false, no value is null."""
+    """Bounds of the values of a column; None if unknown. If `nulls` is False, no value is null."""
 
     low: Any
     high: Any
@@ -27,8 +26,8 @@ FileBounds = Mapping[str, Bounds]
 def matching(
     condition: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBounds]
 ) -> list[int]:
-    """Return the indexes of the files in which the condition may hold for a row, or cannot be
-    evaluated. `bounds` has the known bounds of each file, by column."""
+    """Return the indexes of the files in which the condition may hold for a row. `bounds` has the
+    known bounds of each file, by column."""
     form, local = pads.ParquetFileFormat(), pafs.LocalFileSystem()
     files = [
         form.make_fragment(str(index), local, partition_expression=_known(file, schema))
@@ -39,7 +38,7 @@ def matching(
         dataset = pads.FileSystemDataset(part, schema, form, local)
         try:
             return [int(fragment.path) for fragment in dataset.get_fragments(condition)]
-        except pa.ArrowException:  # a constant of a file has another form or range
+        except pa.ArrowException:  # such as a bound of another type: keep the file
             if len(part) == 1:
                 return [int(part[0].path)]
         return [index for file in part for index in kept([file])]
@@ -48,7 +47,7 @@ def matching(
 
 
 def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
-    """Return a condition that holds for all rows of a file."""
+    """Return a condition that holds for all rows of a file with these bounds."""
     known = pc.scalar(True)
     for name, bounds in file.items():
         if name in schema.names and _has_order(schema.field(name).type):
@@ -61,7 +60,7 @@ def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
 
 
 def _has_order(kind: pa.DataType) -> bool:
-    """Return whether bounds are true for all values. NaN is outside of those of its column."""
+    """Return whether all values are within the bounds of their column. NaN never is."""
     return not (pa.types.is_nested(kind) or pa.types.is_floating(kind))
 
 

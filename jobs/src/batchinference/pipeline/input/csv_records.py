@@ -1,9 +1,9 @@
-"""Divides CSV text into blocks of whole records.
+"""Divides CSV text into blocks of whole records, so that damaged quotes cost only their own lines.
 
-To a parser, a quote that is not closed begins a value that extends to the next quote, or to the end
-of the file. So a parser gets only blocks in which each quote is closed. A line with a damaged quote
-is replaced by a marker line with too many fields, which the parser rejects in its place. A quote is
-damaged if it is not closed, or if text follows the quote that closes it.
+A quote is damaged if it is not closed, or if text follows the quote that closes it. To pyarrow, an
+unclosed quote begins a value that extends to the next quote or the end of the file. So pyarrow gets
+only blocks without damaged quotes: a line with one is replaced by a marker line with too many
+fields, for which pyarrow calls the handler of invalid rows, in the right order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from batchinference.text import counted
 BLOCK_BYTES = 1 << 21
 RECORDS_AT_ONCE = 64
 SHOWN_BYTES, HINT_BYTES = 80, 1 << 16
-RAISE = "Raise read.options.maxRowBytes, or shorten the row"
+RAISE_LIMIT = "Raise read.options.maxRowBytes, or shorten the row"
 MARKER = "\0removed"
-"""The beginning of a line that stands for a damaged record or a comment."""
+"""The beginning of a marker line, which replaces a damaged line or a comment."""
 LINE_END = re.compile(rb"\r\n|\r|\n")
 _SHORT_VALUES = "If no value has line ends, set read.options.newlinesInValues: false"
 
@@ -47,29 +47,31 @@ class Damage(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A problem with a line, and what to do about it."""
+    """A problem with a line, and its fix."""
 
     problem: str
     line: bytes
     fix: str
 
     def damage(self, lines: int, size: int) -> Damage:
-        """Return the damage if the fault affects so many lines and bytes."""
+        """Return the damage of this fault, which makes so many lines and bytes unreadable."""
         extent = f"{counted(lines, 'line')}, {size} bytes"
         shown = self.line[:SHOWN_BYTES].decode(errors="replace").rstrip("\r\n")
         return Damage(f"{self.problem} ({extent} cannot be read): {shown}. {self.fix}", lines)
 
 
 class Block(NamedTuple):
-    """Whole records, and what each of its marker lines stands for: damage, or a comment (None)."""
+    """Whole records. `removed` has what a marker line replaces: damage, or None for a comment."""
 
     content: bytes | memoryview
     removed: list[Damage | None]
 
 
 class _Records(NamedTuple):
-    """The first records of a text: where they end, what of them is removed (start, end and damage,
-    which is None for a comment), and why it is unknown where the next record begins."""
+    """The first records of a text, which end at `stop`.
+
+    `removed` are the lines to replace: start, end, and damage (None for a comment). With `fault`,
+    it is unknown where the next record begins."""
 
     stop: int
     removed: list[tuple[int, int, Damage | None]]
@@ -77,20 +79,21 @@ class _Records(NamedTuple):
 
 
 class _Patterns(NamedTuple):
-    """Match a record up to its line end, several of them, a record that may go on after the end of
-    the text, the fields before the damage of a record, and a value in quotes."""
-
     record: re.Pattern[bytes]
+    """A record with its line end. `records` are several."""
     records: re.Pattern[bytes]
     part: re.Pattern[bytes]
+    """The beginning of a record that may continue after the end of the text."""
     fields: re.Pattern[bytes]
+    """The valid fields at the beginning of a record."""
     quoted: re.Pattern[bytes]
+    """A value in quotes."""
     comment: re.Pattern[bytes]
 
 
 @lru_cache
 def _patterns(dialect: Dialect) -> _Patterns:
-    # only loops without alternatives are possessive: those with some fail in Python before 3.11.5
+    # no possessive loops with alternatives, because these fail before Python 3.11.5
     quote, delimiter = re.escape(dialect.quote), re.escape(dialect.delimiter)
     comment = re.escape(dialect.comment)
     field = opened = quoted = rb"[^%b]*+" % re.escape(dialect.boundaries)
@@ -114,8 +117,8 @@ def _patterns(dialect: Dialect) -> _Patterns:
 
 
 def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: bool) -> _Records:
-    """Return the first records of a text that begins with a record; only `one` if it is long. The
-    text is without escapes. `ended` says whether no text follows."""
+    """Return the records at the beginning of a text without escapes; with `one`, only the first.
+    `ended` tells whether the text is the end of the file. `columns` is the number of fields."""
     if not one and (stop := _regular_end(text, dialect, ended=ended)):
         return _Records(stop, [])
     size, at = len(text), 0
@@ -123,9 +126,9 @@ def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: b
     removed: list[tuple[int, int, Damage | None]] = []
     patterns = _patterns(dialect)
     while at < len(text):
-        found = (patterns.record if one else patterns.records).match(text, at)
-        if found and found.end() > at:
-            at = found.end()
+        match = (patterns.record if one else patterns.records).match(text, at)
+        if match and match.end() > at:
+            at = match.end()
             if one:
                 break
             continue
@@ -149,8 +152,8 @@ def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: b
 def _irregular_line(
     text: bytes, at: int, size: int, dialect: Dialect, *, ended: bool
 ) -> tuple[int, Fault | None] | None:
-    """Return the end of a line that is no record, and its fault, which is None for a comment. None
-    if more of the line, or of its end, may follow."""
+    """Return the end of a line at `at` that is no valid record, and its fault (None for a comment).
+    Return None if the line may continue after the text."""
     patterns = _patterns(dialect)
     comment = dialect.comment and text.startswith(dialect.comment, at)
     if not (ended or comment) and patterns.part.match(text, at):
@@ -164,8 +167,8 @@ def _irregular_line(
 
 
 def _line_end(text: bytes, at: int, *, ended: bool) -> int | None:
-    """Return where the line ends that has the position `at`. None if its end, or half of it, may be
-    in the text that follows."""
+    """Return the end of the line at position `at`. None if its line end, or the second half of a
+    CRLF, may be in the text that follows."""
     line_end = LINE_END.search(text, at)
     if not line_end or (not ended and line_end.end() == len(text) and text.endswith(b"\r")):
         return None
@@ -173,16 +176,15 @@ def _line_end(text: bytes, at: int, *, ended: bool) -> int | None:
 
 
 def _may_continue(line: bytes, dialect: Dialect) -> bool:
-    """Return whether the lines after one with a damaged quote may be the text of a value."""
+    """Return whether a value that this damaged line leaves open may continue on the next lines."""
     return dialect.newlines_in_values and line.count(dialect.quote) % 2 == 1
 
 
 def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: bool) -> int | None:
-    """Return where the value ends that a damaged line, from `begin` to `at`, leaves open.
+    """Return where a value ends that a damaged line, from `begin` to `at`, leaves open.
 
-    This is the end of the line with the next quote if that quote closes a value: `x, y"` closes
-    one, `x,"y` does not. Otherwise it is `at`. None if it is in the text that follows.
-    """
+    If the next quote closes a value, as in `x, y"`, it is the end of the line with this quote.
+    Otherwise, as in `x,"y`, it is `at`. None if the text that follows decides."""
     if not _may_continue(text[begin:at], dialect):
         return at
     quote = text.find(dialect.quote, at, at + HINT_BYTES)
@@ -196,7 +198,8 @@ def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: boo
 def _removed_lines(
     text: bytes, begin: int, at: int, stop: int, fault: Fault | None
 ) -> Iterator[tuple[int, int, Damage | None]]:
-    """Yield the line from `begin` to `at`, and the lines up to `stop`, as damage or a comment."""
+    """Yield the line from `begin` to `at`, and each further line up to `stop`: start, end and
+    damage (None for a comment)."""
     ends = [at, *(each.end() for each in LINE_END.finditer(text, at, stop)), stop]
     for start, end in pairwise([begin, *dict.fromkeys(ends)]):
         yield start, end, fault and fault.damage(1, end - start)
@@ -214,13 +217,13 @@ def _fault(text: bytes, begin: int, stop: int, dialect: Dialect) -> Fault:
 
 
 def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
-    """Return the end of the last record, of which there may be none; None if the text has comments,
-    or quotes that are not where they should be. This is faster than the patterns."""
+    """Return the end of the last record (0 if none ends). None if the text has comments or
+    misplaced quotes, so that patterns are needed, which are slower."""
     if dialect.comment and _patterns(dialect).comment.search(text):
         return None
     if not dialect.quote or dialect.quote not in text:
         return len(text) if ended else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-    half = not ended and text.endswith(dialect.quote)  # of a doubled quote
+    half = not ended and text.endswith(dialect.quote)  # it may be half of a doubled quote
     values = np.frombuffer(text, np.uint8, len(text) - half)
     quotes = np.flatnonzero(values == dialect.quote[0])
     closing = quotes[1::2] + 1
@@ -238,23 +241,26 @@ def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
 
 
 class CsvText:
-    """CSV text that is read from a stream of UTF-8. `row_bytes` is the maximum size of a row."""
+    """CSV text from a stream of UTF-8. `row_bytes` is the maximum size of a row."""
 
     def __init__(self, source: BufferedIOBase, dialect: Dialect, row_bytes: int) -> None:
         self.dialect = dialect
         self.skipped_lines = 0
-        """The number of lines that `begin` has left out: those to skip, and comments."""
+        """The number of lines that `begin` has left out: by `skipLines`, and comments."""
         self._source, self._row_bytes = source, row_bytes
         self._text, self._begin, self._ended = b"", 0, False
 
     @property
     def beginning(self) -> bytes:
-        """The first bytes of the text that has not been read."""
+        """The first bytes of the text that is still unread."""
         return self._unread(HINT_BYTES)
 
     def begin(self, skip_lines: int, *, chosen: bool) -> None:
-        """Remove a byte order mark, a line such as `sep=;`, the first lines, blank lines and
-        comments. Raises ValueError if the line names another delimiter than the `chosen` one."""
+        """Remove what precedes the header: a byte order mark, a line such as `sep=;`, `skip_lines`
+        lines, blank lines and comments.
+
+        `chosen` tells whether the user has set the delimiter. Raises ValueError if the line `sep=`
+        then names another one."""
         self._load(BLOCK_BYTES)
         self._text = self._text.removeprefix(codecs.BOM_UTF8)
         named = named_delimiter(self._text)
@@ -274,7 +280,7 @@ class CsvText:
             self._skip_line()
 
     def header(self) -> bytes | Damage:
-        """Remove the first record, and return it as the parser takes it; empty if there is none."""
+        """Remove the header, and return it in the form for pyarrow; empty if there is no text."""
         size = BLOCK_BYTES
         while self._load(size):
             text = self._unread(size)
@@ -288,18 +294,18 @@ class CsvText:
                 self._begin += len(header)
                 return for_parser(header, self.dialect)
             if size >= self._row_bytes:
-                return self.rest(self._too_long, text, RAISE)
+                return self.rest(self._too_long, text, RAISE_LIMIT)
             size *= 2
         return b""
 
     def rest(self, problem: str, header: bytes, fix: str) -> Damage:
-        """Remove all text, and return it as damage: the header has a problem."""
+        """Remove the rest of the file, and return it as damage, because its header is damaged."""
         lines, size = self._drop(whole=True)
         damage = Fault(problem, header, fix).damage(lines, size)
         return damage._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
-        """Yield the remaining records. `columns` is the number of fields of a record."""
+        """Yield the remaining records in blocks. `columns` is the number of fields of a record."""
         size = BLOCK_BYTES
         while self._load(size):
             text = self._unread(size)
@@ -313,7 +319,7 @@ class CsvText:
             if fault:
                 yield fault.damage(*self._drop(whole=True))
             elif not stop and size >= self._row_bytes:
-                fault = Fault(self._too_long, text, RAISE)
+                fault = Fault(self._too_long, text, RAISE_LIMIT)
                 yield fault.damage(*self._drop(whole=False))
             size = BLOCK_BYTES if stop or size >= self._row_bytes else 2 * size
 
@@ -335,14 +341,14 @@ class CsvText:
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
     def _drop(self, *, whole: bool) -> tuple[int, int]:
-        """Remove the text up to the first line end after an even number of quotes, or the `whole`
-        text. Return how many lines and bytes it has."""
+        """Remove a record that cannot be read: the text up to the first line end after an even
+        number of quotes. With `whole`, remove all text. Return the removed lines and bytes."""
         lines = size = quotes = 0
         complete, quote = True, self.dialect.quote
         while self._load(BLOCK_BYTES):
             text, at = without_escapes(self._unread(BLOCK_BYTES), self.dialect), 0
             if not self._is_all(text):
-                text = text.removesuffix(b"\r") or text  # it may be half of a line end
+                text = text.removesuffix(b"\r") or text  # this may be half of a CRLF
             for line_end in LINE_END.finditer(text):
                 quotes += text.count(quote, at, line_end.end()) if quote else 0
                 at, lines = line_end.end(), lines + 1
@@ -364,7 +370,7 @@ class CsvText:
         return len(self._text) - self._begin
 
     def _is_all(self, text: bytes) -> bool:
-        """Return whether no text follows this unread text."""
+        """Return whether this unread text is the rest of the file."""
         return self._ended and self._begin + len(text) == len(self._text)
 
     def _unread(self, size: int) -> bytes:
@@ -385,22 +391,24 @@ SHOWN_CHARACTERS = 200
 
 
 class Rejected(NamedTuple):
-    """A line that is no row: the number of rows before it, and its damage; None for a comment."""
+    """A line that is no row: the number of rows before it, and its damage (None for a comment)."""
 
     row: int
     damage: Damage | None
 
 
 class Rows(NamedTuple):
-    """The rows of a block as bytes, and the lines between them that are no rows."""
+    """The rows of a block, with values as bytes, and the lines that are no rows."""
 
     table: pa.Table
     rejected: list[Rejected]
 
 
 def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
-    """Read the header, and return the column names. A column without a name gets one from its
-    position. `fix` says what to do if it is not in the encoding."""
+    """Read the header, and return the column names, or the damage of the file.
+
+    A column without a name gets a name from its position. `fix` is the advice if the header is
+    invalid in `encoding`."""
     header = text.header()
     if isinstance(header, Damage) or not header:
         return header or []
@@ -420,8 +428,8 @@ def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
     try:
         return _parse(block, columns, dialect)
     except pa.ArrowInvalid:
-        # pyarrow cannot skip a line with a wrong number of fields that is not UTF-8. If it gets
-        # each byte as a character of Latin-1, all lines are UTF-8
+        # pyarrow cannot skip a line with a wrong number of fields if it is not UTF-8. So make all
+        # lines UTF-8: read each byte as a character of Latin-1
         latin = bytes(block.content).decode("latin-1").encode()
         table, rejected = _parse(block._replace(content=latin), columns, dialect, latin=True)
         original = [
@@ -434,21 +442,22 @@ def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
 
 
 def parse_sample(text: CsvText, columns: int) -> pa.Table:
-    """Return all rows of a text."""
+    """Return all valid rows of a text, with values as bytes."""
     blocks = (block for block in text.blocks(columns) if isinstance(block, Block))
     empty = pa.table([pa.array([], pa.binary())] * columns, _names(columns))
     return pa.concat_tables([empty, *(parse_rows(b, columns, text.dialect).table for b in blocks)])
 
 
 def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False) -> Rows:
-    """Return rows of so many columns, or of as many as the first line has if it is 0."""
+    """Return the rows of a block. If `columns` is 0, the first line decides. `latin` tells that the
+    content is in the form of `parse_rows`."""
     removed, rejected = iter(block.removed), list[Rejected]()
 
     def reject(row: pac.InvalidRow) -> str:
         if row.text.startswith(MARKER):
             damage = next(removed, None)
         else:
-            damage = _ragged(row, dialect, latin=latin)
+            damage = _field_count_damage(row, dialect, latin=latin)
         rejected.append(Rejected(row.number - 1 - len(rejected), damage))
         return "skip"
 
@@ -470,8 +479,7 @@ def _names(columns: int) -> list[str]:
 
 @lru_cache
 def _as_bytes(columns: int) -> pac.ConvertOptions:
-    """Return the options for columns of bytes. In text columns, pyarrow would validate the encoding
-    of a whole block at once."""
+    """Return the options for columns of bytes. As text, an invalid value would fail its block."""
     return pac.ConvertOptions(column_types=dict.fromkeys(_names(columns), pa.binary()))
 
 
@@ -484,7 +492,7 @@ def _parsing(dialect: Dialect, reject: Callable[[pac.InvalidRow], str]) -> pac.P
     )
 
 
-def _ragged(row: pac.InvalidRow, dialect: Dialect, *, latin: bool) -> Damage:
+def _field_count_damage(row: pac.InvalidRow, dialect: Dialect, *, latin: bool) -> Damage:
     delimiter, quote = dialect.delimiter.decode(), dialect.quote.decode()
     text = row.text.encode("latin-1").decode(errors="replace") if latin else row.text
     fields = f"line has {counted(row.actual_columns, 'field')} instead of {row.expected_columns}"

@@ -1,8 +1,8 @@
-"""Fetches content from an address, with retries.
+"""Fetches the content behind a URL or an address in storage, with retries.
 
-If the server reports that an address does not exist, the error is PermanentFetchError. If the
-server does not respond, or reports a transient error, the request is retried a few times, and the
-error is TransientFetchError.
+If the server reports that the content does not exist, the error is PermanentFetchError. If the
+server does not respond, or reports a transient error, the request is retried a few times, and then
+the error is TransientFetchError.
 """
 
 from __future__ import annotations
@@ -40,20 +40,16 @@ from batchinference.pipeline.storage.allowed_addresses import (
     check_public,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.retry import (
-    LONGEST_PAUSE,
-    TryAgain,
-    retry_after,
-)
+from batchinference.pipeline.storage.retry import LONGEST_PAUSE, TryAgain, retry_after
 from batchinference.spec.addresses import SCHEMES, scheme_of
 
 THREADS = 16
 TIMEOUTS = (10.0, 60.0)
-"""Timeouts in seconds to connect, and between two chunks of a response."""
+"""Connect and read timeouts in seconds. The read timeout is between two chunks of a response."""
 MAX_SECONDS = 300.0
 """Deadline in seconds for one whole response, including redirects."""
 MAX_REDIRECTS = 5
-NO_GZIP = (gzip.BadGzipFile, zlib.error)
+BAD_GZIP = (gzip.BadGzipFile, zlib.error)
 CHUNK_BYTES = 1 << 16
 
 
@@ -62,11 +58,11 @@ class PermanentFetchError(Exception):
 
 
 class TransientFetchError(TryAgain):
-    """A transient error: an address does not respond now."""
+    """A transient error: the server does not respond now."""
 
 
 class Fetcher:
-    """Fetches over http(s):// and from storage. Thread-safe."""
+    """Fetches over HTTP(S) and from storage. Thread-safe."""
 
     def __init__(
         self,
@@ -75,16 +71,15 @@ class Fetcher:
         allow_field: str = "read.options.allow",
         limit: str = "read.options.maxBytes",
     ) -> None:
-        """Error messages use `allow_field` and `limit` as the names of `allowed` and
-        `maxBytes`."""
+        """`allow_field` and `limit` are the names of `allowed` and `max_bytes` in messages."""
         self._allowed, self._max_bytes = allowed, max_bytes
         self._allow_field, self._limit = allow_field, limit
 
     def fetch(self, uri: str, manifest: Location) -> bytes:
-        """Return the bytes at an address. A relative path starts in the directory of `manifest`.
+        """Return the bytes at an address. A relative path is relative to the directory of
+        `manifest`.
 
-        Raises PermanentFetchError, Forbidden, or TransientFetchError if retries did not help.
-        """
+        Raises PermanentFetchError, TransientFetchError, or Forbidden if it is not allowed."""
         if scheme_of(uri) in ("http", "https"):
             return self.fetch_url(uri)
         try:
@@ -110,7 +105,13 @@ class Fetcher:
             return self._follow(url, deadline)
         except EOFError:
             raise TransientFetchError(f"{shown(url)} breaks off within its gzip stream") from None
-        except (requests.RequestException, HTTPError, ValueError, TimeoutError, *NO_GZIP) as error:
+        except (
+            requests.RequestException,
+            HTTPError,
+            ValueError,
+            TimeoutError,
+            *BAD_GZIP,
+        ) as error:
             if not is_network_error(error):
                 raise PermanentFetchError(
                     f"{shown(url)} cannot be fetched: {type(error).__name__}"
@@ -120,10 +121,10 @@ class Fetcher:
                     f"{shown(url)} gives no answer: {type(error).__name__}"
                 ) from None
             slow = f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s"
-            raise TransientFetchError(slow, math.inf) from None  # no retry: it would take as long
+            raise TransientFetchError(slow, math.inf) from None  # no retry, as it takes as long
 
     def _follow(self, url: str, deadline: float) -> bytes:
-        """Return the content after redirects. Each redirect is checked like the first address."""
+        """Follow redirects and return the content. Each redirect is checked like the first URL."""
         for _ in range(1 + MAX_REDIRECTS):
             with self._answer(url) as answer:
                 if not answer.is_redirect:
@@ -136,15 +137,16 @@ class Fetcher:
         raise PermanentFetchError(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
 
     def _answer(self, url: str) -> requests.Response:
-        """Return the response with its body unread. The URL is checked in the form that is sent."""
+        """Send a request and return the response with its body unread. The URL is checked in the
+        form in which it is sent."""
         sent = requests.Request("GET", url).prepare().url or ""
         session = _session(HTTPAdapter)
         if "\\" in url or not self._allowed.has_url(sent):
             session = _session(PublicAdapter)
-            if requests.utils.get_environ_proxies(sent):  # the session checks only the proxy's host
-                place = parse_url(sent)
-                check_public(place.host or "", place.port)
-        # with an explicit `auth`, requests does not send the credentials for the host in ~/.netrc
+            if requests.utils.get_environ_proxies(sent):  # the session checks only the proxy
+                parts = parse_url(sent)
+                check_public(parts.host or "", parts.port)
+        # without an explicit `auth`, requests would send credentials from ~/.netrc
         auth = requests.utils.get_auth_from_url(sent)
         return session.get(
             sent,
@@ -173,7 +175,7 @@ class Fetcher:
             raise PermanentFetchError(f"{shown(uri)} has more bytes than {limit}")
 
     def _from_storage(self, uri: str, manifest: Location) -> bytes:
-        """Return the bytes at an address in storage, which retries by itself."""
+        """Return the bytes at an address in storage. Location.read has retries itself."""
         if scheme_of(uri) not in SCHEMES:
             raise PermanentFetchError(
                 f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://"
@@ -193,7 +195,7 @@ class Fetcher:
 
 
 def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
-    """Return the decoded content as a file. urllib3 would accept a truncated gzip stream."""
+    """Return the decompressed content as a file. urllib3 would accept a truncated gzip stream."""
     encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding == "identity":
         return stream
@@ -206,7 +208,7 @@ def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
 
 @lru_cache(maxsize=2)
 def _session(adapter: type[HTTPAdapter]) -> requests.Session:
-    """Return the session of this process, which keeps connections open."""
+    """Return the session of this process for an adapter. It keeps connections open."""
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, adapter(pool_connections=THREADS, pool_maxsize=THREADS))
@@ -227,8 +229,8 @@ def shown(uri: str) -> str:
 
 
 class _Stream:
-    """The raw content of a response, as it arrives. Raises TimeoutError after the deadline, in
-    seconds of time.monotonic(): the timeout of a socket restarts with each byte."""
+    """The raw content of a response, as it arrives. Raises TimeoutError after `deadline` (of
+    time.monotonic()), because the read timeout starts again with each chunk."""
 
     def __init__(self, answer: requests.Response, deadline: float) -> None:
         self._raw, self._deadline = answer.raw, deadline
@@ -241,9 +243,8 @@ class _Stream:
 
 
 class _PublicHttp(HTTPConnection):
-    """Checks the addresses of a host before it connects, and the peer address afterwards.
-
-    A name server may answer differently the second time."""
+    """Checks the IP addresses of a host before it connects, and the peer address afterwards,
+    because a name server may answer differently the second time."""
 
     def _new_conn(self) -> socket.socket:
         check_public(self.host, self.port)

@@ -1,7 +1,7 @@
-"""Recognizes text files that have another encoding than the job says, and converts text to UTF-8.
+"""Finds text files whose encoding is not the one that the job sets, and converts text to UTF-8.
 
-Bytes that are invalid in their encoding become INVALID, which is not valid UTF-8 either. So a
-reader finds them at their place, and only their row fails."""
+Bytes that are invalid in the encoding are converted to bytes that are invalid in UTF-8. So only the
+row with these bytes fails when a reader decodes it."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""The encodings of byte order marks. That of UTF-32-LE begins with that of UTF-16-LE."""
+"""Encodings by byte order mark. UTF-32 precedes UTF-16, because its mark begins with that mark."""
 _BEGINNING, _LINES_BYTES = 1 << 12, 1 << 20
 _LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _SURE_LINES = 2
-"""One line that is not UTF-8 may be damaged; so many are text of another encoding."""
+"""At least so many lines that are not UTF-8 mean another encoding. Fewer may be damaged."""
 _SURE_BYTES = 2
-"""So many continuation bytes of UTF-8, and no invalid byte, are no text of single bytes."""
+"""Valid UTF-8 with at least so many continuation bytes is no text in a single-byte encoding."""
 
 
 def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool = True) -> None:
-    """Raise BadInput if the beginning of a file is no text, or in another encoding. `adjustable`
-    says whether the user can set the encoding."""
-    if found := packed_as(sample):
-        raise BadInput(f"read.paths: {uri} is {found}")
+    """Raise BadInput if the beginning of a file is no text, or has another encoding. `adjustable`
+    tells whether the user can set the encoding."""
+    if format_ := packed_as(sample):
+        raise BadInput(f"read.paths: {uri} is {format_}")
     if problem := _problem(sample, encoding):
-        found, other = problem
+        text, fitting = problem
         if adjustable:
-            raise BadInput(f"read.options.encoding: {uri} {found}. Set it to {other}")
-        raise BadInput(f"read.paths: {uri} {found}. Convert it to UTF-8")
+            raise BadInput(f"read.options.encoding: {uri} {text}. Set it to {fitting}")
+        raise BadInput(f"read.paths: {uri} {text}. Convert it to UTF-8")
 
 
 def check_beginning(head: bytes, encoding: str) -> None:
     """Raise ValueError if a file with these first bytes is no text, or lacks the byte order mark
     that its encoding needs."""
-    if found := packed_as(head):
-        raise ValueError(f"the file is {found}")
-    if problem := _without_mark(head, encoding):
-        found, other = problem
-        raise ValueError(f"the file {found}. Set read.options.encoding to {other}")
+    if format_ := packed_as(head):
+        raise ValueError(f"the file is {format_}")
+    if problem := _missing_mark(head, encoding):
+        text, fitting = problem
+        raise ValueError(f"the file {text}. Set read.options.encoding to {fitting}")
 
 
 def _problem(sample: bytes, encoding: str) -> tuple[str, str] | None:
-    """Return what is wrong, and the encoding to set; None if the encoding may be right."""
+    """Return what is wrong and which encoding to set; None if the encoding may be right."""
     name = codecs.lookup(encoding).name
     if name == "utf-8":
-        return _problem_of_marks(sample) or _problem_of_bytes(sample)
+        return _not_utf8_by_mark(sample) or _not_utf8_by_bytes(sample)
     beginning = sample[:_BEGINNING]
     wide = name.startswith(("utf-16", "utf-32")) and beginning and b"\0" not in beginning
     if wide and _is_utf8(beginning):
@@ -64,10 +64,10 @@ def _problem(sample: bytes, encoding: str) -> tuple[str, str] | None:
         continued = len(sample) - len(sample.decode(errors="replace"))
         if continued >= _SURE_BYTES:
             return f"is utf-8, and not {encoding}", "utf-8"
-    return _without_mark(sample, encoding)
+    return _missing_mark(sample, encoding)
 
 
-def _without_mark(head: bytes, encoding: str) -> tuple[str, str] | None:
+def _missing_mark(head: bytes, encoding: str) -> tuple[str, str] | None:
     name = codecs.lookup(encoding).name
     marks = tuple(mark for mark, of in _MARKS.items() if of == name)
     if not marks or not head or head.startswith(marks):
@@ -77,14 +77,15 @@ def _without_mark(head: bytes, encoding: str) -> tuple[str, str] | None:
 
 
 def _byte_order(beginning: bytes) -> str | None:
-    """Return the byte order of UTF-16 in which many characters are ASCII."""
+    """Return the byte order (le or be) of UTF-16 with many ASCII characters; None for other
+    text."""
     first, second = beginning[::2].count(0), beginning[1::2].count(0)
     if max(first, second) * 3 <= len(beginning) or min(first, second) * 6 > len(beginning):
         return None
     return "be" if first > second else "le"
 
 
-def _problem_of_marks(sample: bytes) -> tuple[str, str] | None:
+def _not_utf8_by_mark(sample: bytes) -> tuple[str, str] | None:
     for mark, encoding in _MARKS.items():
         if sample.startswith(mark):
             return f"has the byte order mark of {encoding}", encoding
@@ -93,7 +94,7 @@ def _problem_of_marks(sample: bytes) -> tuple[str, str] | None:
     return None
 
 
-def _problem_of_bytes(sample: bytes) -> tuple[str, str] | None:
+def _not_utf8_by_bytes(sample: bytes) -> tuple[str, str] | None:
     lines = [line for line in sample[:_LINES_BYTES].split(b"\n") if not line.isascii()]
     invalid = [line for line in lines if not _is_utf8(line + b"\n")]
     foreign = [line for line in invalid if _LETTER.search(line)]
@@ -103,7 +104,7 @@ def _problem_of_bytes(sample: bytes) -> tuple[str, str] | None:
 
 
 def _is_utf8(text: bytes) -> bool:
-    """Return whether a text is UTF-8, except for a character that is cut at its end."""
+    """Return whether a text is UTF-8. Its last character may be cut."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(text)
     except UnicodeDecodeError:
@@ -131,8 +132,8 @@ class Utf8Converter:
         self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
 
     def __call__(self, content: bytes, *, final: bool = False) -> bytes:
-        """Return a part in UTF-8. A character that may be incomplete is kept for the next part,
-        unless the part is `final`."""
+        """Return the next part in UTF-8. A character that is cut at its end is kept for the call
+        with the following part, unless this part is `final`."""
         return self._decoder.decode(content, final).encode("utf-8", "surrogatepass")
 
 

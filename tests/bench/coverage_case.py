@@ -46,7 +46,7 @@ def write(directory: Path) -> None:
 def _manifest(layout: Layout, task: int) -> Manifest:
     middle = EACH // 2
     row_ranges = [(task, middle, EACH), ((task + 1) % MANIFESTS, 0, middle)]
-    data = [DataFile(layout.task_file_prefix(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
+    data = [DataFile(layout.file_prefix(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
     columns = [("id", "int64"), ("text", "string"), ("embedding", "list<element: float>")]
     entry = ManifestEntry(Counts(read=EACH, written=EACH), row_ranges, [], data, columns, None)
     return Manifest(task, 0, [entry], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])

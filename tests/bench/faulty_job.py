@@ -67,14 +67,14 @@ def beyond(self: Layout, attempt: int, task: int, unique: str) -> str:
 
 
 _write: Callable[[Location, bytes | memoryview], None] = Location.write
-_part_name: Callable[[Layout, int, int, str], str] = Layout.task_file_prefix
+_part_name: Callable[[Layout, int, int, str], str] = Layout.file_prefix
 NAMES = {"": _part_name, "unpadded": unpadded, "beyond": beyond}
 
 
 def inject() -> None:
     """Patch the product in this process. Each process of the run calls this."""
     setattr(Location, "write", write)  # noqa: B010 - mypy reports an assignment
-    setattr(Layout, "task_file_prefix", NAMES[os.environ.get("FILE_NAMES", "")])  # noqa: B010
+    setattr(Layout, "file_prefix", NAMES[os.environ.get("FILE_NAMES", "")])  # noqa: B010
 
 
 if __name__ == "__main__":

@@ -485,7 +485,7 @@ def test_planted_link_of_a_partition_is_not_followed(
     with messages.raises(BadOutput):
         commit.put(rows_to_put, 0)
     assert list(other.iterdir()) == []
-    theirs = other / f"{attempt.layout.task_file_prefix(1, 0, 'ab')}.parquet"
+    theirs = other / f"{attempt.layout.file_prefix(1, 0, 'ab')}.parquet"
     theirs.write_text("not ours")
     attempt.remove_orphans([])
     assert theirs.exists()

@@ -178,9 +178,8 @@ def test_foreign_files_next_to_an_output_are_never_deleted(
     foreign = {
         tmp_path / "out" / "README.md": b"notes",
         tmp_path / "out" / "part-something.parquet": b"not ours",
-        tmp_path / "out" / "deep" / (layout.task_file_prefix(1, 0, "0") + ".parquet"): b"a copy",
-        shared
-        / (layout_of(tmp_path, "c" * 64).task_file_prefix(1, 0, "0") + ".parquet"): b"other job",
+        tmp_path / "out" / "deep" / (layout.file_prefix(1, 0, "0") + ".parquet"): b"a copy",
+        shared / (layout_of(tmp_path, "c" * 64).file_prefix(1, 0, "0") + ".parquet"): b"other job",
     }
     for file, content in foreign.items():
         file.parent.mkdir(exist_ok=True)
@@ -226,9 +225,7 @@ def test_overwrite_deletes_no_file_of_another_directory(
     """Somebody has changed the location of the error records in the state."""
     layout, work = layout_of(tmp_path / "out"), "0" * 64
     a_run(layout, complete=True)
-    table = (
-        tmp_path / "table" / (layout_of(tmp_path, work).task_file_prefix(1, 0, "0") + ".parquet")
-    )
+    table = tmp_path / "table" / (layout_of(tmp_path, work).file_prefix(1, 0, "0") + ".parquet")
     table.parent.mkdir()
     table.write_bytes(b"another table")
     stored = json.loads(layout.lease_file.read()) | {"work": work, "errors": f"{tmp_path}/{place}"}

@@ -116,7 +116,7 @@ def test_uncommitted_file_is_found(layout: Layout, place: str, name: str | None)
     """Also a copy of a committed file in a subdirectory."""
     directory = Path(getattr(layout, place).path)
     file = data_files(directory)[0]
-    new = layout.task_file_prefix(1, 0, "deadbeef") + file.suffix
+    new = layout.file_prefix(1, 0, "deadbeef") + file.suffix
     orphan = copied(file, directory / (f"{name}/{file.name}" if name else new))
     assert_found("orphans", orphan, layout.output.path)
 
@@ -304,8 +304,7 @@ def test_wrong_report_is_found(layout: Layout) -> None:
 def test_damaged_state_is_found(
     layout: Layout, name: str, content: bytes | None, messages: Messages
 ) -> None:
-    attribute = {"end": "final_snapshot", "job": "lease_file"}.get(name, name)
-    place = getattr(layout, attribute)
+    place = getattr(layout, {"end": "final_snapshot", "job": "lease_file"}.get(name, name))
     place.delete() if content is None else place.write(content)
     done = invoke(layout.output.path)
     if name == "job" and content is None:

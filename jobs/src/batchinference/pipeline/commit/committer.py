@@ -140,7 +140,7 @@ class Committer:
 
     def _name(self, task: int) -> str:
         layout, number = self.attempt.layout, self.attempt.number
-        return layout.task_file_prefix(number, task, uuid.uuid4().hex[:8])
+        return layout.file_prefix(number, task, uuid.uuid4().hex[:8])
 
 
 @contextmanager

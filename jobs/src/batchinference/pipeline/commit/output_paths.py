@@ -194,6 +194,6 @@ class Layout:
     keys = PathAttribute("keys.parquet")
     attempts = PathAttribute("attempts")
 
-    def task_file_prefix(self, attempt: int, task: int, unique: str) -> str:
+    def file_prefix(self, attempt: int, task: int, unique: str) -> str:
         """Return the prefix of the names of a task's files. `unique` is new for each call."""
         return f"{part_prefix(self.key)}{attempt:04d}-{task:08d}-{unique}"

@@ -37,7 +37,7 @@ def with_columns(
         return end
     # Spark and other readers do not support the type null
     table = pa.schema([field.with_type(map_nulls(field.type)) for field in schema]).empty_table()
-    name = attempt.layout.task_file_prefix(attempt.number, 0, uuid.uuid4().hex[:8])
+    name = attempt.layout.file_prefix(attempt.number, 0, uuid.uuid4().hex[:8])
     data = [
         put_rewritten(attempt, attempt.layout.data, f"{name}-{number:04d}{ending}", content)
         for number, (ending, content) in enumerate(writer_for(write).files(table))

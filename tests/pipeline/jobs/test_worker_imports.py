@@ -1,6 +1,5 @@
-"""What a worker process imports: nothing that only the driver or other jobs need.
-
-Every import costs time in each worker of each job."""
+"""What a worker process imports: nothing that only the driver or other jobs need. Every import
+costs time in each worker of each job."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from batchinference.pipeline.prepare import (
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.reachable import unreachable
-from batchinference.plan.columns import replaced_columns
+from batchinference.plan.column_checks import replaced_columns
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
@@ -77,7 +77,7 @@ def _places(spec: BatchInferenceSpec) -> dict[str, Location]:
         paths = read.locations.items()
         found = {f"read.{name}": Location(path, read.storage) for name, path in paths}
     for number, step in enumerate(spec.steps):
-        if (source := step.facts.places.get("source")) is not None:
+        if (source := step.facts.sources.get("source")) is not None:
             found[f"steps[{number}].model.source"] = Location(source.uri, step.facts.storage)
         if step.cache:
             found[f"steps[{number}].cache.path"] = Location(step.cache.path, step.cache.storage)

@@ -44,7 +44,7 @@ from batchinference.pipeline.steps.column_checks import code_problems, type_prob
 from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan.columns import check_columns, partition_problems
+from batchinference.plan.column_checks import check_columns, partition_problems
 from batchinference.spec.addresses import fix_of_variable, is_windows_path, unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned

@@ -28,7 +28,7 @@ from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
-from batchinference.plan.columns import replaced_columns
+from batchinference.plan.column_checks import replaced_columns
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read
 from batchinference.spec.secrets import secret_variables

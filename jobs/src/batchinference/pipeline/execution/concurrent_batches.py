@@ -53,7 +53,7 @@ def concurrency_of_actors(stage: Stage, most: int = MIN_CALLS) -> dict[str, Any]
     actors are idle."""
     if stage.model is None:
         return {}
-    calls = max(MIN_CALLS, min(most, MAX_CALLS)) if stage.takes_rows else MODEL_CALLS
+    calls = max(MIN_CALLS, min(most, MAX_CALLS)) if stage.batches_itself else MODEL_CALLS
     return {
         "max_tasks_in_flight_per_actor": calls,
         "max_concurrent_calls_per_actor": calls,
@@ -63,7 +63,7 @@ def concurrency_of_actors(stage: Stage, most: int = MIN_CALLS) -> dict[str, Any]
 
 def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
     """Return what an actor of a stage runs for each block."""
-    return ConcurrentBatches(stage, make, stopping) if stage.takes_rows else make()
+    return ConcurrentBatches(stage, make, stopping) if stage.batches_itself else make()
 
 
 class ConcurrentBatches:

@@ -76,7 +76,7 @@ from batchinference.pipeline.steps.result_cache import flush_caches
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS, with_preparations
-from batchinference.plan.writing import writers
+from batchinference.plan.write_tasks import writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
@@ -241,12 +241,12 @@ class DatasetExecution:
         """Return the number of rows that an actor gets at once: a window of texts, or else all rows
         of a call, at least a batch, and at least a window if the step skips rows. A call is a block
         if batches are computed at the same time."""
-        if not stage.batch_size or stage.takes_rows:
+        if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
-        if self.windows is not None and (stage.texts or stage.skips_rows):
+        if self.windows is not None and (stage.padded_texts or stage.skips_rows):
             rows = self.windows.window_rows(rows, replicas)
-        return rows if stage.texts else whole_call(rows)
+        return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
         """Return the number of blocks that an actor should have at the same time: with about

@@ -24,12 +24,12 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored_report import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles
+from batchinference.spec.progress import Counts, Progress, ProgressHistory, ReplacedFiles
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
     JobState,
-    Memory,
+    MemoryUse,
     Report,
     RunCost,
     StepTimes,
@@ -92,7 +92,9 @@ class ReportBuilder:
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
     _running_before: float = field(default=0.0, init=False)
     _started_at: str = field(default_factory=now, init=False)
-    _history: History = field(default_factory=lambda: History(time.monotonic()), init=False)
+    _history: ProgressHistory = field(
+        default_factory=lambda: ProgressHistory(time.monotonic()), init=False
+    )
 
     def begin_output(self, layout: Layout) -> None:
         """Report on this output from now on, instead of the previous one."""
@@ -101,7 +103,7 @@ class ReportBuilder:
         self.output_bytes = self._counts = self._progress = None
         self.findings = ""
         self.warnings, self._fields = [], {}
-        self._history = History(self._history.start)
+        self._history = ProgressHistory(self._history.start)
 
     def begin_rows(
         self, total: RowCount | None, before: Counts, replaced: ReplacedFiles | None = None
@@ -125,7 +127,7 @@ class ReportBuilder:
             "steps": notes.steps,
             "retries": notes.retries,
             "notes": notes.notes,
-            "memory": Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=spilled_bytes),
+            "memory": MemoryUse(peakWorkerBytes=notes.peak_bytes, spilledBytes=spilled_bytes),
         }
 
     def add_faults(self, failures: Iterable[JobFailure]) -> None:

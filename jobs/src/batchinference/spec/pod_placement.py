@@ -1,4 +1,4 @@
-"""Which nodes pods prefer or need, in the format of a Kubernetes pod."""
+"""Fields for the placement of pods on nodes, in the format of a Kubernetes pod."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import LABEL_KEY, SpecModel, keyed, refusal
-from batchinference.spec.pods import LabelKey, LabelValue
+from batchinference.spec.base import LABEL_KEY, SpecModel, invalid, keyed
+from batchinference.spec.pod_settings import LabelKey, LabelValue
 
-Key = Annotated[str, Field(pattern=LABEL_KEY, max_length=316)]
+NodeLabelKey = Annotated[str, Field(pattern=LABEL_KEY, max_length=316)]
 _WITH_VALUES = "In and NotIn need values, Gt and Lt need one number, other operators need none"
 
 
 class NodeRequirement(SpecModel):
     """A condition on a label of nodes."""
 
-    key: Key
+    key: NodeLabelKey
     """The key of the label."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
     """How the label is compared with the values."""
@@ -29,7 +29,7 @@ class NodeRequirement(SpecModel):
         number = len(self.values) == 1 and re.fullmatch("[0-9]+", self.values[0]) is not None
         valid = {"In": bool(self.values), "NotIn": bool(self.values), "Gt": number, "Lt": number}
         if not valid.get(self.operator, not self.values):
-            raise refusal(_WITH_VALUES)
+            raise invalid(_WITH_VALUES)
         return self
 
 
@@ -68,13 +68,14 @@ class NodeAffinity(SpecModel):
 
 
 class PodTerm(SpecModel):
-    """Pods in the namespace of the job. Other namespaces cannot be named: pods that exclude those
-    of others could keep them from their nodes."""
+    """Pods in the namespace of the job. Other namespaces cannot be named, because a job could then
+    keep the pods of others away from nodes."""
 
     label_selector: LabelSelector
     """The pods."""
-    topology_key: Key
-    """The label of nodes whose value is the same for nodes that count as one place."""
+    topology_key: NodeLabelKey
+    """The node label that defines a place, such as a zone: nodes with the same value are one
+    place."""
 
 
 class PreferredPods(SpecModel):
@@ -88,11 +89,11 @@ class PodAffinity(SpecModel):
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodTerm], Field(max_length=8)
     ] = []
-    """Pods that must be in the same place, or in no such place."""
+    """Pods next to which the pods must run, or must not run, in the same place."""
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredPods], Field(max_length=8)
     ] = []
-    """Pods that are in the same place, or in no such place, if possible."""
+    """Pods next to which the pods run, or do not run, in the same place, if possible."""
 
 
 class Affinity(SpecModel):
@@ -101,9 +102,9 @@ class Affinity(SpecModel):
     node_affinity: NodeAffinity | None = None
     """Nodes that pods need or prefer."""
     pod_affinity: PodAffinity | None = None
-    """Pods near which the pods run."""
+    """Pods in whose place the pods run."""
     pod_anti_affinity: PodAffinity | None = None
-    """Pods far from which the pods run."""
+    """Pods in whose place the pods do not run."""
 
 
 class TopologySpread(SpecModel):
@@ -111,8 +112,8 @@ class TopologySpread(SpecModel):
 
     max_skew: Annotated[int, Field(ge=1, le=1000)]
     """Maximum difference between the numbers of pods of two places."""
-    topology_key: Key
-    """The label of nodes whose value is the same for nodes of one place."""
+    topology_key: NodeLabelKey
+    """The node label that defines a place: nodes with the same value are one place."""
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
     """Whether a pod waits if the difference would be larger."""
     label_selector: LabelSelector | None = None
@@ -123,12 +124,12 @@ class Topology(SpecModel):
     """Places, such as racks, in which Kueue starts pods that exchange data. Requires a queue with
     topology-aware scheduling, and a job that does not scale."""
 
-    level: Key
-    """The label of nodes whose value is the same for nodes of one place."""
+    level: NodeLabelKey
+    """The node label that defines a place: nodes with the same value are one place."""
     mode: Literal["Required", "Preferred"] | None = None
-    """With `Required`, the default, all pods of a replica start in one place, or all pods of a
-    worker group whose replicas have one pod. With `Preferred`, all pods of a group do if possible.
-    """
+    """`Required`, the default: all pods of a replica start in one place, or all pods of a worker
+    group if its replicas have one pod each. `Preferred`: all pods of a worker group start in one
+    place if possible."""
 
 
 TopologySpreads = Annotated[list[TopologySpread], *keyed("topologyKey", 8, "whenUnsatisfiable")]

@@ -1,4 +1,4 @@
-"""Determines the columns before each step, and checks that the columns that it reads exist."""
+"""Checks that the columns exist that each step and the output read, with advice for wrong names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batchinference.spec.expression import (
     root_of,
     written,
 )
-from batchinference.spec.expression_fixes import ROWS, translated
+from batchinference.spec.expression_translation import ROWS, translated
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, closest, did_you_mean
 from batchinference.spec.reserved import OWN_PREFIX
@@ -23,21 +23,22 @@ from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteNumbered
 from batchinference.spec.write.files import WriteDirectories
 
-_UNKNOWN = "but the columns here are"
+_UNKNOWN = "but the columns here are"  # marks messages of `_unknown_column`
 _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the problems with the columns that steps and the output use; only that of the input if
-    the steps read none of its columns, and these look like those of a file that is read wrongly."""
-    problems = _column_problems(spec, columns)  # the caller may need only the first ones
+    """Yield the problems with the columns that steps and the output use. `columns` are those of the
+    input; None if they are unknown. If no step reads one of them, and they look as if the file was
+    read with wrong options, yield only the problem with these options."""
+    problems = _column_problems(spec, columns)  # lazy: the caller may need only the first ones
     first = next(problems, None)
     if first is None:
         return
     reads_some = any({*step.facts.reads} & {*(columns or ())} for step in spec.steps)
     is_unknown = first.path.startswith("spec.steps") and _UNKNOWN in first.message
-    if is_unknown and not reads_some and (of_file := _problem_of_file(spec.read.format, columns)):
-        yield of_file
+    if is_unknown and not reads_some and (wrong := _wrong_read_option(spec.read.format, columns)):
+        yield wrong
         return
     yield first
     yield from problems
@@ -46,8 +47,8 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
 def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use.
 
-    The columns after a step with user code are unknown. Missing columns are not detected from
-    there until the next step that selects columns, which may have misspelled them.
+    After a step with user code, all columns are unknown until a step selects columns. If a later
+    step then reads a missing column, the selecting step may have misspelled it.
     """
     made: list[str] = []
     selection: dict[str, str] = {}
@@ -72,10 +73,10 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
 def _missing_columns(
     path: str, step: Step, columns: list[str], fields: Mapping[str, str], chosen: dict[str, str]
 ) -> Iterator[Problem]:
-    """Yield the columns that the step at `path` reads and that are missing. `chosen` has those that
-    the last step after user code selects, with the path of that step."""
+    """Yield a problem for each missing column that the step at `path` reads. `chosen` maps columns
+    that a step has selected after user code to the path of that step."""
     for column in sorted({*step.facts.reads} - {*columns}):
-        near = closest(column, columns)  # asked once, because it takes long
+        near = closest(column, columns)  # computed once, because it is slow
         if near in chosen and column not in chosen:
             what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
             yield Problem(chosen[near], f"{what}; did you mean '{column}'?")
@@ -87,8 +88,8 @@ def _missing_columns(
 
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
-    """Yield a note on each result of a step that replaces a column of the input or of an earlier
-    step. `columns` are those of the input; if they are unknown, those that a step reads count."""
+    """Yield a note for each result of a step that replaces a column of the input or of an earlier
+    step. `columns` are those of the input. A column that a step reads is also taken as one."""
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(step.facts.reads, "the input") | writers
@@ -102,7 +103,7 @@ def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
 
 
 def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
-    """Return who wrote each known column after a step."""
+    """Return the source of each known column after a step: the input, or the name of a step."""
     facts, own = step.facts, f"step '{step.name}'"
     if facts.user_code:
         return {**writers, facts.result: own} if facts.result else {}
@@ -113,7 +114,7 @@ def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
 
 
 def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Return the expressions of the fields of structs, by the name of the field."""
+    """Return an expression such as `column.field` for each field of a struct, by its name."""
     return {
         field: f"{written(name)}.{field}"
         for name, kind in types.items()
@@ -122,7 +123,7 @@ def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
 
 
 def _own_problems(step: Step, columns: list[str] | None, made: list[str]) -> Iterator[str]:
-    """Yield the problems with the columns that a step adds. `made` are those of earlier steps."""
+    """Yield the problems with the columns that a step adds. `made` are columns of earlier steps."""
     yield from _reserved_names(step)
     yield from _name_conflicts(step, columns or (), made)
 
@@ -150,7 +151,7 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
 
 
 def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the columns that a gate or a cascade reads, and that files of the output lack."""
+    """Yield a problem for each column that a gate or cascade reads and the output files lack."""
     directories = spec.write.column_fields.get("partitionBy", ())
     written = spec.write.columns_needed or columns
     in_files = [name for name in written or () if name not in directories]
@@ -162,11 +163,11 @@ def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> It
 
 
 def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterator[Problem]:
-    """Yield the columns of `partitionBy` whose values cannot name a directory. `types` are those of
-    the known columns."""
+    """Yield a problem for each column of `partitionBy` whose values cannot name a directory.
+    `types` are the known types of columns."""
     for column in write.column_fields.get("partitionBy", ()):
         if column not in types and column != root_of(column) and not is_part_of_column(column):
-            continue  # a column whose name has such signs, or none
+            continue  # a name that contains `.` or `[`, but is no part of a column
         kind = types.get(column, _part_type(column, types))
         if kind is None:
             root, name = types[root_of(column)], root_of(column)
@@ -191,8 +192,8 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
 
 
 def _part_type(column: str, types: Mapping[str, ColumnType]) -> ColumnType | None:
-    """Return the type of a part of a column such as `name.field`: an empty text if the type of the
-    column is unknown, and None if it has no such part."""
+    """Return the type of a part of a column such as `name.field`; an empty text if the type of the
+    column is unknown; None if the column has no such part."""
     kind: ColumnType | None = types.get(root_of(column), "")
     for key in keys_of(column) if kind else ():
         if isinstance(kind, dict):
@@ -203,7 +204,7 @@ def _part_type(column: str, types: Mapping[str, ColumnType]) -> ColumnType | Non
 
 
 def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
-    """Return the columns after all steps that hold a result of known type."""
+    """Return the types of the columns after all steps, as far as they are known."""
     types: dict[str, ColumnType] = {}
     for facts in (step.facts for step in steps):
         changed = {*facts.columns_added, *facts.renames}
@@ -215,7 +216,7 @@ def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
 
 
 def _scalar_of(expression: str, kind: ColumnType) -> str:
-    """Return the expression of the first single value within a value of this type."""
+    """Return the expression of the first scalar in the list or struct `expression`."""
     if isinstance(kind, str):
         return expression
     if isinstance(kind, list):
@@ -225,7 +226,7 @@ def _scalar_of(expression: str, kind: ColumnType) -> str:
 
 
 def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
-    """Yield the columns that a table whose names have no case cannot tell apart."""
+    """Yield a problem for columns that differ only in case, if the table ignores case."""
     known: dict[str, str] = {}
     for column in columns if write.CASELESS else ():
         other = known.setdefault(column.lower(), column)
@@ -238,7 +239,7 @@ def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
 
 
 def _reserved_names(step: Step) -> list[str]:
-    """Return messages for added columns whose names are reserved."""
+    """Return a message for each added column whose name is reserved."""
     reserved = f"columns that begin with '{OWN_PREFIX}' are reserved"
     return [
         f"step '{step.name}' adds column '{added}', but {reserved}"
@@ -290,8 +291,9 @@ def _missing_column(
 def _fix_of_expression(
     column: str, columns: list[str], expressions: list[str], near: str | None, *, has_results: bool
 ) -> str:
-    """Return the fix of a name in expressions that is no column, or an empty text. `near` is the
-    most similar column. `has_results` says whether they are results, which may be constants."""
+    """Return the fix for a name in `expressions` that is no column, or an empty text. `near` is the
+    most similar column. `has_results` says whether the expressions compute new columns, which may
+    be constants."""
     reader = next(each for each in expressions if column in columns_read_by(each))
     if column.lower() in CLOCKS:
         return f". There is no clock. Write {translated(reader)}, and declare since in parameters"
@@ -319,9 +321,9 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return False
 
 
-def _problem_of_file(form: str, columns: list[str] | None) -> Problem | None:
-    """Return the problem with columns that look like a line of a CSV file which is read wrongly, or
-    that another format than the one of the file has."""
+def _wrong_read_option(form: str, columns: list[str] | None) -> Problem | None:
+    """Return the problem with `read` if the columns look as if the file was read with wrong CSV
+    options or in the wrong format; None if they do not."""
     columns = columns or []
     if form == "openaiBatch":
         what = f"requests have the columns {', '.join(columns)}, and steps read others"

@@ -3,7 +3,8 @@
 Python searches the job's directory and PYTHONPATH first. If one of them contains a `random.py`,
 every Ray process fails at startup with an error that does not name the file.
 
-This module is imported first, so it imports only modules that Python loads at startup.
+`start` imports this module first, so it imports only modules that Python itself loads at startup:
+those cannot be shadowed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PACKAGES = frozenset(
 
 
 def shadowing(directories: Iterable[str]) -> list[str]:
-    """Return a readable message for each file in these directories that shadows a module."""
+    """Return a message for each file in these directories that shadows a module."""
     return [
         f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start. Rename {entry}"
         for directory in directories
@@ -37,7 +38,7 @@ def shadowing(directories: Iterable[str]) -> list[str]:
 
 
 def check_start() -> None:
-    """Exit this process if a file in a PYTHONPATH directory would break it."""
+    """Exit this process with a message if a file in a PYTHONPATH directory shadows a module."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if problems := shadowing(path for path in paths if path):
         os.write(2, "".join(f"PYTHONPATH: {problem}\n" for problem in problems).encode())
@@ -45,7 +46,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the entries of a directory; empty if libraries are installed there."""
+    """Return the entries of a directory; empty for Python's own and other library directories."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []

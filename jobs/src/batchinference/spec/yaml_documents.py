@@ -11,10 +11,11 @@ from yaml.parser import ParserError
 from yaml.scanner import ScannerError
 
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
-from batchinference.spec.parameters import Values, substitute
+from batchinference.spec.parameters import ParameterValues, substitute
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, problems_of, type_name
-from batchinference.spec.yaml_fixes import repair
+from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, type_name
+from batchinference.spec.validation_messages import problems_of
+from batchinference.spec.yaml_repair import repair
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -27,21 +28,21 @@ _YAML_HINTS = {
     "mapping values are not allowed": ". Put a text that contains ': ' in quotes",
     "expected ',' or": ". Add the ',' or the bracket that is missing before it",
 }
-"""Parts of PyYAML error messages, and the fixes that are added to these messages."""
+"""Fixes that are added to PyYAML error messages, by a part of the message."""
 
 
 MAX_VALUES = 1_000_000
-"""Maximum number of values in a YAML text, with those that aliases repeat."""
+"""Maximum number of values in a YAML text if all aliases are expanded."""
 
 MAX_MERGED, MAX_KEYS = 100, 10_000
-"""Maximum number of mappings that one mapping merges (<<), and of the keys of a mapping."""
+"""Maximum number of mappings that one mapping merges (<<), and of the keys of the result."""
 
 
 class _Loader(yaml.SafeLoader):
     """A safe loader that rejects duplicate keys. PyYAML would silently use the last one."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # checked before merge keys (<<) are expanded, because a key may override a merged key
+        # before merge keys (<<) are expanded, because a key may override a merged key
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -54,7 +55,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # nested merges of aliases would multiply the keys
+        # limited, because nested merges of aliases multiply the keys
         merged = [value for key, value in node.value if key.tag == _MERGE]
         lists = (value.value for value in merged if isinstance(value, yaml.SequenceNode))
         if sum(map(len, lists)) > MAX_MERGED:
@@ -68,20 +69,18 @@ class _Loader(yaml.SafeLoader):
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, int):
-                str(value)  # fails for thousands of digits, which error messages cannot show
+                str(value)  # raises ValueError for thousands of digits
             return value
         except (ValueError, LookupError, AttributeError, ArithmeticError):
-            # PyYAML does not catch the errors of Python, for example for the date 2020-13-45
+            # PyYAML does not catch errors of Python, such as for the date 2020-13-45
             kind = node.tag.rsplit(":", 1)[-1]
             problem = f"cannot be read as {kind}. Put it in quotes if it is text"
             raise MarkedYAMLError(None, None, problem, node.start_mark) from None
 
 
 def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str, Any]]:
-    """Return the documents of these kinds in a YAML stream. Documents of other kinds are skipped.
-
-    Raises SpecError if the text is not valid YAML or has no document of these kinds.
-    """
+    """Return the documents of these kinds in a YAML stream, and skip documents of other kinds.
+    Raises SpecError if the text is not valid YAML or has no document of these kinds."""
     documents = _load(text)
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
@@ -112,9 +111,9 @@ def _documents_of(text: str) -> list[Any]:
 
 
 def _check_repetitions(value: Any, known: dict[int, int]) -> int:
-    """Return the number of values in a value, with those that aliases repeat. `known` has the
-    numbers of lists and mappings by id. Raises YAMLError if there are too many, because messages
-    and checks would take for ever."""
+    """Return the number of nested values in a value if all aliases are expanded. `known` has the
+    results for lists and mappings by id. Raises YAMLError above MAX_VALUES, because messages and
+    checks would take for ever."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
@@ -127,7 +126,7 @@ def _check_repetitions(value: Any, known: dict[int, int]) -> int:
 
 
 def _reason(error: Exception, text: str) -> str:
-    """Return the problem and its position, without the text of the line: it may have a password."""
+    """Return the problem and its position, without the line itself, which may have a password."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if not isinstance(error, MarkedYAMLError):
@@ -144,7 +143,7 @@ def _reason(error: Exception, text: str) -> str:
 
 
 def _indentation(error: MarkedYAMLError, text: str) -> str:
-    """Return the problem of a line that does not fit its block; empty for another problem."""
+    """Return the message about a line that does not fit its block; empty for another error."""
     block, mark = error.context_mark, error.problem_mark
     names = {"while parsing a block mapping": "keys", "while parsing a block collection": "items"}
     name = names.get(error.context or "")
@@ -157,25 +156,23 @@ def _indentation(error: MarkedYAMLError, text: str) -> str:
 
 
 def _is_syntax(error: MarkedYAMLError, text: str) -> bool:
-    """Return whether the text of a line may be repaired."""
+    """Return whether the error may be fixed by a change of the text of one line."""
     problem = error.problem or ""
     is_syntax = isinstance(error, ScannerError | ParserError)
     is_syntax = is_syntax or (problem == "found unhashable key" and "{{" in text)
     return is_syntax and r"'\t'" not in problem and "escape character" not in problem
 
 
-def parse(document: dict[str, Any], values: Values | None = None) -> BatchInference:
+def parse(document: dict[str, Any], values: ParameterValues | None = None) -> BatchInference:
     """Return a document as a BatchInference, with references to parameters replaced by values.
-
-    Raises SpecError with every problem.
-    """
+    Raises SpecError with every problem."""
     try:
-        return BatchInference.model_validate(substitute(document, values or Values()))
+        return BatchInference.model_validate(substitute(document, values or ParameterValues()))
     except ValidationError as error:
         raise SpecError(problems_of(error, BatchInference)) from None
 
 
-def parse_one(text: str, values: Values | None = None) -> BatchInference:
+def parse_one(text: str, values: ParameterValues | None = None) -> BatchInference:
     """Return the only BatchInference of a YAML text. Raises SpecError if there are several."""
     documents = load_documents(text)
     if len(documents) > 1:
@@ -185,18 +182,13 @@ def parse_one(text: str, values: Values | None = None) -> BatchInference:
 
 
 def parse_defaults(text: str) -> PlatformDefaults:
-    """Return the defaults of the platform in a YAML text.
-
-    Raises SpecError with every problem.
-    """
+    """Return the defaults of the platform in a YAML text. Raises SpecError with every problem."""
     return parse_settings(text, PlatformDefaults)
 
 
 def parse_settings(text: str, model: type[Model]) -> Model:
-    """Return the settings of a YAML text; defaults for an empty text.
-
-    Raises SpecError with every problem.
-    """
+    """Return the settings in a YAML text; the defaults of the model for an empty text. Raises
+    SpecError with every problem."""
     documents = _load(text)
     if len(documents) > 1:
         raise SpecError([Problem("", f"expected one document, found {len(documents)}")])

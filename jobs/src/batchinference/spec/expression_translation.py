@@ -1,8 +1,8 @@
 """Translates SQL, pandas and general Python into the expression language, for messages.
 
-The text is rewritten until it is Python (`_SYNTAX`), and then its calls, comparisons and operators
-are (`_FORMS`, `_Forms`). The result is a guess: `spec.expression` shows it only if it is a valid
-expression.
+First, the text is rewritten with regular expressions until it is Python (`_SYNTAX`). Then, calls,
+comparisons and operators in its syntax tree are replaced (`_FORMS`, `_Forms`). The result is a
+guess: `spec.expression` shows it only if it is a valid expression.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 
 ROWS = ("df", "row", "batch", "record", "r")
-"""Names of tables and rows in other languages, in which a column has a field."""
+"""Usual names of tables and rows. `row.NAME` and `row['NAME']` become the column NAME."""
 _STRING = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _HIDDEN = "\u01c2"
-"""A letter that begins the names which stand for the texts of an expression in `_SYNTAX`."""
+"""A letter that begins placeholders for the quoted texts of an expression, which `_SYNTAX` must not
+change."""
 _SYMBOLS = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201c\u201d", "'"),
         **{"\u2265": ">=", "\u2264": "<=", "\u2260": "!="},
     }
 )
-"""The quotes and signs of texts that a word processor has changed."""
+"""Quotes and signs of word processors, and those of Python."""
 _WORDS = {
     **{word: word for word in ("and", "or", "not", "in", "is", "if", "else")},
     **{"null": "None", "none": "None", "true": "True", "false": "False"},
 }
-"""Words in any case, as Python writes them."""
+"""Words in lower case, and the spelling of Python."""
 _OPERAND = r"(?<![-+*/%.\w])(?<![-+*/%] )([^\W\d][\w.]*(?:\([\w.]+\))?)"
 _NO_NAMES = (
     *(*keyword.kwlist, *_WORDS, "like", "ilike", "between", "select", "where", "case", "when"),
@@ -98,30 +99,30 @@ _SYNTAX = tuple(
         (r"[^\S\n]+", " "),
     )
 )
-"""What other languages write, and what Python writes. Texts are hidden."""
+"""Patterns of other languages, and the replacements that Python needs. Texts are placeholders."""
 _BITS = re.compile(r"(?<![&|])[&|](?![&|])")
 _JOINED = re.compile(
     r"\b(?:and|or)\b|(?<!is )\bnot\b(?! in\b| i?like\b| between\b)|&&|\|\|", re.IGNORECASE
 )
 """Words whose precedence differs from that of `&` and `|`."""
 _NO_PATTERN = re.compile(r"[\w\s,;:!@#%&='\"<>/~`-]*")
-"""A text that means the same as a regular expression."""
+"""Matches texts that mean the same as a regular expression."""
 _LIKE = re.compile(r"(%?)([^%_\\]+)(%?)")
 _NAN = ("NaN", "nan", "np.nan", "math.nan")
 _SEARCHES = ("re.search", "re.match")
 _NO_EFFECT = ("na", "regex", "literal")
-"""Keyword arguments of pandas and Polars that the expression language does not need."""
+"""Keyword arguments of pandas and Polars that are dropped."""
 _MODULES = re.compile(r"^(?:np|numpy|pd|pandas|pl|polars|math|f|fn|func|str)\.")
 _VALUES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _UNKNOWN = ast.Call(ast.Name("unknown"), [], [])
-"""What has no translation: a function that the expression language does not have."""
+"""A call that makes the result invalid, for parts without a translation."""
 
 
 def translated(text: str, rows: Sequence[str] = ROWS) -> str:
-    """Return an expression with the operators, words and methods of this language, as far as they
-    are known. It may be invalid. `rows` are names of rows and tables."""
+    """Return the text, translated into the expression language as far as possible. The result may
+    be invalid. `rows` are names of rows and tables."""
     code = _STRING.sub("''", text)
-    if _BITS.search(code) and _JOINED.search(code):  # only Python says what belongs together
+    if _BITS.search(code) and _JOINED.search(code):  # only Python's parser knows the precedence
         return _with_forms(text, rows, joins=False)
     guess = text if _STRING.search(text) else text.translate(_SYMBOLS)
     texts = [_quoted(literal) for literal in _STRING.findall(guess)]
@@ -137,12 +138,12 @@ def translated(text: str, rows: Sequence[str] = ROWS) -> str:
 
 
 def _quoted(literal: str) -> str:
-    """Return a literal as Python writes it: 'it''s' of SQL has a quote in it."""
+    """Return a text literal as Python writes it. In SQL, 'it''s' has a quote in it."""
     return repr(literal[1:-1].replace("''", "'")) if "''" in literal[1:-1] else literal
 
 
 def _choice(cases: str) -> str:
-    """Return the choice of `when A then B when C then D else E`, as nested calls."""
+    """Return `when A then B when C then D else E` as `iff(A, B, iff(C, D, E))`."""
     parts = re.split(r"\b(?:when|then|else)\b", cases, flags=re.IGNORECASE)[1:]
     result = parts.pop() if len(parts) % 2 else "None"
     while parts:
@@ -152,7 +153,7 @@ def _choice(cases: str) -> str:
 
 
 def _of_year(column: str, operator: str, year: int) -> str:
-    """Return a comparison of the year of a date, without the year."""
+    """Return a comparison of the year of `column` as comparisons with the first day of a year."""
     begins, ends = f"{column} >= '{year}-01-01'", f"{column} < '{year + 1}-01-01'"
     return {
         ">=": begins,
@@ -163,7 +164,7 @@ def _of_year(column: str, operator: str, year: int) -> str:
 
 
 def _named(match: re.Match[str]) -> str:
-    """Return col('NAME') for a name with spaces, or a text for words after == and !=."""
+    """Return col('NAME') for a name with spaces, or a text in quotes after == and !=."""
     is_text = match.string[: match.start()].rstrip().endswith(("==", "!="))
     return repr(match[0]) if is_text else f"col({match[0]!r})"
 
@@ -195,8 +196,8 @@ def _with_forms(text: str, rows: Sequence[str], *, joins: bool) -> str:
 
 class _Forms(ast.NodeTransformer):
     """Replaces methods of Python, pandas and Polars by functions and operators, and f-strings by
-    sums. `rows` are names of rows, whose fields are columns. `joins` says whether the text has
-    `||`, which joins texts in SQL."""
+    sums. `rows` are names of rows, whose fields are columns. `joins` says whether the original
+    text has `||`, which joins texts in SQL."""
 
     def __init__(self, rows: Sequence[str], *, joins: bool) -> None:
         self._rows, self._joins = rows, joins
@@ -250,7 +251,8 @@ class _Forms(ast.NodeTransformer):
         return _form(name, value, *arguments) or node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Replace the operand; unknown if it has `na=False`, which is true for null under `not`."""
+        """Replace `~` by `not`. `na=False` in the operand has no translation, because its negation
+        is true for null."""
         names = {each.arg for each in ast.walk(node) if isinstance(each, ast.keyword)}
         if "na" in names:
             return _UNKNOWN
@@ -271,7 +273,7 @@ class _Forms(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         """Replace `||` of SQL by a sum if one side is a text, and `a == 1 or 2` by `a in [1, 2]`.
-        If it is unknown whether the sides are texts or conditions, there is no translation."""
+        `||` has no translation if its sides may be texts or conditions."""
         self.generic_visit(node)
         match node.values:
             case [*texts, ast.Call(ast.Name("contains"), [column, _]) as last] if all(
@@ -292,7 +294,7 @@ class _Forms(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Replace `'text' in column`, and comparisons that this language writes otherwise."""
+        """Replace `'text' in column`, and comparisons that this language writes differently."""
         called = ast.unparse(node.left.func) if isinstance(node.left, ast.Call) else ""
         self.generic_visit(node)
         if len(node.ops) > 1:
@@ -321,8 +323,8 @@ class _Forms(ast.NodeTransformer):
 
 
 def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
-    """Return a search in a range, in one value or in several, or the place of a text in another, as
-    this language writes it; None for other comparisons."""
+    """Return the translation of `in range(...)`, `in` with one value, `== (a or b)`, or of a
+    comparison of `find()`; None for other comparisons."""
     match operator, left, right:
         case ast.In(), _, ast.Call(ast.Name("range"), [first, end]):
             return ast.Compare(first, [ast.LtE(), ast.Lt()], [left, end])
@@ -343,8 +345,8 @@ def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
-    """Return a comparison with null, NaN or a constant with the operator that this language has for
-    it; None for other comparisons."""
+    """Return a comparison with null, NaN or a constant, with the right one of `is` and `==`; None
+    for other comparisons."""
     is_equal = isinstance(operator, ast.Eq | ast.Is)
     match operator, right:
         case ast.Eq() | ast.NotEq(), ast.Constant(None):
@@ -360,8 +362,8 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _form(name: str, *arguments: ast.expr) -> ast.expr | None:
-    """Return what this language writes for a function, or for a method of the first argument; None
-    if there is nothing, or if the language has the function itself."""
+    """Return the translation of a function, or of a method whose object is the first argument; None
+    if there is none."""
     name = name.replace("_", "").lower()
     if name in _MAKERS:
         return _MAKERS[name](*arguments) if len(arguments) in _MAKER_COUNTS[name] else None
@@ -371,7 +373,7 @@ def _form(name: str, *arguments: ast.expr) -> ast.expr | None:
 
 
 class _Filled(ast.NodeTransformer):
-    """Replaces X, Y and Z in a template."""
+    """Replaces names, such as X, Y and Z in a template, by expressions."""
 
     def __init__(self, values: Mapping[str, ast.expr]) -> None:
         self._values = values
@@ -381,7 +383,7 @@ class _Filled(ast.NodeTransformer):
 
 
 def _compared_part(part: ast.Subscript, text: str) -> ast.expr | None:
-    """Return the function for `text[:2] == 'ab'`; None for another part of a text."""
+    """Return startswith() for `text[:2] == 'ab'`, or endswith(); None for another part."""
     size, items = len(text), ast.unparse(part.slice)
     if items in (f":{size}", f"0:{size}") or (items, size) == ("0", 1):
         return _call("startswith", part.value, ast.Constant(text))
@@ -396,7 +398,7 @@ def _in_lower_case(node: ast.expr) -> ast.expr:
 
 
 def _in_any_case(name: str, value: ast.expr, patterns: Sequence[ast.expr]) -> ast.expr:
-    """Return a search of a regular expression that ignores case."""
+    """Return a search with a regular expression that ignores case."""
     match name, patterns:
         case "matches", [ast.Constant(value=str(pattern))]:
             return _call("matches", value, ast.Constant(f"(?i){pattern}"))
@@ -404,7 +406,7 @@ def _in_any_case(name: str, value: ast.expr, patterns: Sequence[ast.expr]) -> as
 
 
 def _sum(*parts: ast.expr) -> ast.expr:
-    """Return the texts of all parts, one after the other."""
+    """Return the concatenation of all parts as texts."""
     texts = [part if isinstance(part, ast.Constant) else _call("str", part) for part in parts]
     result, *others = texts
     for text in others:
@@ -431,13 +433,13 @@ def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr:
 
 
 def _converted(value: ast.expr, kind: ast.expr) -> ast.expr:
-    """Return a conversion to the type that `kind` names, such as `str` or `'int64'`."""
+    """Return a conversion to the type `kind`, such as `str` or `'int64'`."""
     name = kind.value if isinstance(kind, ast.Constant) else ast.unparse(kind).rpartition(".")[2]
     return _call(_TYPES.get(re.sub(r"\d+$", "", str(name).lower()), "unknown"), value)
 
 
 def _any_of(function: str) -> Callable[..., ast.expr]:
-    """Return a function that makes a call, or one for each text of a tuple."""
+    """Return a function that makes a call of `function`, or for a tuple of texts one per text."""
 
     def made(value: ast.expr, texts: ast.expr) -> ast.expr:
         parts = texts.elts if isinstance(texts, ast.Tuple | ast.List) else [texts]
@@ -448,7 +450,7 @@ def _any_of(function: str) -> Callable[..., ast.expr]:
 
 
 def _beginning(value: ast.expr, pattern: ast.expr) -> ast.expr:
-    """Return a search of a regular expression at the beginning of a text."""
+    """Return a search with a regular expression at the beginning of a text."""
     if not (isinstance(pattern, ast.Constant) and isinstance(pattern.value, str)):
         return _UNKNOWN
     text = pattern.value if _NO_PATTERN.fullmatch(pattern.value) else f"(?:{pattern.value})"
@@ -456,7 +458,7 @@ def _beginning(value: ast.expr, pattern: ast.expr) -> ast.expr:
 
 
 def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
-    """Return the function for a pattern of SQL such as 'a%'."""
+    """Return the function for a LIKE pattern such as 'a%'."""
     text = str(getattr(pattern, "value", ""))
     if not (parts := _LIKE.fullmatch(text)):
         signs = {"%": ".*", "_": "."}
@@ -472,13 +474,13 @@ def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
 
 
 def _substring(value: ast.expr, start: ast.expr, size: ast.expr) -> ast.expr:
-    """Return the beginning of a text, whose first character is number 1 in SQL."""
+    """Return `value[:size]` if `start` is the first character (1 in SQL); unknown otherwise."""
     first = getattr(start, "value", None)
     return ast.Subscript(value, ast.Slice(None, size)) if first in (0, 1) else _UNKNOWN
 
 
 def _time(*parts: ast.expr) -> ast.expr:
-    """Return a date or a time as a text; unknown for the date of a column."""
+    """Return a constant date or time as a text; unknown if it is computed from a column."""
     values = [getattr(part, "value", None) for part in parts]
     match values:
         case [str(), *_]:
@@ -530,8 +532,8 @@ _FORMS = {
     "X[:Y]": "left",
     "X[-Y:]": "right",
 }
-"""What functions and methods become, by their names in lower case without `_`. X is the first
-argument, or the object of the method."""
+"""Templates, and the functions and methods that they replace, in lower case without `_`. X is the
+first argument, or the object of the method."""
 _TEMPLATES = {
     (name, len({*re.findall(r"\b[XYZ]\b", template)})): template
     for template, names in _FORMS.items()
@@ -547,11 +549,11 @@ _MAKERS: dict[str, Callable[..., ast.expr]] = {
     **dict.fromkeys(_TIMES, _time),
     **dict.fromkeys(("substr", "substring"), _substring),
 }
-"""Functions and methods whose translation depends on their arguments."""
+"""Makes the translation of functions and methods that no template can express."""
 _MAKER_COUNTS = {
     **dict.fromkeys(_MAKERS, (2,)),
     **{"col": (1,), "column": (1,), "concat": tuple(range(2, 9))},
     **dict.fromkeys(_TIMES, (1, 2, 3)),
     **dict.fromkeys(("substr", "substring"), (3,)),
 }
-"""Numbers of their arguments."""
+"""The numbers of arguments with which a function of _MAKERS is translated."""

@@ -1,8 +1,8 @@
-"""Fields of models whose rows may be complete requests of the OpenAI API."""
+"""The fields `request` and `requestUrl`: rows that are complete requests of the OpenAI API."""
 
 from __future__ import annotations
 
-from batchinference.spec.base import ColumnName, refusal
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.models.base import Inputs
 from batchinference.spec.models.generation import GeneratingModel
 
@@ -10,7 +10,7 @@ _REPLACED = (
     *("prompt", "system", "messages", "images", "sampling", "details", "answer_schema", "repair"),
     *("top_k", "adapter", "too_long", "max_input_tokens", "return_full_text", "candidate_labels"),
 )
-"""The fields whose values would be in a request."""
+"""The fields that cannot be set with `request`, because the request has these values."""
 
 
 class RequestModel(GeneratingModel):
@@ -18,10 +18,10 @@ class RequestModel(GeneratingModel):
 
     inputs: Inputs
     request: ColumnName | None = None
-    """The input that is a complete request: the body of a line of a batch file, which is a JSON
-    object as text. It replaces the fields of the prompt and `sampling`, and the model is the one of
+    """The input that is a complete request, such as the `body` in a line of a batch file: a JSON
+    object as text. It replaces the fields of the prompt and `sampling`, but the model is that of
     this step. The output is the body of the response as JSON text, with `choices` or `data`, and
-    `usage`. A request that is refused is a failed row. The output is not streamed."""
+    `usage`. If a request is refused, its row is a failed row. Responses are not streamed."""
     request_url: ColumnName | None = None
     """The input with the URL of each request: `/v1/chat/completions`, `/v1/completions` or
     `/v1/embeddings`, or one of them without `/v1`. By default, all requests have the URL of the
@@ -32,16 +32,16 @@ class RequestModel(GeneratingModel):
         return () if self.request_url is None else (self.request_url,)
 
     def check_request(self) -> None:
-        """Raise a refusal if a field does not fit `request`."""
+        """Raise a validation error if a field does not fit `request`."""
         named = [name for name in (self.request, self.request_url) if name is not None]
         if self.request is None:
-            raise refusal("'requestUrl' needs 'request'")
+            raise invalid("'requestUrl' needs 'request'")
         for name in named:
             if name not in self.inputs:
-                raise refusal(f"'{name}' is not an input. The inputs are {', '.join(self.inputs)}")
+                raise invalid(f"'{name}' is not an input. The inputs are {', '.join(self.inputs)}")
         if unused := [name for name in self.inputs if name not in named]:
-            raise refusal(f"input '{unused[0]}' is not used: the request is complete")
+            raise invalid(f"input '{unused[0]}' is not used: the request is complete")
         for field in _REPLACED:
             info = type(self).model_fields.get(field)
             if info is not None and getattr(self, field) != info.default:
-                raise refusal(f"'{info.alias}' does not fit 'request', which is complete")
+                raise invalid(f"'{info.alias}' does not fit 'request', which is complete")

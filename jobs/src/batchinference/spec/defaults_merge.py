@@ -1,4 +1,4 @@
-"""Merges settings with defaults."""
+"""Merges the settings of a model with defaults."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def with_defaults(settings: Model, defaults: Model) -> Model:
-    """Return the settings, with absent fields taken from the defaults.
+    """Return the settings, with fields that are not set taken from the defaults.
 
     Objects and maps are merged by key, and lists of named items (env, volumes) by name. Any other
-    value overrides the default. A field that is not set is absent, also if it has a value then.
+    value overrides the default. A field that is absent from the document is not set, although its
+    model has a default.
     """
     own, fields = settings.model_fields_set, type(settings).model_fields
     update = {

@@ -1,4 +1,4 @@
-"""The fields of models that read texts: what happens to a text that is longer than the model."""
+"""The fields `tooLong` and `windowOverlap`: what happens to texts that are too long for a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import invalid
 from batchinference.spec.models.base import RuntimeModel
 
 TooLong = Literal["fail", "truncate", "truncateLeft", "windows"]
@@ -23,13 +23,13 @@ class TextModel(RuntimeModel):
 
 
 class WindowedModel(TextModel):
-    """Base class of models whose results for several parts of a text can be combined."""
+    """Base class of models that can combine their results for several windows of a text."""
 
     window_overlap: Annotated[int, Field(ge=0, le=65536)] | None = None
     """The number of tokens that a window repeats from the end of the previous one. By default, an
     eighth of a window."""
 
     def check_overlap(self) -> None:
-        """Raise a refusal if there is an overlap without windows."""
+        """Raise a validation error if `windowOverlap` is set without windows."""
         if self.window_overlap is not None and self.too_long != "windows":
-            raise refusal("windowOverlap is for tooLong windows only")
+            raise invalid("windowOverlap is for tooLong windows only")

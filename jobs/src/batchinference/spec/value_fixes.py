@@ -1,6 +1,6 @@
-"""The last part of a message about an invalid value: what to write instead.
+"""Makes the fix in the message about an invalid value: what to write instead.
 
-The functions named `...fix` return a sentence with the separator before it, or an empty text.
+The functions named `..._fix` return a sentence that begins with `. `, or an empty text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import yaml
 from pydantic import BeforeValidator
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import invalid
 from batchinference.text import counted
 
 _MODULE_WITH_DASH = re.compile(r"[\w.]+(?:-[\w.]+)+:[\w.]+")
@@ -63,7 +63,7 @@ _EXAMPLES = {
     "ttl": "ttl: {afterFinished: 7d}",
     "deadlines": "deadlines: {total: 2h}",
 }
-"""Examples of fields that are often missing or have the wrong form."""
+"""Examples of fields that are often missing or have a value of the wrong type."""
 _MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i? ?b?\s*", re.IGNORECASE)
 _DURATION = re.compile(
     r"\s*([0-9]{1,4}(?:\.[0-9]{1,2})?) ?"
@@ -74,41 +74,41 @@ _NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([%kM]?)\s*")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FACTORS = {"k": 10**3, "M": 10**6}
 _PLAIN = re.compile(r"[^\W_][\w./-]*|\./[\w./-]*")
-"""A text that YAML reads as a text, also in brackets."""
+"""Matches texts that need no quotes in YAML, also in brackets."""
 _FLAGS = {
     **dict.fromkeys(("yes", "on", "y", "1", "true"), "true"),
     **dict.fromkeys(("no", "off", "n", "0", "false"), "false"),
 }
 MAX_ITEMS = 60
-"""Maximum number of characters of a text that is repeated as a list."""
+"""Maximum length of a text that a fix shows as a list."""
 _MAX_NUMBER = 2**50
 
 
 def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidator:
-    """Return a validator of texts with units that refuses a number, and names the unit."""
+    """Return a validator of texts with a unit, for which a number is an error with a fix."""
 
     def check(value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            raise refusal(f"expected {expected}{fix(value)}")
+            raise invalid(f"expected {expected}{fix(value)}")
         return value
 
     return BeforeValidator(check)
 
 
 def example_fix(verb: str, field: str) -> str:
-    """Return a fix with an example of a field, if there is one."""
+    """Return a fix with an example of a field; empty if there is no example."""
     return f". {verb} {_EXAMPLES[field]}" if field in _EXAMPLES else ""
 
 
 def _plain(value: object) -> str:
-    """Return the text of a plain value; empty for lists and mappings. In YAML, these can repeat
-    their items, so that their text is endless."""
+    """Return a value as text; empty for lists and mappings, whose text can be very long, because
+    aliases of YAML repeat items."""
     return "" if isinstance(value, list | dict) else str(value)
 
 
 def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
-    """Return the fix for another value in place of a mapping: the field of the mapping that it is
-    meant for, or an example. `is_item` says whether the mapping is an item of the list `field`."""
+    """Return the fix for a value in place of a mapping: the mapping with this value in the field
+    that was meant, or an example. With `is_item`, the mapping is an item of the list `field`."""
     text = "" if isinstance(value, bool) else _plain(value)
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
@@ -129,11 +129,11 @@ _FILLED = {
     "gate": ("mean(COLUMN) > 0.5", r"(?:mean|count|fraction|min|max)\(.*\) *[<>=]=? *[0-9.]+"),
     "cache": ("./cache", r"[\w./-]+"),
 }
-"""What a value of a field stands for in the example, and the pattern of such values."""
+"""The part of the example of a field that a value replaces, and the pattern of such values."""
 
 
 def _filled(example: str, field: str, text: str) -> str:
-    """Return an example with the value in its place, if it is clear what it stands for."""
+    """Return the example of a field with the text in it, if the text fits a pattern in _FILLED."""
     old, pattern = _FILLED.get(field, ("", "(?!)"))
     return example.replace(old, text) if re.fullmatch(pattern, text) else example
 
@@ -145,18 +145,18 @@ _SHORT_FORMS = {
     "retry": ("[1-9][0-9]?", "maxAttempts: {}"),
     **dict.fromkeys(("replicas", "workers"), ("[1-9][0-9]{0,3}", "min: {0}, max: {0}")),
 }
-"""What users write in place of a mapping, and the fields that they mean."""
+"""The pattern of values that users write in place of a mapping, and the fields that they mean."""
 
 
 def percent_fix(field: str, value: object) -> str:
-    """Return the fix for a percentage in place of a number of rows; empty if it is none."""
+    """Return the fix for a percentage in place of a number of rows; empty for other values."""
     percent = re.fullmatch(r"\s*([0-9]{1,2}(?:\.[0-9]{1,3})?) ?%\s*", _plain(value))
     other = {"rows": "percent", "maxRows": "maxPercent"}.get(field)
     return f". Write {other}: {percent[1]}" if percent and other and float(percent[1]) else ""
 
 
 def list_fix(field: str, value: object) -> str:
-    """Return the fix for another value in place of a list."""
+    """Return the fix for a value in place of a list."""
     if field in _EXAMPLES and not (field == "paths" and isinstance(value, str)):
         return _filled(example_fix("Write", field), field, _plain(value))
     if not isinstance(value, str) or len(value) > MAX_ITEMS:
@@ -171,21 +171,21 @@ def _in_brackets(text: str) -> str:
 
 
 def flag_fix(value: object) -> str:
-    """Return how to write another word for true or false."""
+    """Return the fix for another word for true or false; empty if the value is none."""
     flag = _FLAGS.get(_plain(value).lower(), "true" if value and isinstance(value, list) else "")
     return f". Write {flag}" if flag else ""
 
 
 def name_fix(value: object, sign: str) -> str:
-    """Return the most similar name of lower-case letters, digits and `sign`; empty if the value is
-    no name."""
+    """Return the fix with a similar name of lower-case letters, digits and `sign`; empty if the
+    value is no name."""
     name = label_name(value, sign)
     is_digit = bool(re.match("[^A-Za-z]*[0-9]", _plain(value)))
     return f". {'Begin it with a letter: write' if is_digit else 'Write'} {name}" if name else ""
 
 
 def label_name(value: object, sign: str = "-") -> str:
-    """Return a name with `sign` in place of other signs; empty if the value is no name."""
+    """Return a value as a name of lower-case letters, digits and `sign`; empty if it is no name."""
     text = _plain(value)
     if not re.fullmatch(r"[\w .@#%&*!/-]{1,40}", text, re.ASCII):
         return ""
@@ -194,7 +194,7 @@ def label_name(value: object, sign: str = "-") -> str:
 
 
 def memory_fix(value: object) -> str:
-    """Return the fix for a quantity of memory with another unit, or without a unit."""
+    """Return the fix for a size of memory with another unit, or without a unit."""
     if isinstance(value, str):
         found = _MEMORY.fullmatch(value)
         return _quoted(f"{found[1]}{found[2].upper()}i") if found else ""
@@ -205,7 +205,7 @@ def memory_fix(value: object) -> str:
 
 
 def duration_fix(value: object) -> str:
-    """Return the fix for a duration in words, or for one without a unit: a number of seconds."""
+    """Return the fix for a duration in words, or for a number, which is taken as seconds."""
     if isinstance(value, str):
         found = _DURATION.fullmatch(value)
         if found is None:
@@ -220,7 +220,7 @@ def duration_fix(value: object) -> str:
 
 
 def in_units(value: object) -> str:
-    """Return a number of seconds, rounded up, as a duration; empty if it is none or zero."""
+    """Return a number of seconds, rounded up, as a duration; empty for zero and other values."""
     number = None if isinstance(value, str) else _number_in(value)
     minutes, seconds = divmod(max(0, math.ceil(number or 0)), 60)
     parts = ((minutes // 60, "h"), (minutes % 60, "m"), (seconds, "s"))
@@ -240,7 +240,7 @@ def quantity_fix(value: object) -> str:
 
 
 def number_fix(value: object, *, whole: bool) -> str:
-    """Return the fix for a number that is written as a text, a boolean or a fraction."""
+    """Return the fix for a text, boolean or fraction in place of a (whole) number."""
     number = _number_in(value)
     if whole and re.fullmatch(r"[0-9.]+ *[kKMGT]i?B", _plain(value)):
         return ". Write a number such as 100000, and not a size"
@@ -250,21 +250,21 @@ def number_fix(value: object, *, whole: bool) -> str:
 
 
 def length_fix(length: int, bound: int, unit: str) -> str:
-    """Return how many items or characters to add to, or to remove from, a value of this length."""
+    """Return how many items or characters (`unit`) to add or remove to reach the length `bound`."""
     number = abs(bound - length)
     verb = "Add" if length < bound else "Remove"
     return f". {verb} {counted(number, unit)}"
 
 
-def above_max(least: int, most: int) -> str:
+def above_max(minimum: int, maximum: int) -> str:
     """Return the message about a minimum above the maximum, with the fix."""
-    fix = f"Set max to {least} or more, or min to {most} or less"
-    return f"min ({least}) is above max ({most}). {fix}"
+    fix = f"Set max to {minimum} or more, or min to {maximum} or less"
+    return f"min ({minimum}) is above max ({maximum}). {fix}"
 
 
 def _number_in(value: object) -> float | None:
-    """Return the number of a text such as 5 or 5 %, or a boolean as 0 or 1; None if it is no
-    number or a large one."""
+    """Return the number in a text such as `5` or `5 %`, or a boolean as 0 or 1; None for other
+    values and for large numbers."""
     if isinstance(value, str):
         value = value.replace(",", "").replace("_", "")
         if re.fullmatch(r"[1-9](\.[0-9]+)?[eE]\+?[0-9]{1,2}", value):
@@ -281,7 +281,7 @@ def _quoted(text: str) -> str:
 
 
 def text_fix(value: object, field: str = "", *, is_item: bool = False) -> str:
-    """Return how to write a value that is no text."""
+    """Return the fix for a value in place of a text."""
     if field == "schedule":
         return '. Write five fields, such as "30 2 * * *"'
     if isinstance(value, bool):
@@ -307,7 +307,7 @@ def text_fix(value: object, field: str = "", *, is_item: bool = False) -> str:
 
 
 def _callable_fix(value: object) -> str:
-    """Return how to name a function or class in a job."""
+    """Return the fix for a Python function or class in place of its name."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if not re.fullmatch(r"[\w.]+", name):
         return ". Put a function into a file such as steps.py, and write 'steps:NAME'"
@@ -317,7 +317,7 @@ def _callable_fix(value: object) -> str:
 
 
 def cron_fix(value: object) -> str:
-    """Return the schedule for a word such as @daily, for one with seconds, or for a time."""
+    """Return the fix for a word such as @daily, for six fields with seconds, or for a time."""
     text = _plain(value).strip().lower().removeprefix("@")
     if every := re.fullmatch("every ([1-9][0-9]?)([hm])[a-z]*", text):
         return _quoted(f"{'0 ' * (every[2] == 'h')}*/{every[1]}{' *' * (4 - (every[2] == 'h'))}")
@@ -340,7 +340,7 @@ _CRON_WORDS = {
 
 
 def module_fix(value: object) -> str:
-    """Return how to write a callable that names a file, has no module, or has one with '-'."""
+    """Return the fix for a callable that names a file, has no module, or a module with '-'."""
     text = value.strip() if isinstance(value, str) else ""
     if text.startswith("lambda"):
         return ". Put a function into a file such as steps.py, and write steps:NAME"

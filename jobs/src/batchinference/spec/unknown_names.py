@@ -1,4 +1,5 @@
-"""Words that users write in place of the names and values of the API, and what to write."""
+"""Names and values that users write although the API does not have them, and what to write: those
+of v1alpha1, of other tools, and synonyms. Messages about unknown names contain them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ RENAMED = {
     "model.timeoutSeconds": "timeout",
     "spec.startingDeadlineSeconds": "startingDeadline",
 }
-"""The names that fields had in v1alpha1, and their names now. Options were in snake_case."""
+"""The new names of fields that were renamed after v1alpha1, whose options were in snake_case."""
 REMOVED = {
     "cluster.patches": "the fields of the pods in docs/devices.md",
     "volumes.mountPath": "cluster.volumeMounts",
@@ -33,7 +34,7 @@ REMOVED = {
         "a python step that calls the pipeline of the library",
     ),
 }  # fmt: skip
-"""The fields and values of v1alpha1 that were removed, and what to use in their place."""
+"""What to use in place of fields and values that were removed after v1alpha1."""
 UNSUPPORTED = {
     **dict.fromkeys(("xlsx", "xls", "excel"), "Use csv, which Excel can save and open"),
     **dict.fromkeys(("sklearn", "scikit-learn", "xgboost", "lightgbm", "joblib", "pickle"),
@@ -53,7 +54,7 @@ UNSUPPORTED = {
     "options.header": "The first line is the header. If there is none, set columnNames",
     "steps.cast": "Convert a column in addColumns: {NAME: str(NAME)}",
 }  # fmt: skip
-"""Fields and values that other tools have, and what to do instead."""
+"""What to do instead of using fields and values that only other tools have."""
 _KIND = (
     "kind",
     "schedule and template are fields of BatchInferenceSchedule, got BatchInference. Write kind: "
@@ -70,12 +71,12 @@ OF_OTHER_KINDS = {
         for name in ("read", "steps", "write")
     },
 }
-"""Unknown fields that belong to a job or to a schedule, and the problem to show instead of all."""
+"""Unknown fields that belong to the other one of job and schedule, and the only problem to show."""
 METHODS = {f"steps.{name}": name for name in ("map", "flatMap", "mapBatches")} | {
     "steps.map_batches": "mapBatches",
     "steps.flat_map": "flatMap",
 }
-"""Functions of Ray Data in place of the step `python`, and the method that it needs."""
+"""Methods of Ray Data that users write in place of `python`, and the `method` to set."""
 _MEANT = {
     "overwrite": "replace truncate w",
     "append": "a add insert",
@@ -140,7 +141,7 @@ _MEANT = {
     "deadlines": "timeout",
     "trustSource": "trustremotecode",
 }
-"""Names and values, and the words in lower case that users write for them."""
+"""Names and values of the API, and the words in lower case that users write for them."""
 
 
 def meant_by(word: str, known: Collection[str]) -> str | None:

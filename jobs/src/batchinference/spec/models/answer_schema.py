@@ -1,4 +1,4 @@
-"""The schema of the JSON that a language model answers with, and the type of its column."""
+"""The field `schema` of a model: the JSON of its answers, and the type of the output column."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from batchinference.spec.arguments import Arguments, names_in
-from batchinference.spec.base import ColumnName, SpecModel, keyed, refusal
+from batchinference.spec.base import ColumnName, SpecModel, invalid, keyed
 from batchinference.spec.column_types import MAX_DEPTH, ColumnType, TypeText, parse_type
 from batchinference.spec.quantities import Quantity
 
 MAX_TYPES = 1000
-"""Maximum number of values with a type, at any depth. References can multiply them."""
+"""Maximum number of typed values in a schema, at any depth. References can multiply them."""
 _SHOWN = 200
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _REFUSED = (
     *("$id", "$anchor", "$dynamicRef", "uniqueItems"),
     *("unevaluatedProperties", "unevaluatedItems"),
 )
-"""Keywords with which a reference may lead elsewhere, or whose checks take quadratic time."""
+"""Keywords that change where a reference leads, or whose checks take quadratic time."""
 _REFERENCE = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?", re.ASCII)
 _ANY_FIELDS = {*_ALTERNATIVES, "if", "patternProperties", "dependentSchemas"}
 """Keywords with which an object may have fields other than its `properties`."""
@@ -29,16 +29,16 @@ _TYPES: dict[Any, ColumnType] = {
     **{"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"},
     **{str: "string", int: "int64", float: "float64", bool: "bool"},
 }
-"""The types of columns, by those of JSON Schema and of the values of `enum`."""
+"""The types of columns, by the type in JSON Schema or the Python type of a value of `enum`."""
 _FORMATS = {"date": "date", "timestamp": "date-time"}
 Bound = Annotated[float, Field(ge=0, le=10**9), *Quantity]
 
 
 class AnswerField(SpecModel):
-    """A field of the answers. Every answer has it."""
+    """A field that every answer has."""
 
     name: ColumnName
-    """The name. The model makes the fields in their order."""
+    """The name. The model generates the fields in the order of the list."""
     type: TypeText
     """The type, such as `string`, `float32`, `list<string>` or `json` (docs/formats.md lists all
     types)."""
@@ -56,10 +56,10 @@ class AnswerField(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enum and self.type.strip() != "string":
-            raise refusal("enum is for the type string. For other values, use jsonSchema")
+            raise invalid("enum is for the type string. For other values, use jsonSchema")
         bounded = _schema_of(parse_type(self.type)).get("type") in ("integer", "number")
         if not bounded and (self.minimum, self.maximum) != (None, None):
-            raise refusal("minimum and maximum are for numbers. Remove them")
+            raise invalid("minimum and maximum are for numbers. Remove them")
         return self
 
     @property
@@ -89,28 +89,28 @@ class AnswerSchema(SpecModel):
     """The JSON that a model answers with: exactly one of `fields` and `jsonSchema`."""
 
     fields: Fields | None = None
-    """The fields of the answers, in their order. Other fields are violations."""
+    """The fields of the answers, in their order. An answer with other fields is invalid."""
     json_schema: Arguments | None = None
-    """A JSON Schema (2020-12) of the answers, with references within it: `#/$defs/NAME`. Kubernetes
-    sorts its names, so the fields of an answer may have another order than on a laptop."""
+    """A JSON Schema (2020-12) of the answers. References must be within it, as `#/$defs/NAME`.
+    Kubernetes sorts its names, so the order of fields may differ from that on your machine."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_mapping(cls, value: Any) -> Any:
         if isinstance(value, dict) and isinstance(value.get("fields"), dict):
             name = next(iter(value["fields"]), "NAME")
-            raise refusal(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
+            raise invalid(f"fields: expected a list. Write [{{name: {name}, type: TYPE}}]")
         if isinstance(value, dict) and "properties" in value:
-            raise refusal("it is a JSON Schema. Write jsonSchema: {...} with this in it")
+            raise invalid("it is a JSON Schema. Write jsonSchema: {...} with this in it")
         if isinstance(value, dict) and value and {*map(str, value.values())} <= {*_NAMES}:
             fields = ", ".join(f"{{name: {name}, type: {kind}}}" for name, kind in value.items())
-            raise refusal(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
+            raise invalid(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
         return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.fields is None) == (self.json_schema is None):
-            raise refusal("schema has exactly one of fields and jsonSchema")
+            raise invalid("schema has exactly one of fields and jsonSchema")
         if self.json_schema is not None:
             _check_schema(self.json_schema)
             _ColumnTypes(self.json_schema).of(self.json_schema)
@@ -118,14 +118,14 @@ class AnswerSchema(SpecModel):
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the JSON Schema that the model and its answers get."""
+        """Return the JSON Schema for the model and for the check of its answers."""
         if self.json_schema is not None:
             return self.json_schema
         return _object({field.name: field.document for field in self.fields or ()})
 
     @property
     def column_type(self) -> ColumnType:
-        """Return the type of the answers. What no type holds is `json`."""
+        """Return the type of the answers. Parts that fit no other type have the type `json`."""
         if self.json_schema is not None:
             return _ColumnTypes(self.json_schema).of(self.json_schema)
         return {field.name: parse_type(field.type) for field in self.fields or ()}
@@ -151,17 +151,17 @@ def _schema_of(kind: ColumnType) -> dict[str, Any]:
 
 
 class _ColumnTypes:
-    """Finds the types of the columns for the values of a JSON Schema."""
+    """Converts a JSON Schema to the type of a column."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root, self._count = root, 0
 
     def of(self, schema: Any, above: tuple[str, ...] = ()) -> ColumnType:
-        """Return the type of the values of a schema. `above` has the reference that led to each
-        level above it, or an empty text. Raises a refusal if there are too many."""
+        """Return the type for a schema. `above` has an item for each level above it: the reference
+        that led there, or an empty text. Raises a validation error above MAX_TYPES values."""
         self._count += 1
         if self._count > MAX_TYPES:
-            raise refusal(f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one")
+            raise invalid(f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one")
         if not isinstance(schema, dict) or len(above) > MAX_DEPTH:
             return "json"
         if reference := schema.get("$ref"):
@@ -186,7 +186,7 @@ class _ColumnTypes:
         return {name: self.of(field, (*above, "")) for name, field in fields}
 
     def _of_alternatives(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
-        """Return the type that all alternatives have, or all values of an `enum`."""
+        """Return the type that all alternatives, or all values of an `enum`, have in common."""
         for parts in (schema[keyword] for keyword in _ALTERNATIVES if keyword in schema):
             others = (part for part in parts if part != {"type": "null"})
             return _common([self.of(part, (*above, "")) for part in others])
@@ -199,7 +199,7 @@ def _common(types: list[ColumnType]) -> ColumnType:
 
 
 def _check_schema(schema: dict[str, Any]) -> None:
-    """Raise a refusal if a JSON Schema is invalid, or cannot be checked here."""
+    """Raise a validation error if a JSON Schema is invalid or not supported."""
     from jsonschema import Draft202012Validator  # only for jobs with a schema
     from jsonschema.exceptions import SchemaError
 
@@ -208,16 +208,16 @@ def _check_schema(schema: dict[str, Any]) -> None:
     except SchemaError as error:
         where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
         fix = "Use JSON Schema 2020-12"
-        raise refusal(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+        raise invalid(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
     except RecursionError:
-        raise refusal("jsonSchema: a 'pattern' is nested too deep. Use a simpler one") from None
+        raise invalid("jsonSchema: a 'pattern' is nested too deep. Use a simpler one") from None
     names = {*names_in(schema)}
     for keyword in (name for name in _REFUSED if name in names):
-        raise refusal(f"jsonSchema: '{keyword}' is not supported. Remove it")
+        raise invalid(f"jsonSchema: '{keyword}' is not supported. Remove it")
     for reference in _references(schema):
         if not _REFERENCE.fullmatch(reference) or _resolved(schema, reference) is None:
             message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
-            raise refusal(f"{message}. Use a schema in it, such as #/$defs/NAME")
+            raise invalid(f"{message}. Use a schema in it, such as #/$defs/NAME")
 
 
 def _references(part: Any) -> Iterator[str]:

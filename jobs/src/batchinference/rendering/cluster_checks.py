@@ -1,4 +1,5 @@
-"""Checks whether a planned job can run on a cluster."""
+"""Checks the profiles, the fallback, the paths, the queue and the group names of a job on a
+cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from batchinference.plan import WorkerGroup
 from batchinference.plan.devices import Profiles, profiles_of
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.kueue import check_queue
-from batchinference.rendering.paths import check_paths
+from batchinference.rendering.path_checks import check_paths
 from batchinference.spec.accelerators import RAY_NAMES
 from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.job import BatchInferenceSpec
@@ -21,9 +22,9 @@ from batchinference.spec.steps import Step
 def check_profiles(spec: BatchInferenceSpec) -> Iterator[Problem]:
     """Yield the problems with devices that steps request, given complete cluster settings.
 
-    A device without a profile is a problem. Its node labels cannot be guessed, because they differ
-    between clouds, and without a node selector a pod might get a more expensive GPU. A replica with
-    several kinds of devices is also a problem.
+    A device without a profile is a problem, because its node labels differ between clouds, and
+    without a node selector a pod might get a more expensive GPU. A replica with several kinds of
+    devices is also a problem.
     """
     for index, step in enumerate(spec.steps):
         if step.resources:
@@ -48,7 +49,7 @@ def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
 
 
 def check_fallback(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the problems with the choices of a job that are not in its first choice."""
+    """Yield the problems with devices, also of later choices, and with capacity types."""
     yield from check_profiles(spec)
     known, field = spec.cluster.profiles, "spec.cluster.fallback.capacityTypes"
     for name in spec.cluster.fallback.capacity_types:
@@ -68,7 +69,7 @@ def _unknown(name: str, names: list[str], fields: str) -> str:
 
 
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
-    """Yield the problems of a job with complete cluster settings. Its pods are not checked here."""
+    """Yield the problems of a job with complete cluster settings, except those of its pods."""
     yield from check_paths(spec)
     yield from check_fallback(spec)
     yield from check_queue(spec.cluster, groups)
@@ -76,7 +77,7 @@ def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> It
 
 
 def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> Iterator[Problem]:
-    """Yield a problem for each setting with an unknown worker group."""
+    """Yield a problem for each unknown group in `rayStartParams`."""
     known = [HEAD_GROUP, *groups]
     for name in cluster.ray_start_params:
         if name not in (ALL_GROUPS, *known):

@@ -1,7 +1,5 @@
-"""Repairs a line of a text that is not valid YAML, for messages.
-
-Each repair is tried, and the first one with which the error is gone is shown.
-"""
+"""Repairs a line of a text that is not valid YAML, for messages. Repairs are tried one by one, and
+the first one that removes the error is shown."""
 
 from __future__ import annotations
 
@@ -15,15 +13,15 @@ import yaml
 from yaml.error import MarkedYAMLError
 
 from batchinference.spec.expression import columns_in, parse_expression
-from batchinference.spec.fixes import label_name
+from batchinference.spec.value_fixes import label_name
 
 MAX_TEXT = 8192
-"""Maximum number of characters of a text that is repaired: it is parsed for each repair."""
+"""Maximum number of characters of a text that is repaired, because each repair parses it again."""
 MAX_TRIES, MAX_PARSED = 20, 40_000
-"""Maximum number of repairs that are tried, and of the characters that are parsed for them."""
+"""Maximum number of repairs that are tried, and of all characters that are parsed for them."""
 MAX_DEPTH = 30
-"""Maximum number of brackets within each other: PyYAML needs long for more."""
-MAX_SHOWN = 100
+"""Maximum depth of nested brackets, because PyYAML is slow for deep nesting."""
+MAX_FIELD = 100
 _LINE = re.compile(r"(\s*(?:- +)*)(?:([A-Za-z]\w*)(:? *|:(?=\S)))?(.*)")
 _SAFE = (
     *("apiVersion", "kind", "metadata", "spec", "name", "read", "write", "steps", "format", "path"),
@@ -32,26 +30,26 @@ _SAFE = (
     "mode",
     *("addColumns", "selectColumns", "dropColumns", "renameColumns", "partitionBy", "types"),
 )
-"""Names of fields whose values are shown, as they hold no passwords."""
+"""Names of fields whose values may be shown, because they hold no passwords."""
 _SECRET = re.compile(
     r"(?:key|token|secret|password|pwd|value|auth|Args|ur[il]|dsn|connection|cookie)\w*['\"]?:",
     re.IGNORECASE,
 )
-"""Names of fields within others whose values are not shown."""
+"""Matches the names of fields in a value that may hold passwords, so that it is not shown."""
 _CLOSING = {"[": "]", "{": "}"}
 _SIGNS = "*@%>!&|`"
-"""Signs with which a plain value cannot begin."""
+"""Signs with which a value without quotes cannot begin."""
 _VALUE = re.compile(
     r"(?:(\w+): +)?"
     r"((?:\{\{.*?\}\}|\bin \[[^\[\]]*\]|\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\[\]{},'\"(])+)"
 )
-"""A value within brackets, and its name."""
+"""Matches a value within brackets, and its name."""
 Load = Callable[[str], object]
 
 
 def repair(text: str, error: MarkedYAMLError, load: Load) -> str | None:
-    """Return the line with the mistake, what is wrong and what to write instead; None if that is
-    unknown. `load` raises an error for a text that is not valid."""
+    """Return the number of the wrong line, the problem and the fix; None if no repair removes the
+    error. `load` parses a text, and raises an error if it is invalid."""
     mark = error.problem_mark or error.context_mark
     lines = text.splitlines()
     if mark is None or len(text) > MAX_TEXT or not lines or _is_deep(text):
@@ -75,7 +73,7 @@ def _is_deep(text: str) -> bool:
 
 
 def _repairs(lines: list[str], numbers: list[int]) -> Iterator[tuple[int, str, str, str]]:
-    """Yield the number of a line, what may be wrong in it, the line without it, and the fix."""
+    """Yield the number of a line, what may be wrong in it, the repaired line, and the fix."""
     for repairs in (_in_values, _in_brackets, _in_indentation):
         for number in numbers[:1] if repairs is _in_indentation else numbers:
             for problem, line in repairs(lines, number):
@@ -85,8 +83,8 @@ def _repairs(lines: list[str], numbers: list[int]) -> Iterator[tuple[int, str, s
 
 
 def _error_line(text: str, load: Load) -> float:
-    """Return the line of the first error in a text, from 0; infinite if it is valid. Raises
-    RecursionError."""
+    """Return the number of the first line with an error, from 0; infinity if the text is valid.
+    Raises RecursionError if it is nested too deeply."""
     try:
         load(text)
     except MarkedYAMLError as error:
@@ -97,17 +95,17 @@ def _error_line(text: str, load: Load) -> float:
 
 
 def _written(line: str) -> str:
-    """Return the fix; empty if the line may hold a password, or is long."""
+    """Return the fix that shows the repaired line; empty if it may hold a password, or is long."""
     field = line.strip().removeprefix("- ")
     name, _, value = field.partition(": ")
     expression = value[1:-1] if value[:1] == '"' else ""
     is_safe = name.rstrip(":") in _SAFE or bool(expression and columns_in(expression))
-    is_shown = len(field) <= MAX_SHOWN and is_safe and not _SECRET.search(field)
+    is_shown = len(field) <= MAX_FIELD and is_safe and not _SECRET.search(field)
     return f". Write {field}" if is_shown else ""
 
 
 def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield what may be wrong in a name or value of a line, and the line without it."""
+    """Yield what may be wrong in the name or value of a line, and the repaired line."""
     line = lines[number]
     match = _LINE.fullmatch(line)
     if match is None:
@@ -128,8 +126,8 @@ def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
 
 
 def _in_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield lines with a list or a mapping with the bracket that is missing, or a value of it in
-    quotes."""
+    """Yield what may be wrong in a list or mapping in brackets, and the line with the missing
+    bracket, or with one value in quotes."""
     match = _LINE.fullmatch(lines[number])
     value = match[4] if match else ""
     if value[:1] not in _CLOSING:
@@ -149,8 +147,8 @@ def _in_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
 
 
 def _fixed(name: str, value: str) -> str:
-    """Return a value in quotes, and corrected if it is clear what it must be; empty for an
-    expression that cannot be corrected."""
+    """Return a value in quotes, and corrected if possible; empty for an expression that cannot be
+    corrected."""
     if name in ("filter", "when") or re.match("f?['\"]", value):
         expression = _expression(value)
         if expression or name in ("filter", "when"):
@@ -174,7 +172,7 @@ def _expression(text: str) -> str:
 
 
 def _in_indentation(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield a line with the indentation of a line near it."""
+    """Yield the problem, and the line with the indentation of a line near it."""
     line = lines[number].lstrip(" ")
     begins, before = len(lines[number]) - len(line), "" if line.startswith("-") else "-"
     for other in (*range(number - 1, max(-1, number - 4), -1), number + 1):

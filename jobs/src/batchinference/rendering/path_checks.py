@@ -1,4 +1,4 @@
-"""Checks the local paths in a job. On a cluster, every pod has its own disk."""
+"""Checks the local paths in a job: on a cluster, every pod has its own disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from posixpath import normpath
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
-from batchinference.spec.step_facts import Place
+from batchinference.spec.step_facts import NamedSource
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.volumes import VolumeMount
 
@@ -16,20 +16,18 @@ _FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluste
 
 
 def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return a problem for each path that does not refer to the same place in every pod.
-
-    Absolute input paths are accepted, because the image may contain the input. Output requires a
-    volume.
-    """
+    """Return a problem for each local path that differs between pods: for relative paths, and for
+    output paths that are on no shared volume. Absolute input paths are accepted, because the image
+    may contain the input."""
     problems = []
-    for field, place in spec.read.locations.items():
-        if is_local(place) and not _absolute(place):
-            problems.append(_problem(f"spec.read.{field}", place))
+    for field, path in spec.read.locations.items():
+        if is_local(path) and not _absolute(path):
+            problems.append(_relative(f"spec.read.{field}", path))
     for index, step in enumerate(spec.steps):
-        relative = _relative_places(step).items()
-        problems += [_problem(f"spec.steps[{index}].{field}", place) for field, place in relative]
+        paths = _relative_paths(step).items()
+        problems += [_relative(f"spec.steps[{index}].{field}", path) for field, path in paths]
     outputs: list[tuple[str, str | None]] = [
-        *((f"spec.write.{field}", place) for field, place in spec.write.locations.items()),
+        *((f"spec.write.{field}", path) for field, path in spec.write.locations.items()),
         ("spec.errors.path", spec.errors.path),
         *(
             (f"spec.steps[{index}].cache.path", step.cache.path)
@@ -44,16 +42,16 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
     return problems
 
 
-def _relative_places(step: Step) -> dict[str, str]:
+def _relative_paths(step: Step) -> dict[str, str]:
     """Return the relative paths in a step, by field."""
     return {
-        f"{to_alias(step.kind)}.{to_alias(field)}": place.uri
-        for field, place in step.facts.places.items()
-        if _is_relative(place)
+        f"{to_alias(step.kind)}.{to_alias(field)}": source.uri
+        for field, source in step.facts.sources.items()
+        if _is_relative(source)
     }
 
 
-def _problem(field: str, path: str) -> Problem:
+def _relative(field: str, path: str) -> Problem:
     return Problem(field, f"'{path}' is a relative path, which no pod has: {_FIX}")
 
 
@@ -61,15 +59,16 @@ def _absolute(path: str) -> bool:
     return local_path(path).startswith("/")
 
 
-def _is_relative(place: Place) -> bool:
-    """Return whether a place is a relative path. The name of a Hub model is not."""
-    is_path = not place.may_be_of_hub or place.uri.startswith((".", "~", "file:"))
-    return is_path and is_local(place.uri) and not _absolute(place.uri)
+def _is_relative(source: NamedSource) -> bool:
+    """Return whether a source is a relative path. A text that may be the id of a Hub model is
+    none."""
+    is_path = not source.may_be_of_hub or source.uri.startswith((".", "~", "file:"))
+    return is_path and is_local(source.uri) and not _absolute(source.uri)
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
-    """Return whether a path is on a volume, and the innermost volume at this path is writable and
-    outlives its pods."""
+    """Return whether the innermost volume that is mounted above a path is writable and outlives the
+    pods; false without a volume."""
     target = PurePosixPath(normpath(local_path(path)))
     mounts = [one for one in spec.cluster.volume_mounts if target.is_relative_to(_path(one))]
     if not mounts:

@@ -1,4 +1,4 @@
-"""Kubernetes types of the specification: labels, environment, node selectors and tolerations."""
+"""Types of fields with the format of a Kubernetes pod: labels, environment, tolerations."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from batchinference.spec.base import (
     LABEL_VALUE,
     TAINT_KEY,
     SpecModel,
+    invalid,
     keyed,
-    refusal,
 )
 
 Image = Annotated[str, Field(min_length=1, max_length=512)]
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
-Key = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
+DataKey = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
 _EXPECTED = f"expected {A_LABEL_KEY}"
 
 
 def _check_label_key(key: str) -> str:
     if not re.fullmatch(LABEL_KEY, key):
-        raise refusal(_EXPECTED)
+        raise invalid(_EXPECTED)
     return key
 
 
@@ -37,14 +37,14 @@ LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
-"""Domains of labels and annotations with which BatchInference, KubeRay and Kueue select objects."""
+"""Domains of labels and annotations by which BatchInference, KubeRay and Kueue select objects."""
 _RESERVED_KEY = "belongs to BatchInference, KubeRay or Kueue. Remove it"
 
 
 def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
     for key in values:
         if key.partition("/")[0] in RESERVED_DOMAINS:
-            raise refusal(f"'{key}' {_RESERVED_KEY}")
+            raise invalid(f"'{key}' {_RESERVED_KEY}")
     return values
 
 
@@ -63,15 +63,15 @@ DEVICE_VARIABLES = (
     *(f"NVIDIA_MIG_{kind}_DEVICES" for kind in ("CONFIG", "MONITOR")),
     *(f"NVIDIA_{kind}" for kind in ("IMEX_CHANNELS", "GDRCOPY", "GDS", "MOFED", "NVSWITCH")),
 )
-"""Environment variables with which a container gets devices of its node without a request."""
+"""Environment variables that give a container devices of its node without a request."""
 RESERVED_NAMES = (
     "^(RAY_AUTH_.*|RAY_ENABLE_K8S_TOKEN_AUTH|RAY_ADDRESS|RAY_TMPDIR|RAY_DATA_AUTOLOAD_.*|"
     "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"
     "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*|"
     f"{'|'.join(DEVICE_VARIABLES)})$"
 )
-"""Environment variables that KubeRay, the operator or a device plugin sets, or that would disable
-the authentication of the Ray cluster or Ray Data's protection against pickled input."""
+"""Environment variables that jobs cannot set: KubeRay, the operator or a device plugin sets them,
+or they would disable the authentication of Ray or Ray Data's protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator. Remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_OBJECT = "give exactly one of secretRef and configMapRef"
@@ -94,7 +94,7 @@ class NamedRef(SpecModel):
 class KeyRef(SpecModel):
     name: ObjectName
     """The name of the object."""
-    key: Key
+    key: DataKey
     """The key in the object."""
 
 
@@ -109,7 +109,7 @@ class EnvSource(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvSource:
         if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
-            raise refusal(_ONE_SOURCE)
+            raise invalid(_ONE_SOURCE)
         return self
 
 
@@ -124,9 +124,9 @@ class EnvVar(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvVar:
         if (self.value is None) == (self.value_from is None):
-            raise refusal(_ONE_VALUE)
+            raise invalid(_ONE_VALUE)
         if re.match(RESERVED_NAMES, self.name):
-            raise refusal(f"'{self.name}' {_RESERVED}")
+            raise invalid(f"'{self.name}' {_RESERVED}")
         return self
 
 
@@ -137,7 +137,7 @@ class EnvFrom(SpecModel):
     """A ConfigMap or a Secret, each of whose keys becomes a variable."""
 
     prefix: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
-    """The beginning of the names of the variables, before the key. The platform may require one."""
+    """The beginning of the names of the variables, before the key. The platform may require it."""
     secret_ref: NamedRef | None = None
     """A Secret."""
     config_map_ref: NamedRef | None = None
@@ -146,10 +146,10 @@ class EnvFrom(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvFrom:
         if (self.secret_ref is None) == (self.config_map_ref is None):
-            raise refusal(_ONE_OBJECT)
+            raise invalid(_ONE_OBJECT)
         prefix = self.prefix or "-"
         if any(each.startswith((prefix, prefix[: len(each)])) for each in _RESERVED_PREFIXES):
-            raise refusal(_RESERVED_PREFIX.format(prefix=prefix))
+            raise invalid(_RESERVED_PREFIX.format(prefix=prefix))
         return self
 
 
@@ -171,9 +171,9 @@ class Toleration(SpecModel):
     def _check(self) -> Toleration:
         # otherwise the API server would reject the pods, long after it accepted the job
         if not self.key and self.operator != "Exists":
-            raise refusal(_NO_KEY)
+            raise invalid(_NO_KEY)
         if self.value and self.operator == "Exists":
-            raise refusal(_NO_VALUE)
+            raise invalid(_NO_VALUE)
         if self.toleration_seconds is not None and self.effect != "NoExecute":
-            raise refusal(_NO_SECONDS)
+            raise invalid(_NO_SECONDS)
         return self

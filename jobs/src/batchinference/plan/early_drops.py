@@ -1,4 +1,4 @@
-"""Moves column drops to right after the last step that needs the columns, to save memory."""
+"""Drops columns earlier: right after the last step that needs them, to save memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from batchinference.spec.steps import Step
 
 
 def drop_early(steps: list[Step]) -> list[Step]:
-    """Return the steps with each column drop moved to right after the last step that needs it.
+    """Return the steps with each column dropped right after the last step that needs it.
 
-    The output is the same. A drop is never moved before a step with user code,
-    because that code may read every column.
+    The output is the same. A drop is never moved before a step with user code, because that code
+    may read every column.
     """
     result: list[_Placed] = []
     for step in steps:
@@ -37,17 +37,17 @@ class _Placed:
         return self.step.model_copy(update=update) if self.dropped else self.step
 
 
-def _stops(placed: _Placed, column: str) -> bool:
-    """Return whether the drop of a column cannot be moved before a step."""
+def _needs(placed: _Placed, column: str) -> bool:
+    """Return whether the step must run before the column is dropped."""
     return placed.step.facts.user_code or column in placed.columns
 
 
 def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
-    """Insert the drop of a column after the last step with user code or with this column."""
-    place = len(steps)
-    while place > 0 and not _stops(steps[place - 1], column):
-        place -= 1
-    if not (place < len(steps) and steps[place].dropped):
-        steps.insert(place, _Placed(drop, set()))
-    steps[place].dropped.append(column)
-    steps[place].columns.add(column)
+    """Drop a column after the last step that needs it: in a new step, or in a drop that follows."""
+    index = len(steps)
+    while index > 0 and not _needs(steps[index - 1], column):
+        index -= 1
+    if not (index < len(steps) and steps[index].dropped):
+        steps.insert(index, _Placed(drop, set()))
+    steps[index].dropped.append(column)
+    steps[index].columns.add(column)

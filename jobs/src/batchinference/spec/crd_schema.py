@@ -1,8 +1,8 @@
 """Converts pydantic models to structural schemas for CustomResourceDefinitions.
 
 References are replaced by their definitions, and null is removed from optional fields. A tagged
-union becomes one object with the fields of all variants. Which of them a variant has is a rule of
-the models, which the operator checks.
+union becomes one object with the fields of all variants. Only the models check which fields belong
+to which variant.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NESTED = ("items", "additionalProperties")
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
-    """Return the structural schema of a model. Raises ValueError if there is none."""
+    """Return the structural schema of a model. Raises ValueError if it cannot be expressed."""
     return _merge_unions(expanded_schema(model))
 
 
@@ -40,7 +40,7 @@ def expanded_schema(model: type[BaseModel]) -> Schema:
     return _expand(schema, schema.get("$defs", {}))
 
 
-@functools.cache  # generating the schema of a job takes most of the time of `expanded_schema`
+@functools.cache  # slow: most of the time of `expanded_schema`
 def _json_schema(model: type[BaseModel]) -> str:
     schema = model.model_json_schema(
         by_alias=True, ref_template="{model}", schema_generator=WithDescriptions
@@ -87,10 +87,8 @@ def _dereference(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _int_or_literal(schema: Schema) -> Schema:
-    """Return the schema of an integer or a fixed string, with the Kubernetes type IntOrString.
-
-    Raises ValueError for any other union without a tag.
-    """
+    """Return the schema of a union of an integer and a fixed string, with the Kubernetes type
+    IntOrString. Raises ValueError for any other union without a tag."""
     types = {option.get("type"): option for option in schema["anyOf"]}
     number, string = types.get("integer", {}), types.get("string", {})
     count = len([option for option in schema["anyOf"] if option.get("type") != "null"])
@@ -123,7 +121,7 @@ def _plain_description(schema: Schema) -> Schema:
 
 
 def _plain_numbers(schema: Schema) -> Schema:
-    """Return the schema with exclusive bounds as flags. Kubernetes uses OpenAPI 3.0."""
+    """Return the schema with exclusive bounds as flags, as in the OpenAPI 3.0 of Kubernetes."""
     for flag, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if flag in schema:
             schema = {**schema, bound: schema[flag], flag: True}
@@ -131,11 +129,9 @@ def _plain_numbers(schema: Schema) -> Schema:
 
 
 def _merge_unions(schema: Schema, *, in_list: bool = False) -> Schema:
-    """Return the schema with each union as one object.
-
-    Only scalar defaults outside of lists are kept. Tools that compare an object with its manifest
-    treat a list as one value, so a default in a list would be a difference.
-    """
+    """Return the schema with each union as one object. Only scalar defaults outside of lists are
+    kept, because tools that compare an object with its manifest treat a list as one value, and
+    would report each default that the API server adds in a list."""
     if "variants" in schema:
         schema = _merge_union(schema)
     result = {key: value for key, value in schema.items() if key != "default"}
@@ -170,7 +166,7 @@ def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
         ]
         properties[name] = _merge_field(tag, name, fields)
         if len(fields) < len(variants):
-            # the API server would add a default to the variants without the field
+            # the API server would add the default to variants without the field
             properties[name].pop("default", None)
     merged: Schema = {"type": "object", "properties": properties}
     required = set.intersection(*(set(each.get("required", [])) for each in variants.values()))
@@ -180,10 +176,8 @@ def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
 
 
 def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
-    """Return the schema of a field from its schema in each variant.
-
-    Raises ValueError if the schemas are incompatible.
-    """
+    """Return the schema of a field that allows what each of the schemas `fields` of its variants
+    allows. Raises ValueError if they are incompatible."""
     first = {**fields[0], **_loosest_bounds(fields)}
     if all(_shape({**other, **_loosest_bounds(fields)}) == _shape(first) for other in fields):
         return first
@@ -198,7 +192,7 @@ def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
 
 
 def _loosest_bounds(fields: list[Schema]) -> Schema:
-    """Return the bounds that all variants of a field have, such that they allow all values."""
+    """Return the loosest value of each bound that all variants of a field have."""
     return {
         bound: choose(field[bound] for field in fields)
         for bound, choose in (("minimum", min), ("maximum", max), ("maxLength", max))

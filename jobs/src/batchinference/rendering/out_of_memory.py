@@ -1,4 +1,4 @@
-"""Raises the memory of groups of pods that ran out of memory above the job's requests."""
+"""Gives groups of pods that ran out of memory more memory than the job requests."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from batchinference.spec.steps import Step
 def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
     """Return the job with at least this memory per pod. `minimum` maps group names to memory.
 
-    Groups that the job does not have are ignored. A group whose pods would equal those of another
-    group gets some Mi less, so that the groups and their names remain. Raises SpecError if the job
-    cannot be planned.
+    Groups that the job does not have are ignored. If the pods of a group would equal those of
+    another group, it gets a few Mi less, because equal groups would be merged. Raises SpecError if
+    the job cannot be planned.
     """
     if not minimum:
         return job
@@ -44,11 +44,11 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
 
 
 def _distinct(groups: Sequence[WorkerGroup], raised: Mapping[str, str]) -> dict[str, str]:
-    """Return the raised memory, lowered until no two groups have equal pods."""
+    """Return the memory of the raised groups, lowered until no two groups have equal pods."""
     pools = [group for group in groups if group.name != CPU_GROUP]
     found, taken = dict(raised), {group.shape for group in pools if group.name not in raised}
     for group in (group for group in pools if group.name in raised):
-        step = group.per_pod * 2**20  # each replica of a pod gets whole Mi
+        step = group.per_pod * 2**20  # so that each replica gets whole Mi
         if group.per_pod > 1:
             found[group.name] = memory_quantity(memory_bytes(found[group.name]) // step * step)
         while (shape := replace(group, memory=found[group.name]).shape) in taken:

@@ -218,7 +218,7 @@ class TestRowsPerBatch:
         order = shuffle.sample(range(len(prepared.ids)), len(prepared.ids))
         rows = BatchRows(size)
         rows.next = size
-        parts = [part for part, _ in rows.cut(prepared.taken(np.array(order, dtype=int)))]
+        parts = [part for part, _ in rows.cut(prepared.reordered(np.array(order, dtype=int)))]
         found = [row for part in parts for row in outcomes(part).items()]
         assert sorted(found) == sorted(outcomes(prepared).items())
         whole = merged(parts)

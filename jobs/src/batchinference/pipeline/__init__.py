@@ -1,12 +1,8 @@
-"""The pipeline: runs a plan on Ray.
+"""Runs a plan on Ray.
 
-Importing it removes the Ray settings that let Arrow files run code. If an environment variable
-RAY_DATA_AUTOLOAD_... is set, Ray unpickles types and values of the Arrow and Parquet files that it
-reads. No job needs this.
-
-It also hides messages of libraries that do not help users. In a notebook, the output of Ray is not
-redirected to a file.
-"""
+Importing this package removes the environment variables RAY_DATA_AUTOLOAD_..., with which Ray would
+unpickle (run) types and values of Arrow and Parquet files. No job needs this. It also hides
+messages of libraries that do not help users."""
 
 import logging
 import os
@@ -18,10 +14,8 @@ PREFIX = "RAY_DATA_AUTOLOAD_"
 
 
 def without_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
-    """Remove the variables from an environment.
-
-    Raises RuntimeError if there are any and Ray Data is already loaded: it reads some of them when
-    it is imported."""
+    """Remove the RAY_DATA_AUTOLOAD_... variables from an environment. Raises RuntimeError if there
+    are any and Ray Data, which reads some of them at import, is in `modules`."""
     found = sorted(name for name in environment if name.startswith(PREFIX))
     if found and "ray.data" in modules:
         raise RuntimeError(
@@ -37,11 +31,11 @@ UNHELPFUL = {
     "ray.data._internal.datasource.sql_datasource": "Sharding is not supported",
     "ray.widgets.util": "Missing packages",
 }
-"""The beginnings of hidden messages, by the logger."""
+"""Maps the name of a logger to the beginning of its hidden message."""
 
 
 def is_helpful(record: logging.LogRecord) -> bool:
-    """Return whether users should see a message of a library."""
+    """Return whether a message of a library is shown to users."""
     return not record.getMessage().startswith(UNHELPFUL.get(record.name, "\0"))
 
 

@@ -1,4 +1,4 @@
-"""Counts NaN and infinity in columns."""
+"""Counts the values in columns that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def non_finite_values(table: pa.Table) -> dict[int, int]:
 
 
 def non_finite_rows(column: pa.ChunkedArray) -> dict[int, int]:
-    """Return the number of NaN and infinite values of each row that has any, by row index."""
+    """Return the number of NaN and infinite values of each row of a column that has any, by row
+    index."""
     by_row: dict[int, int] = {}
     start = 0
     for chunk in column.chunks:
@@ -49,7 +50,7 @@ def _counts(array: pa.Array) -> np.ndarray | None:
         return _counts(array.storage)
     if kinds.is_floating(kind):
         finite = pc.is_finite(array)
-        if pc.all(finite).as_py() is not False:  # null values do not count
+        if pc.all(finite).as_py() is not False:  # nulls are skipped
             return None
         return np.asarray(pc.fill_null(pc.invert(finite), False).to_numpy(zero_copy_only=False))
     if kinds.is_struct(kind):

@@ -1,6 +1,6 @@
-"""Begins the first attempt of a job at an output, unless there is nothing to do.
+"""Checks a job, and begins its first attempt at an output unless there is nothing to do.
 
-A job that cannot succeed is refused before rows are read and before the output is changed."""
+A job that cannot succeed is refused before its output is changed and before rows are read."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """The output with the layout `complete` is complete. `remark` says which part of the input is
-    not in it. If the job would only add new files, and there are none, `parts` are all outputs of
-    the work, to which they would be added."""
+    """There is nothing to do, because the output with the layout `complete` is complete. `remark`
+    says which part of the input is not in the output. If the job would only append new files, and
+    there are none, `parts` are all outputs of the job."""
 
     complete: Layout
     remark: str = ""
@@ -69,9 +69,9 @@ class NothingToDo:
 def prepare(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> AttemptRun | NothingToDo:
-    """Check the job, begin its first attempt at an output, and return the attempt. `job` is the
-    identity of the job. With `own_only`, only output of this job is replaced. Raises BadOutput if
-    the job must not change the output."""
+    """Check the job and begin its first attempt at an output, and return the attempt. `job` is the
+    identity of the job. With `own_only`, only output of this job may be replaced. Raises BadOutput
+    if the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
     request = replace(request, recompute=target.recompute)
@@ -86,7 +86,7 @@ def prepare(
     if plan.action is Action.ALREADY_COMPLETE:
         complete = plan.state.layout
         parts = target.complete or [complete]
-        if spec.write.mode == "addColumn":  # its commit has changed the input
+        if spec.write.mode == "addColumn":  # the commit of the table has changed the input
             return NothingToDo(complete)
         restart = restart_of(command=not is_resource(job))
         return NothingToDo(complete, describe_changes(source, parts, restart))
@@ -107,7 +107,7 @@ _KINDS = {Action.RETRY_FAILED: "retry", Action.RECOMPUTE: "recompute", Action.RE
 
 
 def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
-    """Return what a run does with the output, as the history names it (`RunRecord.kinds`)."""
+    """Return what a run does with the output, as a word of the run history (`RunRecord.kinds`)."""
     if kind := _KINDS.get(plan.action):
         return kind
     if plan.state.layout.is_replacement or plan.state.complete:
@@ -119,8 +119,8 @@ def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
 
 
 def _with_changes(plan: OutputPlan, source: JobInput, kind: str) -> OutputPlan:
-    """Return the plan without rows that cannot be resumed from a source of this kind, and without
-    the rows of files that have changed or are gone."""
+    """Return the plan without committed rows that this source cannot continue, and without the rows
+    of input files that were changed or removed."""
     if plan.start is not None and not source.continues(plan.start.input):
         plan = plan.without_rows(kind)
     if plan.start is None or not isinstance(source, FileInput):
@@ -131,15 +131,16 @@ def _with_changes(plan: OutputPlan, source: JobInput, kind: str) -> OutputPlan:
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
-    """Complete an output whose driver with this lease died after the commit of its table."""
+    """Mark an output as complete whose driver died after the commit of its table. `lease` is the
+    lease of that driver."""
     with storage_errors_as_bad_output(spec.write):
         end = Snapshot.read(layout.end, layout.key)
         Attempt(layout, lease).complete(end, finished_report(layout, end))
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise ModelLoad or BadInput if a model or code of a step does not exist, and BadOutput if the
-    job must not write to the paths of its output. Nothing is loaded."""
+    """Raise ModelLoad or BadInput if the model or code of a step does not exist, and BadOutput if
+    the job must not write to its output paths. Nothing is loaded."""
     for step in spec.steps:
         check_step(step)
     check_errors_path(layout)
@@ -148,9 +149,9 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 
 def check_paths(read: Read, layout: Layout) -> None:
-    """Raise BadOutput if an output path holds a path of the input: advice about the content of the
-    output, such as to append to it, would be wrong then. Also if it has a variable of a shell, so
-    that a directory with its name would be created."""
+    """Raise BadOutput if an output path contains a path of the input, an unexpanded shell variable
+    or a Windows path. These checks come before those of the existing content, whose advice would be
+    wrong then."""
     variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
     if variable and not layout.output.exists():
         raise BadOutput(
@@ -165,23 +166,23 @@ def check_paths(read: Read, layout: Layout) -> None:
         return
     for path in read.locations.values():
         source = Location(path, read.storage)
-        for place in (layout.output, layout.errors):
-            is_same = source.path.rstrip("/") == place.path.rstrip("/")
-            if place.holds(source) or (is_same and source.in_store_of(place)):
+        for target in (layout.output, layout.errors):
+            is_same = source.path.rstrip("/") == target.path.rstrip("/")
+            if target.holds(source) or (is_same and source.in_store_of(target)):
                 raise BadOutput(
-                    f"'{place.uri}' is an output path and contains the input '{source.uri}'. "
+                    f"'{target.uri}' is an output path and contains the input '{source.uri}'. "
                     "Choose another write.path or errors.path"
                 )
 
 
 def check_errors_path(layout: Layout) -> None:
-    """Raise BadOutput if readers of the output would read error records as output. Readers skip
+    """Raise BadOutput if readers of the output would read the error records as output. Readers skip
     names that begin with an underscore or a dot."""
     output, errors = layout.output, layout.errors
-    place, within = output.path.rstrip("/") + "/", f"{errors.path}/"
-    if not (within.startswith(place) and errors.in_store_of(output)):
+    parent, child = output.path.rstrip("/") + "/", f"{errors.path}/"
+    if not (child.startswith(parent) and errors.in_store_of(output)):
         return
-    if not any(part.startswith(("_", ".")) for part in within.removeprefix(place).split("/")):
+    if not any(part.startswith(("_", ".")) for part in child.removeprefix(parent).split("/")):
         raise BadOutput(
             f"spec.errors.path: '{errors.uri}' is below write.path '{output.uri}', so readers "
             "would read error records as output. Choose another errors.path, or remove the field"
@@ -189,7 +190,8 @@ def check_errors_path(layout: Layout) -> None:
 
 
 def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise BadOutput if a cache is in the output, where readers would find its files."""
+    """Raise BadOutput if a cache is inside the output, where readers would read its files as
+    output."""
     for cache in filter(None, (step.cache for step in spec.steps)):
         if layout.output.holds(Location(cache.path, cache.storage) / "file"):
             raise BadOutput(
@@ -199,8 +201,8 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 
 def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
-    """Raise BadOutput if a table cannot take the rows, as far as their columns are known before
-    they are computed."""
+    """Raise BadOutput if a table cannot take the rows, as far as their columns are known in
+    advance."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
         names = FileLayout.of(spec.write).written(columns.names)
@@ -208,7 +210,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
 
 
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
-    """Return what a job requests of its output. The hashes of its code are computed."""
+    """Return what a job requests of its output, including the hashes of its code."""
     code, work = code_of(spec), work_of(spec)
     retry = spec.errors.retry_failed_rows
     return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
@@ -217,9 +219,9 @@ def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) ->
 def _open_input(
     spec: BatchInferenceSpec, target: OutputTarget, plan: OutputPlan, job: str
 ) -> JobInput:
-    """Return the input of the job, which suits its steps and its output.
+    """Return the input of the job after checks against the steps and the output.
 
-    Raises BadInput and BadOutput if it does not, and NoNewFiles."""
+    Raises BadInput, BadOutput, and NoNewFiles if there is nothing to append."""
     source = open_at_output(spec, target, plan)
     check_input(spec, source, target.layout)
     if spec.write.mode == "append":
@@ -229,13 +231,13 @@ def _open_input(
 
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
-    """Raise BadOutput if an input file is in an output path, where attempts remove files, and
-    BadInput if a step reads a column that does not exist or has an unsuitable type, or if the job
-    does not accept that files are ignored."""
-    for place in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
-        if (inside := source.below(place)) is not None:
+    """Raise BadOutput if an input file is in an output path, where attempts remove files. Raise
+    BadInput if a step reads a missing or unsuitable column, if the first rows must be computed
+    first but can differ in each read, or if the job does not accept that files are ignored."""
+    for target in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
+        if (inside := source.below(target)) is not None:
             raise BadOutput(
-                f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "
+                f"'{target.uri}' is an output path and contains an input file ({inside}). Choose "
                 "another write.path or errors.path"
             )
     source.ignored.check(spec.errors.warnings)
@@ -247,30 +249,25 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     columns = source.columns()
     problems = [*check_columns(spec, columns), *code_problems(spec.steps, columns)]
     if not problems:
-        problems = list(
-            type_problems(spec.steps, source.types())
-            if isinstance(source, FileInput)
-            else type_problems(spec.steps, {})
-        )
+        types = source.types() if isinstance(source, FileInput) else {}
+        problems = list(type_problems(spec.steps, types))
     if not problems:
-        types = {
-            field.name: shape_of(field.type)
-            for field in columns_after_all(spec.steps, known_columns(source))
-        }
-        problems = list(partition_problems(spec.write, types))
+        written = columns_after_all(spec.steps, known_columns(source))
+        shapes = {field.name: shape_of(field.type) for field in written}
+        problems = list(partition_problems(spec.write, shapes))
     if problems:
         raise BadInput("; ".join(map(str, problems)))
 
 
 def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | None:
-    """Return the rows of the input that are not committed; None if none of its rows is."""
+    """Return the input rows that are not committed; None for all rows of the input."""
     if start is None and len(source):
         return None
     return start.missing_rows(len(source), source.rows_each) if start else {}
 
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
-    """Return the number of input files of earlier appends, from which row numbers continue."""
+    """Return the number of input files of earlier appends, with which row numbers continue."""
     if spec.write.number_column is None:
         return 0
     return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

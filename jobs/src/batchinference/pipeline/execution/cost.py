@@ -1,4 +1,4 @@
-"""Estimates the cost of a run from the time that each node of its Ray cluster has existed."""
+"""Estimates the cost of a run from the lifetimes of the nodes of its Ray cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from batchinference.text import decimal_text
 
 
 def cost_so_far(prices: PodPrices | None) -> RunCost | None:
-    """Return the cost of the Ray cluster until now; None without prices or an answer of Ray."""
+    """Return the cost of the Ray cluster until now; None without prices or if Ray does not
+    answer."""
     if prices is None:
         return None
     try:
@@ -24,7 +25,8 @@ def cost_so_far(prices: PodPrices | None) -> RunCost | None:
 
 
 def cost_of(prices: PodPrices, nodes: Iterable[NodeLifetime], now: float) -> RunCost:
-    """Return the cost of nodes until `now`, in seconds since 1970. Unknown groups cost nothing."""
+    """Return the cost of nodes until `now`, in seconds since 1970. Nodes of unknown groups are
+    free."""
     amount = sum(
         prices.per_hour.get(node.labels.get(GROUP_LABEL, ""), 0.0) * node.seconds(now) / 3600
         for node in nodes

@@ -1,9 +1,8 @@
-"""Measures how many replicas of a step are fastest on one device: `replicasPerDevice: auto`.
+"""Measures how many replicas of a step are fastest on one device (`replicasPerDevice: auto`).
 
-A pass with one replica per device is stopped soon after the first results, the next pass has two,
-and so on. Their rows are committed like those of any other pass. The number is chosen as soon as
-another replica gains less than GAIN, does not fit into the memory of the device, or has no CPUs.
-"""
+The first pass has one replica per device and stops soon after the first results, the next pass has
+two, and so on. Their rows are committed as in any pass. The search ends when another replica gains
+less than GAIN, does not fit into the memory of the device, or has no CPUs."""
 
 from __future__ import annotations
 
@@ -15,33 +14,33 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad, OutOfMemory
 from batchinference.plan import Plan, Stage
 
 GAIN = 1.1
-"""Minimum speedup by another replica."""
+"""Minimum speedup by one more replica."""
 
 
 @dataclass
 class DeviceSharing:
     """The search of one run. Steps are measured one after another."""
 
-    _most: dict[str, int]
-    """The steps whose number of replicas is not chosen yet, and its maximum."""
+    _undecided: dict[str, int]
+    """The maximum number of replicas of each step that is not decided yet."""
     _replicas: dict[str, int] = field(default_factory=dict)
     _rate: float = 0.0
     """The rows per second with one replica less than now."""
     _notes: list[tuple[str, str]] = field(default_factory=list)
-    """The chosen numbers that were not reported yet (step, JSON)."""
+    """The decisions that were not reported yet (step, JSON)."""
 
     @classmethod
     def of(cls, plan: Plan, *, repeatable: bool) -> DeviceSharing:
-        """Return the search for a plan. Without `repeatable`, there is only one pass, and each step
-        has one replica per device."""
+        """Return the search for a plan. Without `repeatable`, the input can be read in only one
+        pass, and each step has one replica per device."""
         searched = [stage for stage in plan.stages if stage.searches and stage.gpus]
-        most = {stage.name: stage.per_pod for stage in searched}
-        return cls(most if repeatable else {}, dict.fromkeys(most, 1))
+        undecided = {stage.name: stage.per_pod for stage in searched}
+        return cls(undecided if repeatable else {}, dict.fromkeys(undecided, 1))
 
     @property
     def step(self) -> str | None:
-        """The step that the next pass measures; None if none is left."""
-        return next(iter(self._most), None)
+        """The step that the next pass measures; None if all are decided."""
+        return next(iter(self._undecided), None)
 
     def applied(self, plan: Plan) -> Plan:
         """Return the plan with the current number of replicas on each device."""
@@ -52,26 +51,28 @@ class DeviceSharing:
         return replace(stage, gpus=int(10_000 / number) / 10_000) if number else stage
 
     def record(self, notes: Iterable[tuple[str, str]]) -> None:
-        """Record the notes of a pass. A pass without results of the step is repeated."""
+        """Update the search with the notes of a pass. A pass without results of the step is
+        repeated."""
         step = self.step
-        of_replica = _rate(notes, step)
-        if step is None or not of_replica:
+        rate_of_replica = _rate(notes, step)
+        if step is None or not rate_of_replica:
             return
         number = self._replicas[step]
-        rate = number * of_replica
+        rate = number * rate_of_replica
         if rate < GAIN * self._rate:
             self._choose(step, number - 1)
-        elif number == self._most[step]:
+        elif number == self._undecided[step]:
             self._choose(step, number)
         else:
             self._replicas[step], self._rate = number + 1, rate
 
     def accepts(self, failure: JobFailure) -> bool:
         """Return whether a pass may have failed because its replicas do not fit on their devices.
-        The next pass then has one replica less, and fails in the same way if that is not so."""
+        If so, one replica less is used from now on; with another cause, the next pass fails as
+        well."""
         step = self.step
-        fits = type(failure) is not JobFailure and not isinstance(failure, ModelLoad | OutOfMemory)
-        if step is None or self._replicas[step] == 1 or fits:
+        may_not_fit = type(failure) is JobFailure or isinstance(failure, ModelLoad | OutOfMemory)
+        if step is None or self._replicas[step] == 1 or not may_not_fit:
             return False
         self._choose(step, self._replicas[step] - 1)
         return True
@@ -83,12 +84,13 @@ class DeviceSharing:
     def _choose(self, step: str, number: int) -> None:
         self._notes.append((step, json.dumps({"replicas_per_device": number})))
         self._replicas[step], self._rate = number, 0.0
-        del self._most[step]
+        del self._undecided[step]
 
 
 def _rate(notes: Iterable[tuple[str, str]], step: str | None) -> float:
-    """Return the rows per second of one replica, with the time in which it waits; 0 if unknown."""
-    found = [note for name, text in notes if name == step and "rows" in (note := json.loads(text))]
+    """Return the rows per second of one replica, including the time in which it waits; 0 if
+    unknown."""
+    timed = [note for name, text in notes if name == step and "rows" in (note := json.loads(text))]
     names = ("compute_seconds", "wait_seconds", "blocked_seconds")
-    seconds = sum(sum(note.get(name, 0.0) for name in names) for note in found)
-    return float(sum(note["rows"] for note in found) / seconds) if seconds else 0.0
+    seconds = sum(sum(note.get(name, 0.0) for name in names) for note in timed)
+    return float(sum(note["rows"] for note in timed) / seconds) if seconds else 0.0

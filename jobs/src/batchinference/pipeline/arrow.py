@@ -29,16 +29,14 @@ from batchinference.pipeline.schema import (
 )
 
 Batch = dict[str, np.ndarray]
-"""Maps each column name to a NumPy array with one element per row, as `map_batches` passes
-batches."""
+"""Maps column names to NumPy arrays with an element per row, as `map_batches` passes batches."""
 
 MAX_LIST_BYTES = (1 << 31) - 1
 """Maximum bytes of tensors that become one list array. Its offsets have 32 bits."""
 NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """The exceptions that Arrow raises for values that a type cannot hold."""
 _FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
-"""Names of tensor types with the same shape in all rows. For them, Ray ignores the stored
-offsets."""
+"""Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -212,8 +210,7 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
 
 
 def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
-    """Return NumPy texts or bytes as an Arrow array, with a list level for each further
-    dimension."""
+    """Return NumPy texts or bytes as an Arrow array. Further dimensions become list levels."""
     kind = pa.binary() if values.dtype.kind == "S" else pa.string()
     for _ in values.shape[1:]:
         kind = pa.list_(kind)
@@ -295,8 +292,7 @@ def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
 
 
 def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return the table with this column: in place of the column with the same name, or else
-    appended."""
+    """Return the table with this column in place of the one with the same name, or appended."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         return batch.append_column(name, values)
@@ -356,8 +352,7 @@ def _nested(array: pa.Array, shapes: np.ndarray) -> pa.Array:
 
 _DAY = 86_400
 _FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
-"""The days of 0001-01-02 and 9999-12-30, relative to 1970: a time zone can add or subtract a
-day."""
+"""The days of 0001-01-02 and 9999-12-30, since 1970. A time zone can add or subtract a day."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
 _TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)

@@ -185,8 +185,8 @@ def _check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
 
 
 def json_problem(text: str, declared: ColumnType) -> str:
-    """Return why a JSON text does not fit a list or a struct. Empty for other types and for invalid
-    JSON."""
+    """Return why a JSON text does not fit a list or struct; empty for other types and invalid
+    texts."""
     try:
         if not isinstance(declared, str):
             _value_in(text, declared)
@@ -207,10 +207,8 @@ def parse_declared(document: bytes | str, kind: ColumnType, *, others: bool = Fa
 
 def fitting(value: Any, kind: ColumnType, path: str = "", *, others: bool = False) -> Any:
     """Return a value of `load_exact` as Arrow accepts it for a declared type, without undeclared
-    fields. With `others`, a `string` accepts any value, as in the readers.
-
-    Raises TypeError for a value of another type, and ValueError for a value that would be
-    changed."""
+    fields. With `others`, a `string` accepts any value, as in the readers. Raises TypeError for a
+    value of another type, and ValueError for a value that would be changed."""
     if value is None or (others and kind in ("string", "json")):
         return value
     if isinstance(kind, dict) and isinstance(value, dict):

@@ -4,6 +4,5 @@ from __future__ import annotations
 
 
 def decode_text(content: bytes, encoding: str = "utf-8") -> str:
-    """Return the decoded text without a byte order mark at its beginning. Raises
-    UnicodeDecodeError."""
+    """Return the decoded text without a leading byte order mark. Raises UnicodeDecodeError."""
     return content.decode(encoding).removeprefix("\ufeff")

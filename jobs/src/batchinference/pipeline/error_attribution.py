@@ -39,8 +39,7 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")""")
 _KERNEL_STOPPED = re.compile(
     r"device-side assert|illegal (memory access|instruction)|misaligned address|ILLEGAL_ADDRESS"
 )
-"""Matches messages that device code was stopped, usually because of a value such as an index. The
-device itself works."""
+"""Matches messages that a value, such as an index, has stopped device code. The device works."""
 _UNSUITABLE_CODE = re.compile(r"no kernel image|invalid (device function|configuration|argument)")
 """Matches messages about code or arguments that do not suit a working device."""
 _STORAGE_ERRNOS = frozenset(
@@ -166,8 +165,7 @@ def is_about_the_file(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device or the process ran out of memory, so that a smaller batch may
-    fit."""
+    """Return whether the device or process ran out of memory, so that a smaller batch may fit."""
     if _MEMORY_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
         return True
     if not (_is_of_library(error) or isinstance(error, RuntimeError)):
@@ -203,12 +201,10 @@ def is_transient_status(status: int) -> bool:
 
 
 def root_cause(error: BaseException) -> JobFailure:
-    """Return the failure behind an exception. Unknown errors become a JobFailure with reason
-    Application.
+    """Return the failure behind an exception. Unknown errors get the reason Application.
 
     Transient storage errors and full disks are recognized by the message, because errors from
-    another process have lost their cause. The message of TooManyErrors is not searched, because it
-    quotes errors of rows."""
+    another process have lost their cause. TooManyErrors, which quotes errors of rows, is exempt."""
     chain = _chain(error)
     failure = _failure_in(chain)
     if isinstance(failure, TooManyErrors):

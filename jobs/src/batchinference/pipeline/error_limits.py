@@ -1,5 +1,4 @@
-"""Checks the limits of a running job: failed rows and warnings (such as `errors.maxPercent`), and
-tokens."""
+"""Checks the limits of a running job on failed rows, warnings and tokens."""
 
 from __future__ import annotations
 

@@ -86,8 +86,7 @@ _NON_USER_DIRECTORIES = tuple(
 
 
 class JobFailure(Exception):
-    """A failure that ends the job. `reason` is one word for programs: the name of the direct
-    subclass."""
+    """A failure that ends the job. `reason` is one word for programs: the direct subclass."""
 
     reason = "Application"
 
@@ -178,10 +177,8 @@ def require_package(what: str, module: str, package: str, failure: type[JobFailu
 
 def missing_package(what: str, module: str, package: str, *, in_image: bool = True) -> str:
     """Return a message that names the missing module and the pip command that installs it.
-    `in_image` says whether the image of the job's pods contains the module.
-
-    Extras of this program are installed from its repository, because it is in no package
-    registry."""
+    `in_image` says whether the image of the job's pods contains the module. Extras are installed
+    from the repository, because this program is in no package registry."""
     library = module.replace("_", "-")
     where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
     image = ", or use the pipeline image" if in_image else ""
@@ -189,6 +186,5 @@ def missing_package(what: str, module: str, package: str, *, in_image: bool = Tr
 
 
 def not_installed(what: str, package: str) -> str:
-    """Return a message that names a missing package that no extra contains, and how to install
-    it."""
+    """Return a message that names a missing package that is in no extra, and how to install it."""
     return f"{what}: the package {package} is not installed. Install it: pip install '{package}'"

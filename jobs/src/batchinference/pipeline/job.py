@@ -189,10 +189,8 @@ class JobRun:
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
     def _observe(self, run: AttemptRun, executor: Executor) -> None:
-        """Update the progress and publish it.
-
-        Raises TooManyErrors, LimitExceeded, and BadOutput if another run has taken over the
-        output."""
+        """Update the progress and publish it. Raises TooManyErrors, LimitExceeded, and BadOutput if
+        another run has taken over the output."""
         try:
             run.attempt.check_lease()
             counts = run.counts()
@@ -243,8 +241,7 @@ class JobRun:
         return report
 
     def _check_final(self, run: AttemptRun, snapshot: Snapshot) -> None:
-        """Publish the final counts and warnings. Raises TooManyErrors if they exceed the limits of
-        the job."""
+        """Publish the final counts and warnings. Raises TooManyErrors if they exceed a limit."""
         # several tasks may hold parts of an input row, and none of them can count this row
         rows = snapshot.rows(len(run.input), run.input.rows_each)
         counts = snapshot.counts.model_copy(update={"read": rows})
@@ -257,8 +254,7 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:
-        """Publish the report of a failure, write it to the output of the attempt in progress, if
-        any, and return it."""
+        """Publish the report of a failure, write it to the output if one is open, and return it."""
         run = self._attempt
         self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # unavailable storage may be the cause

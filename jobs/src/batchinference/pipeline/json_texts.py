@@ -146,8 +146,7 @@ def load_exact(document: bytes | str, **options: Any) -> Any:
 def load_unique(
     document: bytes | str, fractions: Callable[[str], Any] = float, **options: Any
 ) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid or an object has two fields of the
-    same name."""
+    """Return the parsed JSON. Raises ValueError for invalid JSON and for duplicate fields."""
     with _valid():
         return json.loads(document, parse_float=fractions, object_pairs_hook=_unique, **options)
 

@@ -39,8 +39,7 @@ class Turns:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Wait until no other thread prepares a batch, and prevent others from preparing
-        meanwhile."""
+        """Wait until no other thread prepares a batch, and let none begin meanwhile."""
         self._acquire(self._preparing)
         self._thread.prepares = True
         try:

@@ -23,7 +23,7 @@ class NonFiniteOutput(ValueError):
 
 
 def non_finite_values(table: pa.Table) -> dict[int, int]:
-    """Return the number of NaN and infinite values of each row that has any, by row index."""
+    """Return the number of NaN and infinite values by row of a table, for rows that have any."""
     rows: Counter[int] = Counter()
     for column in table.columns:
         rows.update(non_finite_rows(column))
@@ -31,8 +31,7 @@ def non_finite_values(table: pa.Table) -> dict[int, int]:
 
 
 def non_finite_rows(column: pa.ChunkedArray) -> dict[int, int]:
-    """Return the number of NaN and infinite values of each row of a column that has any, by row
-    index."""
+    """Return the number of NaN and infinite values by row of a column, for rows that have any."""
     by_row: dict[int, int] = {}
     start = 0
     for chunk in column.chunks:

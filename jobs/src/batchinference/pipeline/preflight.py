@@ -130,8 +130,7 @@ def _check_output(
 
 
 def check_writable(location: Location) -> None:
-    """Raise BadOutput if no file can be created in a local directory, or in its nearest existing
-    parent."""
+    """Raise BadOutput if a local directory, or its nearest existing parent, allows no new files."""
     if not location.local:
         return
     parents = [Path(location.path), *Path(location.path).parents]

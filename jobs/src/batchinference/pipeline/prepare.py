@@ -131,8 +131,7 @@ def _with_changes(plan: OutputPlan, source: JobInput, kind: str) -> OutputPlan:
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
-    """Mark an output as complete whose driver died after the commit of its table. `lease` is the
-    lease of that driver."""
+    """Complete an output whose driver, which had this lease, died after the commit of its table."""
     with storage_errors_as_bad_output(spec.write):
         end = Snapshot.read(layout.end, layout.key)
         Attempt(layout, lease).complete(end, finished_report(layout, end))
@@ -150,8 +149,7 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 def check_paths(read: Read, layout: Layout) -> None:
     """Raise BadOutput if an output path contains a path of the input, an unexpanded shell variable
-    or a Windows path. These checks come before those of the existing content, whose advice would be
-    wrong then."""
+    or a Windows path. Must come before checks of existing content, whose advice would be wrong."""
     variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
     if variable and not layout.output.exists():
         raise BadOutput(
@@ -190,8 +188,7 @@ def check_errors_path(layout: Layout) -> None:
 
 
 def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise BadOutput if a cache is inside the output, where readers would read its files as
-    output."""
+    """Raise BadOutput if a cache is inside the output, where readers would find its files."""
     for cache in filter(None, (step.cache for step in spec.steps)):
         if layout.output.holds(Location(cache.path, cache.storage) / "file"):
             raise BadOutput(
@@ -201,8 +198,7 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 
 def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
-    """Raise BadOutput if a table cannot take the rows, as far as their columns are known in
-    advance."""
+    """Raise BadOutput if a table cannot take the rows, as far as their columns are known by now."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
         names = FileLayout.of(spec.write).written(columns.names)

@@ -157,8 +157,7 @@ def check_query(read: Read, source: JobInput) -> None:
 
 
 def first_rows(source: JobInput, rows: int) -> RowBatch:
-    """Return the first `rows` readable rows of an input, and the failed rows that were read before
-    them."""
+    """Return the first `rows` readable rows of an input, and the failed rows before them."""
     batches: list[RowBatch] = []
     missing = rows
     for batch in (batch for read in source.read_tasks(1) for batch in read()):

@@ -121,8 +121,7 @@ def nothing_left_if_interrupted() -> Iterator[None]:
 
 
 def on_loopback() -> AbstractContextManager[None]:
-    """Make `ray.init` use the loopback interface, as on macOS, so that no other machine can
-    connect."""
+    """Make `ray.init` use the loopback interface, as on macOS, so no other machine can connect."""
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
@@ -166,8 +165,7 @@ def replaces_dead_process() -> bool:
 
 @cache
 def _actor_has_restarted() -> bool:
-    """Return whether Ray has restarted this actor. Cached, because a restart begins a new
-    process."""
+    """Return whether Ray has restarted this actor. A restarted actor has a new process."""
     with warnings.catch_warnings():
         # Ray reads a deprecated property here, and would print a warning in each worker
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -216,8 +214,7 @@ def lost_nodes() -> set[str]:
 
 @dataclass(frozen=True)
 class NodeLifetime:
-    """When a node of the Ray cluster existed, in seconds since 1970. `end` is None while the node
-    lives."""
+    """When a Ray node existed, in seconds since 1970. `end` is None while the node lives."""
 
     labels: dict[str, str]
     start: float
@@ -240,8 +237,7 @@ def node_lifetimes() -> list[NodeLifetime]:
 
 
 class BlockErrors:
-    """Replaces the logger to which Ray Data writes errors of tasks, and calls `record` with each
-    error."""
+    """Replaces the logger for errors of Ray Data tasks, and calls `record` with each error."""
 
     def __init__(self, logger: logging.Logger, record: Callable[[BaseException], None]) -> None:
         self._logger, self._record = logger, record
@@ -305,8 +301,7 @@ def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
 
 
 def has_dead_actors(operator: PhysicalOperator) -> bool:
-    """Return whether Ray has given up restarting an actor of an operator. Ray Data would wait for
-    this actor forever."""
+    """Return whether Ray has given up an actor of an operator, for which Ray Data waits forever."""
     if not isinstance(operator, ActorPoolMapOperator):
         return False
     pool: Any = operator._actor_pool
@@ -320,8 +315,7 @@ def has_results(operator: PhysicalOperator) -> bool:
 
 class TimedBundling(RebundlingStrategy):
     """Bundles blocks for a task until they have enough rows or the first one has waited long
-    enough. Ray checks this when a block arrives, and `start_late_bundle` checks it at other
-    times."""
+    enough. Ray checks this whenever a block arrives; `start_late_bundle` checks it in between."""
 
     def __init__(self, rows: int, seconds: float) -> None:
         self._rows, self._seconds = rows, seconds
@@ -338,8 +332,7 @@ class TimedBundling(RebundlingStrategy):
         return ready
 
     def is_late(self, *, at_once: bool) -> bool:
-        """Return whether the first waiting block has waited long enough. With `at_once`, any wait
-        is enough."""
+        """Return whether the first block has waited long enough; any wait is with `at_once`."""
         if self._since is None:
             return False
         return at_once or time.monotonic() - self._since >= self._seconds
@@ -357,8 +350,7 @@ def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> Non
 
 
 def bundle_whole_calls(operator: PhysicalOperator) -> None:
-    """Give each call of an operator at least `rows` rows if its batch size is
-    `whole_call(rows)`."""
+    """Give each call of an operator with the batch size `whole_call(rows)` at least `rows` rows."""
     if (rows := _batch_rows(operator)) > _WHOLE:
         cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(rows - _WHOLE)
 
@@ -376,9 +368,8 @@ def whole_call(rows: int) -> int:
 
 
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make an operator pass on each block at once, where Ray would first collect 128 MiB of blocks.
-    This applies to actor pools whose calls are one batch, and with `of_reads` to operators that
-    read."""
+    """Make an operator pass on each block at once, where Ray would first collect 128 MiB. This
+    applies to actor pools whose calls are one batch, and with `of_reads` to operators that read."""
     if not isinstance(operator, MapOperator):
         return
     reads = of_reads and operator.name.startswith("Read")
@@ -390,8 +381,7 @@ def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
 
 def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
     """Start a task for the waiting blocks of an operator, as Ray Data does when the input has
-    ended, if the first block has waited long enough, if `at_once`, or if a node of the cluster ends
-    soon."""
+    ended, if the first block has waited long enough, if `at_once`, or if a node ends soon."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):

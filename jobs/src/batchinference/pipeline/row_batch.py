@@ -227,8 +227,7 @@ def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def merged(batches: Iterable[RowBatch]) -> RowBatch:
-    """Return several batches as one batch. If they have shares, each input row may be in only one
-    of them."""
+    """Return several batches as one batch. With shares, they must have no input rows in common."""
     batches = list(batches)
     if len(batches) == 1:
         return batches[0]

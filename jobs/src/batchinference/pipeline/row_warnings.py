@@ -43,8 +43,7 @@ class RowWarning(NamedTuple):
 
 
 class WarnedRow(ValueError):
-    """The error of a row that fails because `errors.warnings` does not accept one of its
-    warnings."""
+    """The error of a row that fails because `errors.warnings` does not accept its warning."""
 
     def __init__(self, name: WarningName, amount: int) -> None:
         added = f" ({amount} {name.amount})" if name.amount and amount else ""

@@ -28,8 +28,8 @@ class RowsInFlight:
 
     @contextmanager
     def batch(self, rows: int) -> Iterator[None]:
-        """Compute a batch that has begun in this context. At its end, no row of the batch is
-        counted any more."""
+        """Compute a batch that has begun in this context. At its end, none of its rows is in
+        flight."""
         batch = _Batch(rows)
         token = self._batch.set(batch)
         try:

@@ -74,8 +74,7 @@ def register_tensors(schema: pa.Schema) -> bool:
 
 
 def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
-    """Return the first field, with a type that holds the values of all fields; None if there is
-    none."""
+    """Return the first field, with a type for the values of all fields; None if there is none."""
     wider: pa.DataType | None = pa.null()
     for field in fields:
         wider = None if wider is None else unify_types(wider, field.type)
@@ -240,8 +239,7 @@ def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
 
 
 def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return the type with each leaf type (neither struct, map nor list) replaced by
-    `changed(leaf)`."""
+    """Return the type with each leaf type (no struct, map or list) replaced by `changed(leaf)`."""
     if kinds.is_struct(kind):
         return pa.struct([field.with_type(map_types(field.type, changed)) for field in kind])
     if kinds.is_map(kind):
@@ -334,8 +332,7 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     to the nearest floating-point number.
 
     Raises ArrowInvalid for a value that would change, a struct field that the type lacks, and a
-    time zone that would be added or removed. Raises ArrowNotImplementedError if there is no such
-    cast."""
+    time zone that would be added or removed; ArrowNotImplementedError if there is no such cast."""
     arrays = column.chunks or [column.combine_chunks()]
     return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
 
@@ -374,8 +371,7 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_meaning(one: pa.DataType, other: pa.DataType) -> None:
-    """Raise an Arrow error if a cast would convert between numbers and times, or add or remove a
-    time zone."""
+    """Raise an Arrow error if a cast would turn numbers into times, or change a time zone."""
     both = (one, other)
     if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{one} is no {other}")

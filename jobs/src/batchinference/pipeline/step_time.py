@@ -24,8 +24,7 @@ Batch = TypeVar("Batch")
 
 
 def preparation_of(step: str) -> str:
-    """Return the report name for the time in which tasks prepare inputs of this model step for its
-    pool."""
+    """Return the report name for the preparation of inputs of a model step, which runs in tasks."""
     return f"{step} (preparation)"
 
 
@@ -76,8 +75,7 @@ class StepTime:
 
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
-        """Measure the block. `rows()` is called at its end, and returns the number of rows that it
-        processed."""
+        """Measure the block. `rows()` is called at its end, and returns the processed rows."""
         clock = _CLOCKS[self._step]
         began = clock.begin()
         try:
@@ -88,8 +86,7 @@ class StepTime:
         self._seconds += ended - began
 
     def of(self, batches: Iterator[Batch], rows: Callable[[Batch], int]) -> Iterator[Batch]:
-        """Yield the batches, and measure the time in which each is made. `rows` returns the number
-        of rows of a batch."""
+        """Yield the batches, and measure the making of each. `rows` returns the rows of a batch."""
         made: list[Batch] = []
         while True:
             with self.measured(lambda: sum(map(rows, made))):
@@ -115,8 +112,7 @@ class StepTime:
         self._load += seconds
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Return a note (JSON) of the measurements since the last note if they are long enough,
-        else nothing."""
+        """Return a note (JSON) of the time since the last note if it is long enough."""
         due = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
         return self.take_rest() if self._seconds >= due else []
 

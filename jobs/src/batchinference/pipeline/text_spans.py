@@ -27,8 +27,7 @@ _BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
 _UNIT_LENGTH = 6.0
 """First guess of the characters per unit. If the guess is too low, more of the text is read."""
 _MARGIN = 1.25
-"""The next span may have this many times as many characters per unit before more text must be
-read."""
+"""The next span may have this many times as many characters before more text must be read."""
 
 
 class Span(NamedTuple):

@@ -96,9 +96,8 @@ class AttemptRun:
         return bad_row(self.attempt.layout, entries)
 
     def close(self) -> AttemptEnd:
-        """Stop commits of this attempt and return its result. Fetches all manifests.
-
-        Raises BadOutput if another run has taken over the output."""
+        """Stop commits of this attempt and return its result. Fetches all manifests. Raises
+        BadOutput if another run has taken over the output."""
         self.attempt.close()
         manifests = self.attempt.manifests()
         layout = self.attempt.layout
@@ -110,8 +109,7 @@ class AttemptRun:
 
     def next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> AttemptRun:
         """Begin the attempt of the next pass, over the rows that are still missing, and return it.
-        `deaths` are those of processes in the last pass. Raises BadOutput if another run has begun
-        at the output."""
+        `deaths` are those in the last pass. Raises BadOutput if another run has begun."""
         layout, lease = self.attempt.layout, self.attempt.lease
         attempt = Attempt.begin(layout, lease, end.snapshot, lease.job, end.files)
         isolation = self.isolation.after(deaths)

@@ -1,7 +1,7 @@
 """Determines the batch size of a step, and the batches of a segment.
 
-The batch size of a step is the configured size, or with `auto` the fastest one. It is reduced when
-memory runs out."""
+The batch size of a step is as configured, or with `auto` the fastest. A lack of memory reduces
+it."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ class BatchSize:
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
-        """Return the initial batch size of a step: UNLIMITED for functions and classes without a
-        batch size."""
+        """Return the initial batch size of a step: UNLIMITED for user code without a batch size."""
         if step.batch_size == "auto":
             return cls(step.name, FIRST_SIZE, SEARCH_ROWS)
         default = step.model.default_batch_size if step.model else UNLIMITED

@@ -198,8 +198,7 @@ class Sidecar:
         return pa.table({SIDECAR: pa.array([self.serialized()] + [None] * empty, pa.binary())})
 
     def serialized(self) -> bytes:
-        """Return an Arrow stream with one row. IDs are stored as differences, which compress
-        well."""
+        """Return an Arrow stream with one row. IDs are stored as differences, to compress them."""
         columns = {
             "lost": np.diff(self.lost, prepend=0),
             "filtered": np.diff(self.filtered, prepend=0),
@@ -255,8 +254,7 @@ def _as_list_array(values: pa.Array | np.ndarray | None) -> pa.Array:
 
 
 def _shares_of(rows: pa.Table, parts: list[Sidecar]) -> np.ndarray | None:
-    """Return the shares of rows, failed rows and lost rows, in this order; None if all shares are
-    full."""
+    """Return the shares of rows, failed rows and lost rows, in this order; None if all are full."""
     divided = SHARE in rows.column_names
     if not divided and all(part.of_lost is None for part in parts):
         return None
@@ -275,8 +273,7 @@ def _or_full_shares(shares: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def _sum_shares(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the IDs without duplicates, and the sum of the shares of each; None if all sums are
-    full."""
+    """Return the IDs without duplicates, and the sum of the shares of each; None if all full."""
     if shares is None:
         return ids, None
     unique, indexes = np.unique(ids, return_inverse=True)

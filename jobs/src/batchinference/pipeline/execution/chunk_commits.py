@@ -1,5 +1,5 @@
-"""Commits the rows of a task in chunks, so that the task needs little memory and loses few results
-if its process dies."""
+"""Commits the rows of a task in chunks, to save memory, and results if the process of the task
+dies."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ task makes few small commits."""
 @dataclass(frozen=True)
 class CommitRules:
     """When a task commits. `rows` is the number of input rows that are enough for a file. After
-    `small_commit_seconds`, fewer rows are committed. `rows_per_file` is the configured number, if
-    any."""
+    `small_commit_seconds`, fewer rows are committed. `rows_per_file` is the configured number, or
+    0."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
@@ -45,8 +45,7 @@ class ChunkCommits:
 
     `task` is the number of the task. `earlier` are the commits of earlier executions of this task.
     `notes` returns the notes of the process since the last chunk. If the block raises an error, the
-    rows that were added so far are still committed, unless another run has taken over the
-    output."""
+    rows added so far are still committed, unless another run has taken over the output."""
 
     def __init__(
         self,

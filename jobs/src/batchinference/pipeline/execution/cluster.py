@@ -54,19 +54,16 @@ _SYSTEM_CONFIG = {
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
 _BASE = 28
-"""Maximum length of the parent directory of Ray's files, because a socket path has at most 104
-characters."""
+"""Maximum length of the path above Ray's files. A socket path has at most 104 characters."""
 
 
 @dataclass
 class RayFiles:
-    """The directory in which a Ray that this program starts keeps sockets, logs and spilled
-    objects."""
+    """The directory of sockets, logs and spilled objects of a Ray that this program starts."""
 
     path: str
     kept: bool = False
-    """Whether the directory is kept after Ray has stopped, because an error message refers to
-    it."""
+    """Whether the directory is kept after Ray has stopped, because an error message names it."""
 
     @property
     def logs(self) -> str:
@@ -74,8 +71,7 @@ class RayFiles:
 
     @property
     def ray_directory(self) -> str:
-        """The subdirectory for Ray. Ray makes it readable for all users, but its parent is
-        private."""
+        """The subdirectory for Ray, which all users may read. Only its parent is private."""
         return f"{self.path}/r"
 
 
@@ -155,18 +151,15 @@ def machine_cpus() -> int:
 
 
 def machine_devices() -> Resources:
-    """Return the devices that Ray will find on this machine, by Ray's names: GPU, NPU and
-    others."""
+    """Return the devices that Ray will find on this machine, by Ray's names such as GPU and NPU."""
     name, count = accelerator_of_machine()
     return {name: count} if count else {}
 
 
 @contextmanager
 def _output_to_file() -> Iterator[None]:
-    """Redirect stdout and stderr of the process, including C++ code, to a temporary file.
-
-    Ray prints deaths of workers to stdout. The file is deleted afterwards; `--verbose` shows the
-    output instead."""
+    """Redirect stdout and stderr of the process, including C++ code, to a temporary file, which is
+    deleted afterwards. Ray prints deaths of workers to stdout; `--verbose` shows them."""
     sys.stdout.flush()
     saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with tempfile.TemporaryFile() as file:
@@ -220,8 +213,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _init(check_stop: CheckStop, **arguments: Any) -> None:
-    """Initialize Ray. Raises JobFailure if Ray cannot start, and Interrupted if the job is stopped
-    before."""
+    """Initialize Ray. Raises JobFailure if Ray cannot start, or Interrupted if the job stops."""
     # a thread of a failed job may still run, and must not start Ray again
     auto_init_hook.enable_auto_connect = False
     try:
@@ -299,8 +291,7 @@ def _connect(
 
 
 def spilled_bytes() -> int | None:
-    """Return the bytes that the object stores of all nodes have spilled to disk; None if
-    unknown."""
+    """Return the bytes that all object stores have spilled to disk; None if unknown."""
     if not ray.is_initialized():
         return None  # get_runtime_context would start Ray
     try:

@@ -97,8 +97,7 @@ class CommitTasks:
 
     def run(self) -> None:
         """Run all tasks to their end. If the job is draining, no further tasks start, and running
-        tasks commit the rows that are complete. Rows of lost tasks remain missing. Raises the first
-        failure of a task."""
+        tasks commit complete rows. Rows of lost tasks remain missing. Raises the first failure."""
         waiting = iter(self.tasks)
         running: set[Any] = set()
         began = time.monotonic()

@@ -26,15 +26,13 @@ from batchinference.plan import Stage
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
 Run = Callable[[pa.Table], Iterator[pa.Table]]
-"""Runs the steps of a stage over a block. A Run has its own measurements and batch sizes, so each
-thread needs one."""
+"""Runs the steps of a stage over a block. Measurements are part of it, so each thread needs one."""
 _Cut = Callable[[], pa.Table]
 """Cuts one batch out of a block."""
 _Batch = Future[list[pa.Table]]
 """The future results of a batch. `result()` raises _Failed."""
 MODEL_CALLS = 3
-"""Concurrent calls of an actor: one computes with the model, one prepares its batch, and one passes
-on results."""
+"""Concurrent calls of an actor: one computes, one prepares its batch, and one passes on results."""
 MIN_CALLS, MAX_CALLS = 16, 64
 """Limits of the concurrent calls of an actor whose engine or endpoint mixes the rows of calls."""
 MAX_BATCHES = 1024
@@ -48,9 +46,8 @@ call ends within twice this time, which leaves time to commit the last part."""
 
 
 def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, Any]:
-    """Return the concurrency arguments of Ray's actor pool for a stage. `blocks` is the number of
-    blocks that an actor may take; all of them are in calls, so that none waits while another actor
-    is idle."""
+    """Return the concurrency arguments of Ray's actor pool for a stage. An actor may take `blocks`
+    blocks. All of them are in calls, so that none waits while another actor is idle."""
     if stage.model is None:
         return {}
     calls = max(MIN_CALLS, min(blocks, MAX_CALLS)) if stage.takes_rows else MODEL_CALLS
@@ -62,8 +59,8 @@ def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, An
 
 
 def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
-    """Return what an actor of a stage runs for each block: concurrent batches if the model accepts
-    rows at any time."""
+    """Return what an actor runs for each block. With `takes_rows`, it computes batches
+    concurrently."""
     return ConcurrentBatches(stage, make, stopping) if stage.takes_rows else make()
 
 

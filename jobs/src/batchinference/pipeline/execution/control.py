@@ -44,8 +44,7 @@ MEASURED_SECONDS = 20.0
 
 
 class Failure(NamedTuple):
-    """The error of a task that ends the execution, and the monotonic time at which it was
-    recorded."""
+    """The error of a task that ends the execution, and the monotonic time when it was recorded."""
 
     error: BaseException
     at: float
@@ -64,8 +63,7 @@ class ExecutionControl:
     stop: Callable[[], None] = lambda: None
     """Requests the processes of this pass to stop."""
     measured: str | None = None
-    """The step whose replicas per device are measured. The pass ends soon after its first
-    results."""
+    """The step whose replicas per device are measured. The pass ends soon after first results."""
     measured_since: float | None = None
     """The monotonic time of the first results of the measured step."""
     draining: bool = False
@@ -105,8 +103,7 @@ class ExecutionControl:
             self.drain()
 
     def _known_commits(self) -> bool:
-        """Return whether this pass has committed rows. Storage is not asked again after the first
-        commit."""
+        """Return whether this pass has committed rows. Asks storage only until the first commit."""
         known = self.has_commits()
         if known:
             self.has_commits = lambda: True
@@ -158,8 +155,7 @@ class ObservedExecution:
 
 
 class ControlCallback(ExecutionCallback):
-    """Connects an execution of Ray Data to its ExecutionControl. Ray imports this class by name and
-    creates the instances."""
+    """Connects an execution of Ray Data to its ExecutionControl. Ray makes the instances."""
 
     execution: ClassVar[ObservedExecution] = ObservedExecution(ExecutionControl())
     """The newest execution. An instance keeps the one that it was created for."""
@@ -190,8 +186,7 @@ class ControlCallback(ExecutionCallback):
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:
-    """Return the names of the busy stages, in order. A stage is not busy if its rows only wait for
-    a batch to fill."""
+    """Return the names of the busy stages, in order. Waiting for a batch to fill is not busy."""
     busy = (state for state in states if state.op.num_active_tasks() or state.has_pending_bundles())
     return [name for state in busy if (name := _name(state.op.name, read, write))]
 

@@ -13,8 +13,7 @@ from batchinference.text import decimal_text
 
 
 def cost_so_far(prices: PodPrices | None) -> RunCost | None:
-    """Return the cost of the Ray cluster until now; None without prices or if Ray does not
-    answer."""
+    """Return the cost of the Ray cluster until now; None without prices or an answer of Ray."""
     if prices is None:
         return None
     try:
@@ -25,8 +24,7 @@ def cost_so_far(prices: PodPrices | None) -> RunCost | None:
 
 
 def cost_of(prices: PodPrices, nodes: Iterable[NodeLifetime], now: float) -> RunCost:
-    """Return the cost of nodes until `now`, in seconds since 1970. Nodes of unknown groups are
-    free."""
+    """Return the cost of nodes until `now`, in seconds since 1970. Unknown groups cost nothing."""
     amount = sum(
         prices.per_hour.get(node.labels.get(GROUP_LABEL, ""), 0.0) * node.seconds(now) / 3600
         for node in nodes

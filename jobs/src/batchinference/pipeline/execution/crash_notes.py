@@ -87,8 +87,7 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
 @dataclass(frozen=True)
 class ReadNotes:
     """Keeps a note of the rows that a process reads, if it replaces a dead one. The note only adds
-    the location of a crash to an error message. These rows cannot be isolated, because their number
-    is unknown."""
+    the location of a crash to a message. Rows are not isolated, because their number is unknown."""
 
     run: str
 
@@ -129,8 +128,7 @@ def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
 
 
 def take_deaths(run: str) -> list[Death]:
-    """Return all deaths of a run in steps, and remove their notes. No process of the run may be
-    computing meanwhile."""
+    """Return the deaths of a run in steps, and remove their notes. No process may be computing."""
     deaths = deaths_of(run)
     with suppress(Exception):
         for name, text in notes_below(_prefix(run)).items():

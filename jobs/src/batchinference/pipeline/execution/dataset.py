@@ -93,8 +93,7 @@ class DatasetExecution:
     """The operators of one pass. `blocks` is the number of blocks into which the input is cut.
 
     Steps before the first pool run in the read tasks, and steps after the last pool in the tasks
-    that commit. Without `reads_run_steps`, no steps run in the read tasks, because there are fewer
-    of these than CPUs."""
+    that commit. Without `reads_run_steps`, the read tasks are too few to run steps."""
 
     plan: Plan
     tasks: list[ReadRows]
@@ -485,8 +484,7 @@ def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str,
 
 
 def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
-    """Return the arguments of a placement group with one device and everything that its replicas
-    need."""
+    """Return the arguments of a placement group with one device and all that its replicas need."""
     nodes = selector(plan, plan.group_of(stage)) if plan.groups else None
     number = replicas_per_device(stage)
     needs = {"CPU": cpus_of(stage, plan), "memory": memory_of(stage, plan), **dict(stage.custom)}

@@ -51,8 +51,7 @@ class DeviceSharing:
         return replace(stage, gpus=int(10_000 / number) / 10_000) if number else stage
 
     def record(self, notes: Iterable[tuple[str, str]]) -> None:
-        """Update the search with the notes of a pass. A pass without results of the step is
-        repeated."""
+        """Update the search with the notes of a pass. Without results, the pass is repeated."""
         step = self.step
         rate_of_replica = _rate(notes, step)
         if step is None or not rate_of_replica:
@@ -68,8 +67,7 @@ class DeviceSharing:
 
     def accepts(self, failure: JobFailure) -> bool:
         """Return whether a pass may have failed because its replicas do not fit on their devices.
-        If so, one replica less is used from now on; with another cause, the next pass fails as
-        well."""
+        If so, one replica less is used. With another cause, the next pass fails as well."""
         step = self.step
         may_not_fit = type(failure) is JobFailure or isinstance(failure, ModelLoad | OutOfMemory)
         if step is None or self._replicas[step] == 1 or not may_not_fit:
@@ -88,8 +86,7 @@ class DeviceSharing:
 
 
 def _rate(notes: Iterable[tuple[str, str]], step: str | None) -> float:
-    """Return the rows per second of one replica, including the time in which it waits; 0 if
-    unknown."""
+    """Return the rows per second of one replica, including its waiting time; 0 if unknown."""
     timed = [note for name, text in notes if name == step and "rows" in (note := json.loads(text))]
     names = ("compute_seconds", "wait_seconds", "blocked_seconds")
     seconds = sum(sum(note.get(name, 0.0) for name in names) for note in timed)

@@ -68,8 +68,7 @@ Result = TypeVar("Result")
 
 
 class Executor:
-    """Runs one pass: processes the missing rows of the input, and rewrites the files of the
-    output."""
+    """Runs one pass: processes the missing input rows, and rewrites files of the output."""
 
     def __init__(
         self,
@@ -96,9 +95,8 @@ class Executor:
     def run(self) -> None:
         """Run the pass until all rows are committed.
 
-        Without actor pools, it is a single segment, unless rows must move between tasks. They must
-        if only few tasks can read but all CPUs should compute, or if files should have rows of
-        several tasks."""
+        Without actor pools, it is a single segment, unless rows must move between tasks: if only
+        few tasks can read but all CPUs should compute, or if a file should have rows of several."""
         configure()
         prepared = self._prepared
         share = prepared.share
@@ -127,8 +125,7 @@ class Executor:
 
     def _number_of_tasks(self, sizing: Sizing, share: float) -> int:
         """Return the number of tasks of a single segment. Tasks should have many rows if output
-        files are never merged, or if the first model may read texts, because windows of texts need
-        many rows."""
+        files are never merged, or if the first model may read texts, for its windows."""
         read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
@@ -240,9 +237,8 @@ class Executor:
     def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Rewrite the files of a finished output, and return the new snapshot.
 
-        An output without rows gets a file with its columns. Otherwise, the schemas of the files are
-        unified, and the small files of this run are merged, unless the spec determines how rows are
-        divided into files."""
+        An output without rows gets a file with its columns. Otherwise, schemas are unified, and
+        small files of this run are merged, unless the spec determines the rows of a file."""
         write, attempt = self._spec.write, self._prepared.attempt
         end = self._without_removed(end)
         if not end.has_rows:
@@ -260,8 +256,7 @@ class Executor:
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
 
     def _without_removed(self, end: Snapshot) -> Snapshot:
-        """Remove the rows of changed and deleted input files from the output, and return the new
-        snapshot."""
+        """Remove rows of changed and deleted input files. Return the new snapshot."""
         stale = [entry for entry in end.entries if entry.removed]
         writer = rewriting_writer_for(self._spec.write) if stale else None
         if writer is None:
@@ -280,8 +275,7 @@ class Executor:
         return with_columns(self._prepared.attempt, end, self._spec.write, planned, guessed)
 
     def place_files(self, table: Table, end: Snapshot) -> TableFiles:
-        """Put the rows of a finished output into files of its table, and return these files for the
-        commit of the table."""
+        """Put the rows of a finished output into files of its table, and return these files."""
         data, entries = self._prepared.attempt.layout.data, [e for e in end.entries if e.data]
         if not entries:
             return TableFiles(schema_without_rows(end.empty_schemas), [])

@@ -28,13 +28,11 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 
 PARTS = 32
-"""Number of parts into which the rows of a note are divided. Up to this number, the rows are
-computed one by one."""
+"""Number of parts into which the rows of a note are divided, at least one row each."""
 DEATHS_ALONE = 2
 """Number of deaths on a single row after which the row becomes a failed row."""
 ADJACENT_ROWS = 4
-"""If this many adjacent rows crash, their values are not the cause, but for example a broken
-device."""
+"""If this many adjacent rows crash, the cause is not their values but, for example, a device."""
 CRASHED = (
     "the process died twice while it computed only this row: it was killed because memory ran out, "
     "or native code crashed"
@@ -122,8 +120,7 @@ class Isolation:
     @property
     def is_systemic(self) -> bool:
         """Whether ADJACENT_ROWS adjacent rows have crashed, so that their values are not the cause.
-        The first row of a file is adjacent to every row of the previous file, which may have only
-        few rows."""
+        The first row of a file is adjacent to all rows of the previous file, which may be short."""
         rows = np.sort(np.array([*self.crashed], np.int64))
         if len(rows) < ADJACENT_ROWS:
             return False

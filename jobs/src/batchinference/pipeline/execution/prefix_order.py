@@ -23,8 +23,7 @@ _SEPARATOR = pa.scalar("\0", pa.large_string())
 
 def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
     """Return the row indexes of a block in the order of the prompts, which consist of `columns`.
-    None if the rows should stay in their order, as they always do if an input row has several
-    rows."""
+    None if the rows should keep their order, as always if an input row has several rows."""
     names = [name for name in columns if name in block.column_names]
     columns_of_texts = [t for name in names if (t := _texts(block.column(name))) is not None]
     if not columns_of_texts or ID not in block.column_names:
@@ -43,8 +42,7 @@ def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return a column as texts that begin alike if the values do; None if it has neither texts nor
-    conversations."""
+    """Return a column as texts that begin alike if the values do; None for other kinds of types."""
     column = decoded(column)
     if pa.types.is_nested(column.type):
         return pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.large_string())])

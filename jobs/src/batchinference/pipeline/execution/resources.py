@@ -21,14 +21,12 @@ from batchinference.spec.report import Capacity
 from batchinference.spec.steps import Replicas
 
 TASK_RETRIES = 10
-"""Retries of a task whose process died. Nodes may be lost, but code that always crashes its process
-must not run forever."""
+"""Retries of a task whose process died. Code that always kills its process must not run forever."""
 ACTOR_RESTARTS = 20
 """Restarts of an actor whose process died."""
 
 TASKS_AT_ONCE = 2
-"""Number of submitted tasks for each task that the CPUs can run, so that no CPU waits for the
-driver."""
+"""Submitted tasks for each task that the CPUs can run, so that no CPU waits for the driver."""
 SCALE_UP_SECONDS = 10.0
 _NODE_LABEL = "ray.io/node-id"
 """The label in which Ray stores the ID of a node."""
@@ -50,8 +48,7 @@ def all_cpus(plan: Plan) -> float:
 
 
 def capacity_of(plan: Plan) -> Capacity | None:
-    """Return the resources that Ray has now for a plan; None if Ray does not run or does not
-    answer."""
+    """Return the resources that Ray has now for a plan; None if Ray does not run or answer."""
     if not ray.is_initialized():
         return None
     try:
@@ -186,9 +183,8 @@ def _reserved_cpus(plan: Plan) -> list[float]:
 
 
 def memory_of(stage: Stage, plan: Plan) -> int | None:
-    """Return the memory of an actor in bytes; None on a cluster or if it is not set. On a single
-    machine, it limits the number of actors. On a cluster, the pod of the actor limits its
-    memory."""
+    """Return the memory of an actor in bytes; None if it is not set or the pod of the actor limits
+    it. On a single machine, it limits the number of actors."""
     return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
 
 

@@ -37,8 +37,7 @@ def committer_for(
     by_file: bool = False,
 ) -> Committer:
     """Return the committer of an attempt that uses this writer. `first_file` is the number of the
-    first input file, for `write.rowNumber`. With `by_file`, later runs can remove the rows of
-    single input files."""
+    first input file, for row numbers. With `by_file`, later runs can remove the rows of a file."""
     files = OutputFiles(writer, FileLayout.of(write), errors, first_file)
     return Committer(attempt, files, by_file)
 
@@ -61,8 +60,7 @@ class OutputFiles:
             )
 
     def rows(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch. If the layout has row numbers, these are added, and the rows
-        are in input order."""
+        """Return the rows of a batch. Row numbers, if any, are added, and then rows are sorted."""
         if self.layout.row_number is None or not len(batch.ids):
             return batch.table
         self.check(batch.table.column_names)
@@ -103,9 +101,7 @@ class OutputFiles:
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
         """Return the batch with the rows that cannot be encoded as failed rows of the step `write`.
-
-        Raises JobFailure if the job allows no failed rows, and `error` if all rows can be encoded
-        alone."""
+        Raises JobFailure if failed rows are not allowed, and `error` if no row is the cause."""
         errors: dict[int, Exception] = {}
         table = self._numbered(batch)
         split, indexes = self.layout.split(table), self.layout.indexes(table)

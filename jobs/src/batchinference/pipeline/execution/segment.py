@@ -49,8 +49,7 @@ BATCH_BYTES = 16 << 20
 """Maximum size of a batch. MAX_BATCH_BYTES applies instead if a step has a batch size."""
 MAX_BATCH_BYTES = 128 << 20
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
-"""If a window takes longer, because the steps are slower than expected, its results are yielded in
-parts."""
+"""The results of a window are yielded in parts if it takes longer, because steps are slow."""
 
 
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
@@ -70,8 +69,7 @@ class Segment:
     """The columns that the first model reads."""
     has_stages: bool = True
     concurrent: bool = False
-    """Whether several threads of the process run the segment. They share the models, but each has
-    its own measurements."""
+    """Whether several threads run the segment. They share the models, but not the measurements."""
     isolation: Isolation = NO_DEATHS
     """The suspected and crashed rows at the beginning of this pass."""
 
@@ -99,8 +97,8 @@ class Segment:
         run_id: str = "",
         isolation: Isolation = NO_DEATHS,
     ) -> Segment:
-        """Return all steps of a job as one segment. Each step uses as many threads as the task has
-        CPUs."""
+        """Return all steps of a job as one segment. Each step has a thread for each CPU of the
+        task."""
         stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
         texts = columns_of_first_model([step for stage in stages for step in stage.steps])
         return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
@@ -121,8 +119,7 @@ class Segment:
                 yield from self._isolated(batch, isolation, stopping, self._in_windows)
 
     def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the rows of a block, like `of_read`. The rows of each result are in
-        block order."""
+        """Yield the results of the rows of a block, like `of_read`, each result in block order."""
         isolation = self.current_isolation()
         with self._noted():
             if not isolation:
@@ -139,8 +136,7 @@ class Segment:
 
     def current_isolation(self) -> Isolation:
         """Return the isolation of this pass with the deaths of the processes that this one
-        replaces. The isolation is false without deaths. Raises JobFailure if adjacent rows have
-        crashed."""
+        replaces. It is false without deaths. Raises JobFailure if adjacent rows have crashed."""
         isolation = self.isolation
         if self.replaces_process():
             isolation = isolation.after(predecessor_deaths(self.run_id))
@@ -156,17 +152,15 @@ class Segment:
         return bool(self.run_id) and replaces_dead_process()
 
     def _noted(self, *, always: bool = False) -> AbstractContextManager[None]:
-        """Return a context in which the steps store notes of the rows that they compute, if
-        needed."""
+        """Return a context in which steps store notes of the rows that they compute, if needed."""
         notes = always or self.replaces_process()
         return noted(self.run_id) if notes and self.run_id else nullcontext()
 
     def _isolated(
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
     ) -> Iterator[RowBatch]:
-        """Yield the results of a batch: first of the suspects, which are computed in small parts,
-        then of the other rows. Crashed rows become failed rows. Once `stopping` is set, no further
-        part begins."""
+        """Yield the results of suspects, which are computed in small parts, then of the other rows.
+        Crashed rows become failed rows. Once `stopping` is set, no further part begins."""
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
         done: list[RowBatch] = []
         since = time.monotonic()
@@ -192,8 +186,7 @@ class Segment:
 
     @contextmanager
     def _alone(self, suspects: Sequence[RowBatch]) -> Iterator[None]:
-        """While the block runs, no other thread computes, and no step learns from the small
-        batches."""
+        """While the block runs, no other thread computes, and steps do not learn batch sizes."""
         with ExitStack() as kept:
             if suspects and self.concurrent:
                 kept.enter_context(_COMPUTING.exclusive())
@@ -219,9 +212,8 @@ class Segment:
         """Yield the results of rows that were read.
 
         If the first model reads texts, rows are computed in windows, longest texts first, so that
-        the texts of each batch have similar lengths and need little padding. The results of a
-        window are in input order. If a window is yielded in parts, only each part is in input
-        order."""
+        each batch has texts of similar lengths and needs little padding. The results of a window
+        are in input order. If a window is yielded in parts, only each part is."""
         rows = BatchRows(self.batch_rows)
 
         def wanted() -> int:
@@ -234,8 +226,7 @@ class Segment:
                 yield results.in_order_of(window.ids)
 
     def _of_blocks(self, batches: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of blocks. Each block is a window, because it was made with a suitable
-        size."""
+        """Yield the results of blocks. A block has a suitable size, so each is a window."""
         self.load()
         rows = _batch_rows_of_process(self.pickled, self.batch_rows)
         for batch in batches:
@@ -336,8 +327,7 @@ class SharedLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait until no thread computes alone or waits to do so, then compute together with
-        others."""
+        """Wait until no thread computes alone or waits to do so, then compute next to others."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._alone or self._waiting))
             self._shared += 1

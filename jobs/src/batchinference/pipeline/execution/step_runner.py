@@ -167,8 +167,7 @@ class StageRunner:
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
-    """Return the runner of a step with its model or code loaded. Raises ModelLoad and
-    DeviceFailed."""
+    """Return the runner of a step with loaded model or code. Raises ModelLoad and DeviceFailed."""
     began = time.perf_counter()
     try:
         transform = load_step(step, device)
@@ -290,8 +289,7 @@ class StepRunner:
 
     def _results(self, batch: RowBatch) -> StepResults:
         """Return the results of the batch, or only of its first rows if the results are large or
-        the step fails later. Raises JobFailure if there are no results, or if the process must
-        end."""
+        the step fails later. Raises JobFailure without results, or if the process must end."""
         results = StepResults()
         chosen = ChosenRows(self._transform.chosen(batch.table)) if self._skips_rows else ALL_ROWS
         with self.time.measured(lambda: chosen.number(0, results.rows)), self._computing():
@@ -381,8 +379,7 @@ class StepRunner:
 
 
 class ChosenRows:
-    """The rows of a batch that a step computes, selected by `mask` (None for all). Other rows are
-    skipped."""
+    """The rows of a batch that a step computes. `mask` selects them (None for all)."""
 
     def __init__(self, mask: np.ndarray | None = None) -> None:
         self._before = None if mask is None else np.concatenate([[0], np.cumsum(mask)])
@@ -441,8 +438,7 @@ class StepResults:
         return str(self.failed[-1][1].column("error")[0])
 
     def add_table(self, table: pa.Table, parents: np.ndarray) -> None:
-        """Add a table. `parents` has the index of the batch row that each table row was made
-        from."""
+        """Add a table. `parents` has the batch row index that each table row was made from."""
         self.tables.append(table)
         self.parents.append(parents)
         self.nbytes += int(table.nbytes)
@@ -457,8 +453,7 @@ class StepResults:
         self.nbytes += other.nbytes
 
     def before(self, row: int, offset: int = 0) -> StepResults:
-        """Return only the results of rows before this row. `offset` is the first row that has
-        results."""
+        """Return the results of the rows before this row. `offset` is the first row with some."""
         ends = [int(np.searchsorted(parents, row)) for parents in self.parents]
         kept = StepResults(rows=row - offset)
         for table, parents, end in zip(self.tables, self.parents, ends, strict=True):

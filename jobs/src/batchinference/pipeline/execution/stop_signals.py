@@ -48,8 +48,7 @@ class StopSignal:
     @contextmanager
     def announced(self) -> Iterator[None]:
         """While the block runs, announce a stop at once if no rows were computed, because Ray may
-        take long to start. A thread prints this, because a signal handler may interrupt a print of
-        the main thread."""
+        take long to start. A thread prints this, because a signal handler may interrupt a print."""
         thread = threading.Thread(target=self._announce, name="stop", daemon=True)
         thread.start()
         try:
@@ -91,8 +90,7 @@ class StoppableExecution(Protocol):
     def run(self) -> None: ...
 
     def drain(self) -> None:
-        """Make `run` return soon, after running tasks have committed and without starting
-        others."""
+        """Make `run` return soon, after running tasks have committed. No others start."""
 
     def give_up(self) -> None:
         """Make `run` raise an error soon."""

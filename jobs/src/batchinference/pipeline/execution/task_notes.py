@@ -44,8 +44,7 @@ def peak_memory(_run: str) -> PeakMemory:
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the notes with one sum for all notes of a step that only count. Each batch may have
-    such a note."""
+    """Return the notes with those of a step that only count, such as one per batch, added up."""
     others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
     for step, text in notes:
         note = json.loads(text)

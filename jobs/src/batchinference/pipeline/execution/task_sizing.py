@@ -11,11 +11,10 @@ MIN_CPU_TASKS = 4
 """Minimum number of tasks for each task that the CPUs can run, so that all CPUs finish at about the
 same time. There are fewer if the input has few rows or cannot be divided."""
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
-"""Rows of a large task, and the minimum number of large tasks for each task that the CPUs can
-run."""
+"""Rows of a large task, and the minimum number of them for each task that the CPUs can run."""
 FULL_FILES = 4
-"""Minimum number of files with `rowsPerFile` rows that a task writes. Its last file has fewer
-rows."""
+"""Minimum number of files with `rowsPerFile` rows that a task writes before its smaller last
+file."""
 SMALL_COMMIT_SECONDS, SMALL_COMMIT_UNMERGED_SECONDS = 60.0, 600.0
 """Seconds after which a task commits the rows that it has, even if they are few. The second number
 applies if small output files are never merged."""
@@ -44,8 +43,7 @@ class TaskSizing:
         return min(tasks, math.ceil(max(rows / large, MIN_LARGE_TASKS * self.at_once)))
 
     def _for_cpus(self, rows: float) -> int:
-        """Return the number of tasks that keeps the CPUs busy without making tasks of very few
-        rows."""
+        """Return the number of tasks that keeps the CPUs busy, without tasks of very few rows."""
         by_rows = rows // (MIN_BLOCK_ROWS if self.merged else SMALL_FILE_ROWS)
         wanted = min(MIN_CPU_TASKS * self.at_once, by_rows, MAX_TASKS)
         return int(wanted if self.parts is None else min(wanted, self.parts))

@@ -24,8 +24,7 @@ MAX_READ = 1 << 20
 
 
 class WorkerOutput:
-    """The lines that Ray's workers on this machine have printed. `directory` contains Ray's
-    logs."""
+    """The lines that Ray's workers on this machine print. `directory` has Ray's logs."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)

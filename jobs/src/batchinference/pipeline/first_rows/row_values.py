@@ -15,8 +15,7 @@ ROWS_AT_ONCE = 4096
 
 
 def values_of_rows(expressions: Mapping[str, str], rows: Iterable[Row]) -> pa.Table:
-    """Return the values of expressions, in columns with their names. Raises UnsuitableTypes and
-    errors of Arrow."""
+    """Return the values of named expressions as columns. Raises UnsuitableTypes or Arrow errors."""
     names = sorted(set().union(*map(columns_read_by, expressions.values())))
     computed = {name: ColumnExpression(text, text) for name, text in expressions.items()}
     results = [pa.table(dict.fromkeys(expressions, pa.nulls(0)))]

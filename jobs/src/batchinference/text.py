@@ -1,4 +1,4 @@
-"""Makes text from untrusted sources safe to print.
+"""Decodes text, makes text from untrusted sources safe to print, and formats numbers.
 
 A path, a row or a message of another program may contain escape sequences, which a terminal
 executes: they move the cursor, clear the screen or set the title. Bidirectional controls change the
@@ -36,6 +36,11 @@ def in_one_line(text: str) -> str:
     """Return the text without control characters, with each run of whitespace as one space."""
     spaced = " ".join(text.split())  # replaces all line breaks before controls are removed
     return " ".join(without_controls(spaced).split())
+
+
+def decode_text(content: bytes, encoding: str = "utf-8") -> str:
+    """Return the decoded text without a leading byte order mark. Raises UnicodeDecodeError."""
+    return content.decode(encoding).removeprefix("\ufeff")
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

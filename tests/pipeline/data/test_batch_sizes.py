@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory
+from batchinference.pipeline.error_classification import is_about_the_row, is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.batch_size import (

@@ -29,8 +29,12 @@ from ray.exceptions import RayTaskError, WorkerCrashedError
 
 from batchinference.pipeline import ray_compat
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
-from batchinference.pipeline.execution import control as control_module
-from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, ExecutionControl
+from batchinference.pipeline.execution import execution_control as control_module
+from batchinference.pipeline.execution.execution_control import (
+    ABORT_SECONDS,
+    MAX_LOST,
+    ExecutionControl,
+)
 from batchinference.pipeline.ray_compat import (
     MapOperator,
     TimedBundling,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.errors import DeviceFailed, Incomplete, JobFailure, WorkerCrashed
-from batchinference.pipeline.execution.attempt_run import MAX_PASSES, MAX_STALLED, Passes
-from batchinference.pipeline.execution.isolation import CrashNote
+from batchinference.pipeline.execution.crash_isolation import CrashNote
+from batchinference.pipeline.execution.prepared_attempt import MAX_PASSES, MAX_STALLED, Passes
 
 DEATH = (CrashNote("own", ((1, 2),)),)
 LOST = WorkerCrashed("died")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from batchinference.api.display import lines_of_rows, short
 from batchinference.api.rows import Rows
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.execution.cluster import machine_devices
+from batchinference.pipeline.execution.ray_connection import machine_devices
 from batchinference.pipeline.output.stored_rows import rows_of_table
 from batchinference.pipeline.preview import Outcome, Preview
 from batchinference.plan import plan_for_machine

@@ -45,7 +45,7 @@ def preview_file(
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
-    from batchinference.pipeline.error_attribution import root_cause
+    from batchinference.pipeline.error_classification import root_cause
 
     outcomes: list[Outcome] = []
     try:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.schema import (
+from batchinference.pipeline.type_widening import (
     exact_cast,
     is_list,
     is_tensor,

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from batchinference.pipeline.attempt_start import NothingToDo, prepare_attempt
 from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
@@ -17,17 +18,16 @@ from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_plan import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.error_limits import check_errors, check_tokens, check_warnings
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, WorkerCrashed
-from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
-from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
 from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
-from batchinference.pipeline.execution.device_sharing import DeviceSharing
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.resources import without_faulty_nodes
+from batchinference.pipeline.execution.prepared_attempt import AttemptEnd, Passes, PreparedAttempt
+from batchinference.pipeline.execution.ray_connection import spilled_bytes
+from batchinference.pipeline.execution.replica_search import ReplicaSearch
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
+from batchinference.pipeline.execution.task_resources import without_faulty_nodes
 from batchinference.pipeline.first_rows import limited_to_first_rows, with_findings
 from batchinference.pipeline.first_rows.cascade import with_thresholds
 from batchinference.pipeline.html_report import write_page
@@ -36,10 +36,10 @@ from batchinference.pipeline.input.files import FileInput, has_changes
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
-from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.report.history import RunHistory
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
+from batchinference.pipeline.run_limits import check_errors, check_tokens, check_warnings
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.prices import PodPrices
@@ -73,7 +73,7 @@ class JobRun:
     _reports: ReportBuilder = field(init=False)
     _finished: list[Report] = field(default_factory=list, init=False)
     """The reports of the outputs that this run has completed."""
-    _attempt: AttemptRun | None = field(default=None, init=False)
+    _attempt: PreparedAttempt | None = field(default=None, init=False)
     """The attempt in progress. The report of a failure is written to its output."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
@@ -118,7 +118,7 @@ class JobRun:
         self._notes.clear()
         self._reports.begin_output(target.layout)
         identity = identity_of(self.job)
-        run = prepare(self.job.spec, target, identity, own_only=self.own_only)
+        run = prepare_attempt(self.job.spec, target, identity, own_only=self.own_only)
         if isinstance(run, NothingToDo):
             if run.parts:
                 return self._reports.of_nothing_new(run.parts, run.remark)
@@ -137,10 +137,10 @@ class JobRun:
         self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 
-    def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
+    def _run_passes(self, run: PreparedAttempt, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
-        passes, sharing = Passes(), DeviceSharing.of(plan, repeatable=run.input.repeatable)
+        passes, sharing = Passes(), ReplicaSearch.of(plan, repeatable=run.input.repeatable)
         while True:
             plan = sharing.applied(with_thresholds(plan, run.start.thresholds))
             first = limited_to_first_rows(self.job.spec, run)
@@ -159,7 +159,7 @@ class JobRun:
             plan = healthy
 
     def _run_attempt(
-        self, run: AttemptRun, executor: Executor, sharing: DeviceSharing
+        self, run: PreparedAttempt, executor: Executor, sharing: ReplicaSearch
     ) -> AttemptEnd:
         """Process the missing rows, close the attempt, and return how it ended."""
         self._attempt, self._has_ended = run, False
@@ -188,7 +188,7 @@ class JobRun:
         self._has_ended = True
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
-    def _observe(self, run: AttemptRun, executor: Executor) -> None:
+    def _observe(self, run: PreparedAttempt, executor: Executor) -> None:
         """Update the progress and publish it. Raises TooManyErrors, LimitExceeded, and BadOutput if
         another run has taken over the output."""
         try:
@@ -206,7 +206,7 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
         check_tokens(self.job.spec.cluster.limits, counts)
 
-    def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
+    def _finalize(self, run: PreparedAttempt, end: AttemptEnd, executor: Executor) -> Report:
         """Complete the output of an attempt without missing rows, and return the report."""
         attempt, write, snapshot = run.attempt, self.job.spec.write, end.snapshot
         self._reports.enter(JobState.FINALIZING)
@@ -240,7 +240,7 @@ class JobRun:
         self.page = write_page(layout, self.job.spec, report, snapshot.entries, runs)
         return report
 
-    def _check_final(self, run: AttemptRun, snapshot: Snapshot) -> None:
+    def _check_final(self, run: PreparedAttempt, snapshot: Snapshot) -> None:
         """Publish the final counts and warnings. Raises TooManyErrors if they exceed a limit."""
         # several tasks may hold parts of an input row, and none of them can count this row
         rows = snapshot.rows(len(run.input), run.input.rows_each)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.type_widening import is_list
 
 
 class NonFiniteOutput(ValueError):

@@ -9,22 +9,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from batchinference.pipeline.attempt_start import request_of
 from batchinference.pipeline.commit.decision import decide, load_state
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import plan_outputs
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
-from batchinference.pipeline.output.tables import table_of
-from batchinference.pipeline.prepare import (
+from batchinference.pipeline.job_checks import (
     check_caches,
     check_errors_path,
     check_input,
     check_paths,
-    request_of,
 )
+from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.reachable import unreachable

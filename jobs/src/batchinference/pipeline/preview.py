@@ -20,9 +20,9 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.job_checks import check_input
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.prepare import check_input
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table

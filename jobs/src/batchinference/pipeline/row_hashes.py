@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import decoded, values_of
-from batchinference.pipeline.schema import is_tensor, map_types
+from batchinference.pipeline.type_widening import is_tensor, map_types
 
 HASH_BYTES = 32
 _NAMES = {

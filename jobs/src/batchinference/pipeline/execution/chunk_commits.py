@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete
-from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes, with_sums
+from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes, with_sums
 from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged

@@ -23,16 +23,16 @@ from batchinference.pipeline.execution.chunk_commits import (
     CommitRules,
     without_committed,
 )
-from batchinference.pipeline.execution.control import ABORT_SECONDS
+from batchinference.pipeline.execution.execution_control import ABORT_SECONDS
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.stop_request import StopRequest
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.ray_compat import retries_of_this_task
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch
 from batchinference.pipeline.step_time import StepTime
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.execution.control import ExecutionControl
+    from batchinference.pipeline.execution.execution_control import ExecutionControl
 
 POLL_SECONDS = 0.5
 """Maximum seconds until the driver notices that it must stop."""

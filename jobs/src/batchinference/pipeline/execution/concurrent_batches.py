@@ -18,7 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.prefix_order import in_order_of, prefix_order
-from batchinference.pipeline.execution.task_notes import retry_notes
+from batchinference.pipeline.execution.report_notes import retry_notes
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT

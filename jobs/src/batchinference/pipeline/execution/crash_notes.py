@@ -16,7 +16,7 @@ from threading import get_ident, local
 import numpy as np
 
 from batchinference.pipeline.errors import EngineDied
-from batchinference.pipeline.execution.isolation import CrashNote, Death
+from batchinference.pipeline.execution.crash_isolation import CrashNote, Death
 from batchinference.pipeline.input import AFTER_CRASH
 from batchinference.pipeline.ray_compat import (
     lost_nodes,

@@ -37,14 +37,17 @@ from batchinference.pipeline.execution.concurrent_batches import (
     concurrency_of_actors,
     concurrent_or_single,
 )
-from batchinference.pipeline.execution.control import (
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Isolation
+from batchinference.pipeline.execution.execution_control import (
     ControlCallback,
     ExecutionControl,
     ObservedExecution,
 )
-from batchinference.pipeline.execution.isolation import NO_DEATHS, Isolation
 from batchinference.pipeline.execution.length_sorting import WindowLimits
-from batchinference.pipeline.execution.resources import (
+from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.task_resources import (
     ACTOR_RESTARTS,
     TASK_RETRIES,
     all_cpus,
@@ -56,12 +59,9 @@ from batchinference.pipeline.execution.resources import (
     selector,
     write_task_arguments,
 )
-from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.stop_request import StopRequest
-from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.model_use import OCCUPANCY
+from batchinference.pipeline.model_turns import OCCUPANCY
 from batchinference.pipeline.ray_compat import (
     errors_of_blocks,
     outputs_within,
@@ -502,7 +502,7 @@ def _create_group(bundles: list[dict[str, float]], nodes: dict[str, str] | None)
 
 
 def _disable_memory_detector(dataset: Dataset) -> None:
-    """Disable Ray's high memory detector; `execution.task_notes` records the peak memory instead.
+    """Disable Ray's high memory detector; `execution.report_notes` records the peak memory instead.
 
     The detector repeatedly requests the arguments of actors that it never starts, and each request
     creates a placement group. This would reserve unused GPUs (ray#64012)."""

@@ -19,29 +19,29 @@ from ray.data import DataContext
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles, table_errors_as_bad_output
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
-from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
 from batchinference.pipeline.execution.dataset import DatasetExecution
+from batchinference.pipeline.execution.execution_control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
-from batchinference.pipeline.execution.resources import (
+from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.task_resources import (
     all_cpus,
     capacity_of,
     commit_task_arguments,
     tasks_at_once,
     write_task_arguments,
 )
-from batchinference.pipeline.execution.row_files import committer_for
-from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.task_sizing import (
     FULL_FILES,
     TaskSizing,
     small_commit_seconds,
 )
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import known_columns
 from batchinference.pipeline.input.planning import Sizing
@@ -74,7 +74,7 @@ class Executor:
         self,
         spec: BatchInferenceSpec,
         plan: Plan,
-        prepared: AttemptRun,
+        prepared: PreparedAttempt,
         measured: str | None = None,
     ) -> None:
         """`measured` is the step whose replicas on one device this pass measures, if any."""

@@ -29,8 +29,8 @@ from batchinference.pipeline.execution.batch_size import (
     BatchRows,
     BatchSize,
 )
+from batchinference.pipeline.execution.crash_isolation import CRASHED, NO_DEATHS, Isolation
 from batchinference.pipeline.execution.crash_notes import noted, predecessor_deaths
-from batchinference.pipeline.execution.isolation import CRASHED, NO_DEATHS, Isolation
 from batchinference.pipeline.execution.length_sorting import (
     columns_of_first_model,
     longest_first,

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from batchinference.credentials import NO_SECRETS, SecretVariables
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.error_attribution import (
+from batchinference.pipeline.error_classification import (
     has_stopped_kernel,
     is_about_the_row,
     is_device_fault,
@@ -41,7 +41,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
 from batchinference.pipeline.input.snapshot import paths_of
-from batchinference.pipeline.model_use import OCCUPANCY, TURNS
+from batchinference.pipeline.model_turns import OCCUPANCY, TURNS
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import node_of_this_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
@@ -221,7 +221,7 @@ class StepRunner:
         self._errors = errors
         self._batch = BatchSize.of(step)
         self.time = StepTime(measured_as or step.name)
-        # runtimes of models call `model_use.computing` themselves
+        # runtimes of models call `model_turns.computing` themselves
         self._computing = nullcontext if step.model else OCCUPANCY.computing
         self._waits = list(WAITS)
         self._stopping: Event | None = None

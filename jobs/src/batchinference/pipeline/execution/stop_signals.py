@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import Interrupted, LimitExceeded
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 

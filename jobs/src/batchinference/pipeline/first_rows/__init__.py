@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.row_coverage import common_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
+from batchinference.pipeline.execution.prepared_attempt import AttemptEnd, PreparedAttempt
 from batchinference.pipeline.first_rows.cascade import learn_threshold
 from batchinference.pipeline.first_rows.gate import check_gate
 from batchinference.pipeline.input import RowCount
@@ -25,7 +25,7 @@ from batchinference.spec.gate import Gate
 from batchinference.spec.job import BatchInferenceSpec
 
 
-def limited_to_first_rows(spec: BatchInferenceSpec, run: AttemptRun) -> AttemptRun:
+def limited_to_first_rows(spec: BatchInferenceSpec, run: PreparedAttempt) -> PreparedAttempt:
     """Return the run, limited to its missing first rows if the gate or a cascade still needs these.
     Raises BadInput if it is unknown which rows are the first ones."""
     if not _needs_first_rows(spec, run.start):
@@ -48,7 +48,9 @@ def _has_new_gate(gate: Gate | None, start: Snapshot) -> bool:
     return gate is not None and gate.model_dump_json() != start.gate
 
 
-def _first_rows(spec: BatchInferenceSpec, run: AttemptRun, ends: Mapping[int, int]) -> MissingRows:
+def _first_rows(
+    spec: BatchInferenceSpec, run: PreparedAttempt, ends: Mapping[int, int]
+) -> MissingRows:
     """Return the rows that the gate and the cascades need. `ends` are the known ends of files."""
     rows = [step.cascade.rows for step in spec.steps if step.cascade]
     if spec.gate is not None and spec.gate.percent is not None:
@@ -60,7 +62,7 @@ def _first_rows(spec: BatchInferenceSpec, run: AttemptRun, ends: Mapping[int, in
     return run.input.first_rows(max(rows), ends)
 
 
-def with_findings(spec: BatchInferenceSpec, run: AttemptRun, end: AttemptEnd) -> AttemptEnd:
+def with_findings(spec: BatchInferenceSpec, run: PreparedAttempt, end: AttemptEnd) -> AttemptEnd:
     """Return the end of an attempt. If it completes the first rows, they are checked now, and the
     findings and thresholds are added to the snapshot. Raises GateFailed if the first rows do not
     meet the expectation of the gate."""
@@ -92,7 +94,7 @@ def _has_rows_of(entry: ManifestEntry, first: MissingRows) -> bool:
 
 
 def _stored_rows(
-    spec: BatchInferenceSpec, run: AttemptRun, entries: Iterable[ManifestEntry]
+    spec: BatchInferenceSpec, run: PreparedAttempt, entries: Iterable[ManifestEntry]
 ) -> Iterator[Row]:
     """Yield the rows in the data files of these entries, with the columns that the gate and the
     cascades read. Raises BadOutput."""

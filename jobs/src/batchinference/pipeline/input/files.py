@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
-from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadNote, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as paj
 
-from batchinference.pipeline.column_types import (
+from batchinference.pipeline.declared_types import (
     EXACT_INTEGERS,
     arrow_type,
     exact_float,
@@ -29,9 +29,9 @@ from batchinference.pipeline.column_types import (
     misfit,
 )
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.exact_json import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.type_widening import is_list
 from batchinference.spec.column_types import ColumnType
 
 _INTEGERS = {"int64": range(-(2**63), 2**63), "uint64": range(2**64)}

@@ -24,7 +24,7 @@ import pyarrow as pa
 from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.ExifTags import Base
 
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
 from batchinference.pipeline.media.cut_files import ACCEPT, completed, is_cut_animation
 from batchinference.pipeline.media.deep_pixels import RawMode, with_planes

@@ -13,7 +13,6 @@ from batchinference.pipeline.arrow import require_columns, to_batch, to_column, 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.expression.advice import test_of
-from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
     Transform,
@@ -22,6 +21,7 @@ from batchinference.pipeline.steps import (
     bytes_to_repeat,
     of_first_rows,
 )
+from batchinference.pipeline.type_widening import is_list, is_tensor
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Explode, LabelFromPath

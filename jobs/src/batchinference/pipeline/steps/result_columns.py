@@ -25,8 +25,8 @@ from batchinference.pipeline.arrow import (
     with_nulls,
 )
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.schema import exact_cast, is_tensor, nested_types, unify_types
 from batchinference.pipeline.steps import TransformResult
+from batchinference.pipeline.type_widening import exact_cast, is_tensor, nested_types, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 

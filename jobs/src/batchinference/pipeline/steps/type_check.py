@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.expression.advice import CONVERT
-from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import class_of
 from batchinference.pipeline.steps.no_rows import result_without_rows
 from batchinference.pipeline.steps.relational import Filter
 from batchinference.pipeline.steps.user_code import UserCode
+from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.steps import Step, to_alias
 

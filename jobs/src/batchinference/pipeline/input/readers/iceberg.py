@@ -25,7 +25,7 @@ from batchinference.pipeline.input.readers.parquet import metadata_of
 from batchinference.pipeline.input.readers.table import VersionedReader
 from batchinference.pipeline.input.statistics import FileBounds, bounds_of_group
 from batchinference.pipeline.input.table_version import TableVersion
-from batchinference.pipeline.schema import map_types
+from batchinference.pipeline.type_widening import map_types
 
 SCHEMA, MAPPING = b"iceberg.schema", b"schema.name-mapping.default"
 """The keys of the columns with their ids, and of the ids of names, in the metadata of the schema of

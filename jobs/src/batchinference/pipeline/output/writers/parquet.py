@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.stored_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
-from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import map_types
 
 ROW_GROUP_BYTES = 64 << 20
 """Bytes of rows in memory at which a row group is complete."""

@@ -16,8 +16,8 @@ import transformers
 from PIL import Image
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
-from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.declared_types import arrow_type
+from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
@@ -40,7 +40,7 @@ from batchinference.pipeline.runtimes.transformers.text_inputs import (
     pad_behind,
     texts,
 )
-from batchinference.pipeline.text_spans import Span
+from batchinference.pipeline.text_splitter import Span
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import FIELDS
 

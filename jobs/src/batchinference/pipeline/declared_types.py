@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.json_texts import as_text, has_json, load_exact, with_texts
-from batchinference.pipeline.schema import exact_cast, plain_type
+from batchinference.pipeline.exact_json import as_text, has_json, load_exact, with_texts
+from batchinference.pipeline.type_widening import exact_cast, plain_type
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}

@@ -133,7 +133,7 @@ def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
     """Return the minimum and maximum number of actors of a pool. Pools that need only CPUs grow
     until they use all CPUs."""
     replicas = stage.replicas or Replicas()
-    if stage.searches and stage.gpus:  # DeviceSharing has chosen the replicas of each device
+    if stage.searches and stage.gpus:  # ReplicaSearch has chosen the replicas of each device
         chosen = replicas_per_device(stage)
         smallest, largest = (chosen * math.ceil(count / stage.per_pod)
                              for count in (replicas.min, replicas.max))  # fmt: skip

@@ -18,7 +18,7 @@ GAIN = 1.1
 
 
 @dataclass
-class DeviceSharing:
+class ReplicaSearch:
     """The search of one run. Steps are measured one after another."""
 
     _undecided: dict[str, int]
@@ -30,7 +30,7 @@ class DeviceSharing:
     """The decisions that were not reported yet (step, JSON)."""
 
     @classmethod
-    def of(cls, plan: Plan, *, repeatable: bool) -> DeviceSharing:
+    def of(cls, plan: Plan, *, repeatable: bool) -> ReplicaSearch:
         """Return the search for a plan. Without `repeatable`, the input can be read in only one
         pass, and each step has one replica per device."""
         searched = [stage for stage in plan.stages if stage.searches and stage.gpus]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import (
     DeviceFailed,
     JobFailure,

@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
 from batchinference.pipeline.commit.warning_counts import WarningTracker, with_paths
 from batchinference.pipeline.errors import Incomplete, JobFailure
-from batchinference.pipeline.execution.isolation import NO_DEATHS, Death, Isolation
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Death, Isolation
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.input.snapshot import paths_of
@@ -42,7 +42,7 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True)
-class AttemptRun:
+class PreparedAttempt:
     """An attempt that is ready to run. `missing` are the input rows that the output lacks; None
     means all rows. `table` is the table that the job writes, if any."""
 
@@ -107,7 +107,7 @@ class AttemptRun:
         notes = [note for manifest in manifests for note in manifest.notes]
         return AttemptEnd(snapshot, missing, notes, files)
 
-    def next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> AttemptRun:
+    def next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> PreparedAttempt:
         """Begin the attempt of the next pass, over the rows that are still missing, and return it.
         `deaths` are those in the last pass. Raises BadOutput if another run has begun."""
         layout, lease = self.attempt.layout, self.attempt.lease
@@ -129,13 +129,13 @@ class Passes:
 
     def after(
         self,
-        run: AttemptRun,
+        run: PreparedAttempt,
         end: AttemptEnd,
         deaths: Collection[Death],
         losses: Sequence[JobFailure] = (),
         *,
         excluded: bool = False,
-    ) -> AttemptRun:
+    ) -> PreparedAttempt:
         """Begin the next pass after one that has left rows missing, and return it. `deaths` are
         those of processes that computed rows, and `losses` are the causes of lost tasks. With
         `excluded`, the next pass avoids further faulty nodes.

@@ -23,7 +23,7 @@ from typing import Any
 
 import ray
 
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.ray_compat import (
     AuthenticationTokenLoader,

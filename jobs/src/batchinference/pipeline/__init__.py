@@ -16,13 +16,13 @@ PREFIX = "RAY_DATA_AUTOLOAD_"
 def without_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
     """Remove the RAY_DATA_AUTOLOAD_... variables from an environment. Raises RuntimeError if there
     are any and Ray Data, which reads some of them at import, is in `modules`."""
-    found = sorted(name for name in environment if name.startswith(PREFIX))
-    if found and "ray.data" in modules:
+    names = sorted(name for name in environment if name.startswith(PREFIX))
+    if names and "ray.data" in modules:
         raise RuntimeError(
-            f"{found[0]} is set in the environment of this process, and lets Arrow files run code. "
+            f"{names[0]} is set in the environment of this process, and lets Arrow files run code. "
             "Remove it; on a cluster from cluster.env, the profile and the image"
         )
-    for name in found:
+    for name in names:
         del environment[name]
 
 

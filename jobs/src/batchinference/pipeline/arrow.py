@@ -417,7 +417,7 @@ def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
         day = _DAY * _PER_SECOND[kind.unit]
     else:
         return False
-    import pyarrow.compute as pc  # `status` and others convert no columns, and need less memory
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     extremes = pc.min_max(array.view(pa.int32() if kinds.is_date32(kind) else pa.int64())).as_py()
     limit = _INT64 - day  # pandas converts nanoseconds to int64

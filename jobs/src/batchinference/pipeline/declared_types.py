@@ -139,7 +139,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as numbers. Raises ValueError if a text is no number, if an integer would be
     rounded, or if a finite number would become infinite."""
-    import pyarrow.compute as pc  # commands that only read need it rarely
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     numbers = texts.cast(kind)
     large = pc.greater_equal(pc.abs(numbers), EXACT_INTEGERS[f"float{kind.bit_width}"])
@@ -197,28 +197,30 @@ def json_problem(text: str, declared: ColumnType) -> str:
     return ""
 
 
-def parse_declared(document: bytes | str, kind: ColumnType, *, others: bool = False) -> Any:
-    """Return a parsed JSON document, prepared for `fitting`. With `others`, values that are not
-    texts become their JSON text where the type is `string`. Raises ValueError for invalid JSON."""
-    if others or has_json(kind):
-        document = with_texts(as_text(document), kind, others=others)
+def parse_declared(document: bytes | str, kind: ColumnType, *, any_as_json: bool = False) -> Any:
+    """Return a parsed JSON document, prepared for `fitting`. With `any_as_json`, values of type
+    `string` that are no texts become their JSON text. Raises ValueError for invalid JSON."""
+    if any_as_json or has_json(kind):
+        document = with_texts(as_text(document), kind, any_as_json=any_as_json)
     return load_exact(document)
 
 
-def fitting(value: Any, kind: ColumnType, path: str = "", *, others: bool = False) -> Any:
+def fitting(value: Any, kind: ColumnType, path: str = "", *, any_as_json: bool = False) -> Any:
     """Return a value of `load_exact` as Arrow accepts it for a declared type, without undeclared
-    fields. With `others`, a `string` accepts any value, as in the readers. Raises TypeError for a
-    value of another type, and ValueError for a value that would be changed."""
-    if value is None or (others and kind in ("string", "json")):
+    fields. With `any_as_json`, a `string` accepts any value, as in the readers. Raises TypeError
+    for a value of another type, and ValueError for a value that would be changed."""
+    if value is None or (any_as_json and kind in ("string", "json")):
         return value
     if isinstance(kind, dict) and isinstance(value, dict):
         present = (name for name in kind if name in value)
         return {
-            name: fitting(value[name], kind[name], f"{path}.{name}", others=others)
+            name: fitting(value[name], kind[name], f"{path}.{name}", any_as_json=any_as_json)
             for name in present
         }
     if isinstance(kind, list) and isinstance(value, list):
-        return [fitting(element, kind[0], f"{path}[]", others=others) for element in value]
+        return [
+            fitting(element, kind[0], f"{path}[]", any_as_json=any_as_json) for element in value
+        ]
     if not isinstance(kind, str) or type(value) not in _python_types(kind):
         where = f" in {path.removeprefix('.')}" if path else ""
         raise TypeError(f"{shown(value)}{where} is not {name_of(kind)}")

@@ -132,14 +132,14 @@ def _unquoted(error: BaseException) -> str:
 def has_stopped_kernel(error: BaseException) -> bool:
     """Return whether device code was stopped because of values of rows. This process cannot use the
     device any more; another process can."""
-    return any(_KERNEL_STOPPED.search(str(found)) for found in _device_errors(error))
+    return any(_KERNEL_STOPPED.search(str(each)) for each in _device_errors(error))
 
 
 def is_device_fault(error: BaseException) -> bool:
     """Return whether a device failed, according to the error or one of its causes. A lack of memory
     and stopped or unsuitable code are no failure of the device."""
     return not has_stopped_kernel(error) and any(
-        not _UNSUITABLE_CODE.search(str(found)) for found in _device_errors(error)
+        not _UNSUITABLE_CODE.search(str(each)) for each in _device_errors(error)
     )
 
 
@@ -238,8 +238,8 @@ def _dead_process_in(error: BaseException) -> JobFailure | None:
         return NodeLost(f"Ray lost a node of the cluster ({type(error).__name__}: {first})")
     if "creation task" in text or not kinds & _DEAD_PROCESS_ERRORS:
         return None
-    found = _STEP_OF_ACTOR.search(text)
-    process = f"of step '{found[1]}'" if found else "that reads, runs steps or writes"
+    step = _STEP_OF_ACTOR.search(text)
+    process = f"of step '{step[1]}'" if step else "that reads, runs steps or writes"
     if "OutOfMemoryError" in kinds:
         return OutOfMemory(f"memory ran out in a process {process}: {_MORE_MEMORY}")
     return WorkerCrashed(

@@ -28,11 +28,11 @@ def has_json(kind: ColumnType) -> bool:
     return any(map(has_json, kind.values() if isinstance(kind, dict) else kind))
 
 
-def with_texts(document: str, kind: ColumnType, *, others: bool = True) -> str:
-    """Return one or more JSON documents of type `kind`, with quotes around each value that is kept
-    as JSON text. Null stays null. With `others`, these include the values of type `string` that are
-    no texts. Raises ValueError for invalid JSON."""
-    scanner = _Scanner(document, others)
+def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> str:
+    """Return JSON documents of type `kind`, with quotes around each value that is kept as JSON
+    text. Null stays null. With `any_as_json`, this includes all values of type `string` that are no
+    texts. Raises ValueError for invalid JSON."""
+    scanner = _Scanner(document, any_as_json)
     at = scanner.skip(0)
     with _valid():
         while at < len(document):
@@ -44,8 +44,8 @@ class _Scanner:
     """Finds the values of a document that are kept as JSON text. Scanning methods take the position
     at which they begin, and return the end of what they have scanned."""
 
-    def __init__(self, text: str, others: bool) -> None:
-        self._text, self._others = text, others
+    def __init__(self, text: str, any_as_json: bool) -> None:
+        self._text, self._any_as_json = text, any_as_json
         self._spans: list[tuple[int, int]] = []
 
     def pieces(self) -> Iterator[str]:
@@ -68,7 +68,7 @@ class _Scanner:
         if isinstance(kind, list) and opening == "[":
             return self.elements(at + 1, [], kind[0])
         end: int = _decode_at(self._text, at)[1]
-        is_text = kind == "json" or (kind == "string" and self._others and opening != '"')
+        is_text = kind == "json" or (kind == "string" and self._any_as_json and opening != '"')
         if is_text and self._text[at:end] != "null":
             self._spans.append((at, end))
         return end
@@ -106,7 +106,7 @@ def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
     """Return the value of a document in one line; with `elements`, an array becomes a line for each
     of its elements. Raises ValueError for invalid JSON."""
     text = as_text(document)
-    scanner = _Scanner(text, others=True)
+    scanner = _Scanner(text, any_as_json=True)
     spans: list[tuple[int, int]] = []
     with _valid():
         at = scanner.skip(0)

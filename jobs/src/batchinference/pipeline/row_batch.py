@@ -180,8 +180,8 @@ class RowBatch:
     def all_ids(self) -> np.ndarray:
         """Return all input row IDs in the batch, with duplicates (int64)."""
         tables = (self.errors, self.warnings)
-        others = (table.column("id").to_numpy() for table in tables)
-        return np.concatenate([self.ids, self.source, self.filtered, *others])
+        of_tables = (table.column("id").to_numpy() for table in tables)
+        return np.concatenate([self.ids, self.source, self.filtered, *of_tables])
 
     def reordered(self, order: np.ndarray) -> RowBatch:
         """Return the batch with its rows in the order of these row indexes."""
@@ -251,7 +251,7 @@ def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
         return None
     full = (np.full(len(batch.source), FULL_SHARE, dtype=np.int64) for batch in batches)
     pairs = zip((batch.shares for batch in batches), full, strict=True)
-    return np.concatenate([whole if shares is None else shares for shares, whole in pairs])
+    return np.concatenate([all_full if shares is None else shares for shares, all_full in pairs])
 
 
 def without_rows(tables: Iterable[pa.Table]) -> pa.Table:

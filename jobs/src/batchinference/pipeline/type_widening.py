@@ -186,7 +186,7 @@ def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         for kind in (one, other)
     ]
     scale, precision = max(scales), max(scales) + max(digits)
-    fitting = (make(precision, scale) for make, most in _DECIMALS if precision <= most)
+    fitting = (make(precision, scale) for make, limit in _DECIMALS if precision <= limit)
     return next(fitting, None)
 
 
@@ -339,11 +339,11 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     cast = array.cast(kind)
-    for one, other in _leaves(array, cast):
-        if one.type != other.type and not kinds.is_null(one.type):
-            _check_meaning(one.type, other.type)
-            if not _is_kept(one, other):
-                raise pa.ArrowInvalid(f"a value of {one.type} would be changed as {other.type}")
+    for before, after in _leaves(array, cast):
+        if before.type != after.type and not kinds.is_null(before.type):
+            _check_meaning(before.type, after.type)
+            if not _is_kept(before, after):
+                raise pa.ArrowInvalid(f"a value of {before.type} would be changed as {after.type}")
     return cast
 
 
@@ -370,34 +370,35 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
     return pa.ListArray.from_arrays(maps.offsets, getattr(maps, part)).flatten()
 
 
-def _check_meaning(one: pa.DataType, other: pa.DataType) -> None:
-    """Raise an Arrow error if a cast would turn numbers into times, or change a time zone."""
-    both = (one, other)
+def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
+    """Raise an Arrow error if a cast would turn numbers into times, or add or drop a zone."""
+    both = (source, target)
     if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
-        raise pa.ArrowNotImplementedError(f"{one} is no {other}")
-    if kinds.is_timestamp(other) and kinds.is_date(one) and other.tz:
-        raise pa.ArrowInvalid(f"it is {one}, without a time zone. Declare date")
-    if kinds.is_timestamp(other) and kinds.is_timestamp(one) and (not one.tz) != (not other.tz):
-        fix = "a type with a time zone" if one.tz else "assumeTimezone"
-        raise pa.ArrowInvalid(f"it is {one}. Set {fix}")
+        raise pa.ArrowNotImplementedError(f"{source} is no {target}")
+    if kinds.is_timestamp(target) and kinds.is_date(source) and target.tz:
+        raise pa.ArrowInvalid(f"it is {source}, without a time zone. Declare date")
+    both_timestamps = all(map(kinds.is_timestamp, both))
+    if both_timestamps and (not source.tz) != (not target.tz):
+        fix = "a type with a time zone" if source.tz else "assumeTimezone"
+        raise pa.ArrowInvalid(f"it is {source}. Set {fix}")
 
 
 def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
     """Return whether a cast that Arrow allows has kept all values of leaf arrays."""
-    import pyarrow.compute as pc  # `status` and others need no types, and less memory
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
-    one, other = array.type, cast.type
-    if kinds.is_floating(other) and kinds.is_floating(one):
-        if other.bit_width > one.bit_width:
+    source, target = array.type, cast.type
+    if kinds.is_floating(target) and kinds.is_floating(source):
+        if target.bit_width > source.bit_width:
             return True
         array = array.filter(pc.equal(pc.floor(array), array))  # fractions may be rounded
-        return bool(array.cast(other).cast(one).equals(array))
-    if kinds.is_floating(other) and (kinds.is_string(one) or kinds.is_large_string(one)):
-        largest = 2 ** (24 if kinds.is_float32(other) else 53)  # from here on, integers are rounded
-        return not pc.any(pc.greater_equal(pc.abs(cast), largest)).as_py()
-    if kinds.is_string(other) or (kinds.is_decimal(one) and not kinds.is_floating(other)):
+        return bool(array.cast(target).cast(source).equals(array))
+    if kinds.is_floating(target) and (kinds.is_string(source) or kinds.is_large_string(source)):
+        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # for integers
+        return not pc.any(pc.greater_equal(pc.abs(cast), rounded_from)).as_py()
+    if kinds.is_string(target) or (kinds.is_decimal(source) and not kinds.is_floating(target)):
         return True  # Arrow's cast checks these values itself
-    return bool(cast.cast(one).equals(array))
+    return bool(cast.cast(source).equals(array))
 
 
 def nested_types(kind: pa.DataType) -> Iterator[pa.DataType]:

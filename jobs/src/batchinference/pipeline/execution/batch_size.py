@@ -43,7 +43,7 @@ class BatchSize:
     step: str
     size: int
     """Maximum rows of the next batch."""
-    most: int | None = None
+    search_limit: int | None = None
     """Largest size that the search may try; None if there is no search."""
     notes: list[str] = field(default_factory=list)
     """Events to report (JSON)."""
@@ -71,7 +71,7 @@ class BatchSize:
     def record_success(self, rows: int, seconds: float) -> None:
         """Record the duration of a successful batch and update the size. The search also ends if
         batches stay smaller than the size, because batches do not get larger then."""
-        if self.most is None:
+        if self.search_limit is None:
             self._grow_again(rows)
             return
         self._smaller = self._smaller + 1 if rows < self.size else 0
@@ -85,11 +85,11 @@ class BatchSize:
         best = max(self._rates, key=lambda size: max(self._rates[size]))
         before = self._rates.get(self.size // 2)
         gained = before is None or max(rates) >= GAIN * max(before)
-        grows = gained and not ends and self.size * 2 <= self.most
+        grows = gained and not ends and self.size * 2 <= self.search_limit
         if best == self.size and grows:
             self.size *= 2
         else:
-            self.size, self.most = best, None
+            self.size, self.search_limit = best, None
             self._add_note(rows_per_second=round(max(self._rates[best]), 1))
 
     def _grow_again(self, rows: int) -> None:
@@ -117,7 +117,7 @@ class BatchSize:
         of_large_rows = rows < self.size or self.size < self._limit
         self._limit = max(self._limit, self.size) if of_large_rows else max(half, self._fitted)
         self._wanted = min(2 * self._wanted, MAX_GROWTH_BATCHES) if self._wanted else GROWTH_BATCHES
-        self.size, self.most, self._successes = half, None, 0
+        self.size, self.search_limit, self._successes = half, None, 0
         self._add_note(out_of_memory_at=rows)
 
     def take_notes(self) -> list[str]:

@@ -95,8 +95,8 @@ def has_data(block: pa.Table) -> np.ndarray:
     """Return a mask (bool) of the rows of a block that have data."""
     if ID not in block.column_names:
         return np.zeros(block.num_rows, dtype=bool)
-    found: np.ndarray = block.column(ID).is_valid().to_numpy()
-    return found
+    data: np.ndarray = block.column(ID).is_valid().to_numpy()
+    return data
 
 
 def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
@@ -132,8 +132,8 @@ class Shares:
             return cls(batch.source[~np.isin(batch.source, outcomes)])
         order = np.argsort(batch.source)
         parents = order[np.searchsorted(batch.source, outcomes, sorter=order)]
-        whole = np.full(len(batch.source), FULL_SHARE, dtype=np.int64)
-        shares = whole if batch.shares is None else batch.shares
+        full = np.full(len(batch.source), FULL_SHARE, dtype=np.int64)
+        shares = full if batch.shares is None else batch.shares
         divided = _divide_shares(shares, parents)
         lost = np.bincount(parents, minlength=len(shares)) == 0
         rows, errors = np.split(divided, [len(batch.ids)])

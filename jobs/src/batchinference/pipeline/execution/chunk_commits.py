@@ -128,8 +128,8 @@ def without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iter
         return
     entries = [entry for manifest in earlier for entry in manifest.entries]
     shared = [entry for entry in entries if entry.shares]
-    whole = resolve_overlaps([entry for entry in entries if not entry.shares])
-    committed = RowSet.of([*whole, *shared])
+    complete = resolve_overlaps([entry for entry in entries if not entry.shares])
+    committed = RowSet.of([*complete, *shared])
     problem = "its end was reached"
     for batch in read:
         if batch.errors.num_rows:

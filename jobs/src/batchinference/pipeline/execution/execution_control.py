@@ -203,5 +203,5 @@ def _drop_waiting(states: Sequence[OpState]) -> None:
 def _name(operator: str, read: str, write: str) -> str:
     """Return the stage name of an operator of Ray Data, which may consist of several fused
     operators. Empty if the operator is unknown."""
-    found = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
-    return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in found)
+    matches = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
+    return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in matches)

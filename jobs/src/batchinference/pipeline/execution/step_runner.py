@@ -266,7 +266,7 @@ class StepRunner:
     def unlearned(self) -> Iterator[None]:
         """While the block runs, the step does not adapt its batch size and column types."""
         columns = getattr(self._transform, "result_columns", None)
-        batch, self._batch = self._batch, replace(self._batch, most=None, notes=[])
+        batch, self._batch = self._batch, replace(self._batch, search_limit=None, notes=[])
         try:
             with columns.unlearned() if isinstance(columns, ResultColumns) else nullcontext():
                 yield
@@ -419,18 +419,18 @@ class StepResults:
     failure: JobFailure | None = None
     """Why the following rows have no results."""
 
-    def rows_wanted(self, ids: np.ndarray, most: int, chosen: ChosenRows = ALL_ROWS) -> int:
-        """Return the number of rows to take next, of which at most `most` are computed. `ids` are
+    def rows_wanted(self, ids: np.ndarray, limit: int, chosen: ChosenRows = ALL_ROWS) -> int:
+        """Return the number of rows to take next. At most `limit` of them are computed. `ids` are
         the input row IDs of the batch.
 
         If the results are large or full, only rows that complete an input row with results are
         wanted, and rows of other input rows that Ray has put between them."""
         rest = ids[self.rows :]
-        most = chosen.stop(self.rows, most) - self.rows
+        limit = chosen.stop(self.rows, limit) - self.rows
         if self.nbytes < RESULT_BYTES and not self.is_full:
-            return min(len(rest), most)
+            return min(len(rest), limit)
         begun = np.flatnonzero(np.isin(rest, ids[: self.rows]))
-        return min(int(begun[-1]) + 1 if len(begun) else 0, most)
+        return min(int(begun[-1]) + 1 if len(begun) else 0, limit)
 
     @property
     def last_error(self) -> str:

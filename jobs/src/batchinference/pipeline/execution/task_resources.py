@@ -57,15 +57,15 @@ def capacity_of(plan: Plan) -> Capacity | None:
         return None
     return Capacity(
         cpus=_cpus_of_tasks(plan, nodes),
-        gpus=sum(found.get(GPU, 0.0) for _, found in nodes),
+        gpus=sum(resources.get(GPU, 0.0) for _, resources in nodes),
         writers=int(cpus / plan.task_cpus) if plan.single_segment else writers(cpus),
     )
 
 
 def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]]) -> float:
     """Return the CPUs on which tasks run: those of the group `cpu`, or of the machine."""
-    used = (found for group, found in nodes if not plan.groups or group == CPU_GROUP)
-    cpus = sum(found.get("CPU", 0.0) for found in used)
+    used = (resources for group, resources in nodes if not plan.groups or group == CPU_GROUP)
+    cpus = sum(resources.get("CPU", 0.0) for resources in used)
     if plan.groups or plan.single_segment:
         return cpus
     return float(math.floor(cpus - writers(cpus) * WRITE_CPUS))

@@ -1,7 +1,7 @@
 """Learns the score threshold of a cascade from the first rows.
 
-A step with a cascade skips each row whose earlier, cheaper result has at least this score. It is
-the lowest score from which on enough earlier results agree with those of the step."""
+A step with a cascade skips each row whose earlier, cheaper result has a score of at least this
+threshold: the lowest score from which on enough earlier results agree with those of the step."""
 
 from __future__ import annotations
 

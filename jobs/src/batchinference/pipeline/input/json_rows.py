@@ -264,7 +264,7 @@ class JsonRows:
             return error
         for name, kind in self._types.items() if isinstance(row, dict) else ():
             try:
-                fitting(row.get(name), kind, others=True)
+                fitting(row.get(name), kind, any_as_json=True)
             except (TypeError, ValueError) as problem:
                 sampled = name not in self._declared
                 return misfit(name, row[name], kind, sampled=sampled, problem=str(problem))

@@ -41,7 +41,7 @@ class JsonDecoder:
         try:
             return fitting(value, self._schema)
         except TypeError:  # perhaps a `string` is another value
-            value = parse_declared(content, self._schema, others=True)
+            value = parse_declared(content, self._schema, any_as_json=True)
             return fitting(value, self._schema)
 
 

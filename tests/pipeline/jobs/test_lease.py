@@ -59,7 +59,7 @@ def test_next_attempt_is_refused_if_another_run_has_begun(tmp_path: Path) -> Non
     run = PreparedAttempt(Mock(), None, Mock(), attempt, start)
     Attempt.begin(attempt.layout, attempt.lease, start)
     with pytest.raises(BadOutput, match="another run"):
-        run.next_pass(AttemptEnd(start, {}, []))
+        run.begin_next_pass(AttemptEnd(start, {}, []))
 
 
 def test_next_attempt_continues_the_series_of_its_lease(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRow
     there is no such step, JobFailure, and errors of storage and libraries."""
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]
-    table = preview.written() if step is None else preview.batch.table
+    table = preview.written_rows() if step is None else preview.batch.table
     return PreviewRows(table.slice(0, rows), lines)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Container, MutableMapping
 PREFIX = "RAY_DATA_AUTOLOAD_"
 
 
-def without_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
+def remove_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
     """Remove the RAY_DATA_AUTOLOAD_... variables from an environment. Raises RuntimeError if there
     are any and Ray Data, which reads some of them at import, is in `modules`."""
     names = sorted(name for name in environment if name.startswith(PREFIX))
@@ -39,7 +39,7 @@ def is_helpful(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(UNHELPFUL.get(record.name, "\0"))
 
 
-without_autoload(os.environ, sys.modules)
+remove_autoload(os.environ, sys.modules)
 for _name in UNHELPFUL:
     logging.getLogger(_name).addFilter(is_helpful)
 warnings.filterwarnings("ignore", "IProgress not found")

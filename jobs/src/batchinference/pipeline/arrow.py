@@ -101,7 +101,7 @@ def to_batch(table: pa.Table) -> Batch:
     with_nulls = []
     for index, field in enumerate(table.schema):
         if is_tensor(field.type):
-            chunks = [in_place(chunk) for chunk in table.column(index).chunks]
+            chunks = [at_assumed_offsets(chunk) for chunk in table.column(index).chunks]
             table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
             with_nulls += [field.name] if table.column(index).null_count else []
         elif kinds.is_dictionary(field.type):
@@ -121,7 +121,7 @@ def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
 
 
-def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
+def at_assumed_offsets(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
     """Return the tensors, copied if their offsets are not those that Ray assumes.
 
     Ray computes an offset as if each earlier row had a tensor in memory. Null rows have none, so
@@ -176,7 +176,7 @@ def to_column(values: Any) -> pa.ChunkedArray:
     is_time = isinstance(first, datetime | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
     if any(map(_may_change, nested_types(column.type))) and not all(
-        map(holds, column.to_pylist(), values)
+        map(is_unchanged, column.to_pylist(), values)
     ):
         raise TypeError("the type of some values would change others")
     return column
@@ -227,13 +227,13 @@ def _may_change(kind: pa.DataType) -> bool:
     return bool(kinds.is_temporal(kind) or kinds.is_binary(kind) or kinds.is_string(kind))
 
 
-def holds(read: Any, value: Any) -> bool:
+def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes or time that was stored,
     also inside lists and structs. Values of other types are not compared."""
     if isinstance(value, Mapping) and isinstance(read, dict):
-        return all(holds(read.get(key), child) for key, child in value.items())
+        return all(is_unchanged(read.get(key), child) for key, child in value.items())
     if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
-        return len(read) == len(value) and all(map(holds, read, value))
+        return len(read) == len(value) and all(map(is_unchanged, read, value))
     if isinstance(value, str | bytes | date | time | timedelta):
         return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
     return True
@@ -333,7 +333,7 @@ def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
 
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
-    tensors = in_place(tensors)
+    tensors = at_assumed_offsets(tensors)
     native = isinstance(tensors, pa.FixedShapeTensorArray)  # here, to_numpy loses the shape
     values: np.ndarray = (
         tensors.to_numpy_ndarray() if native else tensors.to_numpy(zero_copy_only=False)

@@ -140,14 +140,14 @@ class JobRun:
     def _run_passes(self, run: PreparedAttempt, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
-        passes, sharing = Passes(), ReplicaSearch.of(plan, repeatable=run.input.repeatable)
+        passes, search = Passes(), ReplicaSearch.of(plan, repeatable=run.input.repeatable)
         while True:
-            plan = sharing.applied(with_thresholds(plan, run.start.thresholds))
+            plan = search.with_replicas(with_thresholds(plan, run.start.thresholds))
             first = limited_to_first_rows(self.job.spec, run)
-            measured = None if first.is_sample else sharing.step
+            measured = None if first.is_sample else search.step
             executor = Executor(self.job.spec, plan, first, measured)
             with keep_heartbeat(run.attempt.heartbeat):
-                end = with_findings(self.job.spec, run, self._run_attempt(run, executor, sharing))
+                end = with_findings(self.job.spec, run, self._run_attempt(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
@@ -155,11 +155,11 @@ class JobRun:
             deaths, losses = take_deaths(run.attempt.lease.run), executor.control.losses
             self._reports.add_faults(losses)
             healthy = without_faulty_nodes(plan, losses)
-            run = passes.after(run, end, deaths, losses, excluded=healthy != plan)
+            run = passes.begin_next(run, end, deaths, losses, excluded=healthy != plan)
             plan = healthy
 
     def _run_attempt(
-        self, run: PreparedAttempt, executor: Executor, sharing: ReplicaSearch
+        self, run: PreparedAttempt, executor: Executor, search: ReplicaSearch
     ) -> AttemptEnd:
         """Process the missing rows, close the attempt, and return how it ended."""
         self._attempt, self._has_ended = run, False
@@ -172,14 +172,14 @@ class JobRun:
             try:
                 run_monitored(executor, observe, self.stop)
             except JobFailure as failure:
-                if not (failed := sharing.accepts(failure)):
+                if not (failed := search.retries_with_fewer(failure)):
                     raise
         end = run.close()
         if executor.control.measured and not failed:
-            sharing.record(end.notes)
+            search.record(end.notes)
         self._entries = end.snapshot.entries
         retries = {"retries": len(executor.control.losses), "task": run.attempt.number}
-        self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *sharing.take_notes()])
+        self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *search.take_notes()])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:

@@ -81,7 +81,7 @@ class Preview:
             if len(self.batch.ids):
                 yield self.run_step(step)
 
-    def written(self) -> pa.Table:
+    def written_rows(self) -> pa.Table:
         """Return the rows after the last step, with the columns that the job would write. Raises
         JobFailure if such a column is missing."""
         write, table = self.spec.write, self.batch.table

@@ -38,9 +38,9 @@ class RowsInFlight:
             self._batch.reset(token)
             self._end(batch, batch.rows)
 
-    def asks(self, rows: int) -> Callable[[], None]:
-        """Record that the current batch asks for `rows` rows; its other rows need no answer. Return
-        a function that must be called for each answer, from any thread."""
+    def expect(self, rows: int) -> Callable[[], None]:
+        """Record that the current batch expects `rows` answers; its other rows need none. Return a
+        function that must be called for each answer, from any thread."""
         batch = self._batch.get() or _Batch(0)
         self._end(batch, batch.rows - rows)
         return lambda: self._end(batch, 1)

@@ -273,7 +273,7 @@ def _or_full_shares(shares: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def _sum_shares(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the IDs without duplicates, and the sum of the shares of each; None if all full."""
+    """Return the IDs without duplicates, and the sum of shares of each; None if all are full."""
     if shares is None:
         return ids, None
     unique, indexes = np.unique(ids, return_inverse=True)
@@ -296,8 +296,8 @@ def _drop_null_columns(table: pa.Table) -> pa.Table:
 
 
 def _user_columns(rows: pa.Table) -> pa.Table:
-    """Return the user's columns, with the columns that `_drop_null_columns` has dropped back at
-    their positions. Blocks that were concatenated may have values in these columns."""
+    """Return the user's columns. Columns that `_drop_null_columns` has dropped are back at their
+    positions. They may have values that come from other blocks."""
     dropped = (
         pc.unique(rows.column(NULLS)).drop_null().to_pylist() if NULLS in rows.schema.names else []
     )

@@ -1,7 +1,7 @@
 """Stores notes of the rows that processes are computing, in the control store of the Ray cluster.
 
-A note that was not removed shows on which rows its process died (see `isolation`). Only processes
-that replace a dead one store notes, because a note costs two requests per batch."""
+A note that was not removed shows on which rows its process died (see `crash_isolation`). Only
+processes that replace a dead one store notes, because a note costs two requests per batch."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class PreparedAttempt:
         notes = [note for manifest in manifests for note in manifest.notes]
         return AttemptEnd(snapshot, missing, notes, files)
 
-    def next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> PreparedAttempt:
+    def begin_next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> PreparedAttempt:
         """Begin the attempt of the next pass, over the rows that are still missing, and return it.
         `deaths` are those in the last pass. Raises BadOutput if another run has begun."""
         layout, lease = self.attempt.layout, self.attempt.lease
@@ -127,7 +127,7 @@ class Passes:
     stalled: int = 0
     """The number of consecutive passes that made no progress."""
 
-    def after(
+    def begin_next(
         self,
         run: PreparedAttempt,
         end: AttemptEnd,
@@ -151,4 +151,4 @@ class Passes:
                 "the output does not contain each input row once. Missing: "
                 f"{format_missing_rows(end.missing)}. Run the job again to compute them"
             )
-        return run.next_pass(end, deaths)
+        return run.begin_next_pass(end, deaths)

@@ -42,7 +42,7 @@ class ReplicaSearch:
         """The step that the next pass measures; None if all are decided."""
         return next(iter(self._undecided), None)
 
-    def applied(self, plan: Plan) -> Plan:
+    def with_replicas(self, plan: Plan) -> Plan:
         """Return the plan with the current number of replicas on each device."""
         return replace(plan, stages=tuple(map(self._shared, plan.stages)))
 
@@ -65,9 +65,9 @@ class ReplicaSearch:
         else:
             self._replicas[step], self._rate = number + 1, rate
 
-    def accepts(self, failure: JobFailure) -> bool:
+    def retries_with_fewer(self, failure: JobFailure) -> bool:
         """Return whether a pass may have failed because its replicas do not fit on their devices.
-        If so, one replica less is used. With another cause, the next pass fails as well."""
+        If so, the next pass has one replica less. With another cause, it fails as well."""
         step = self.step
         may_not_fit = type(failure) is JobFailure or isinstance(failure, ModelLoad | OutOfMemory)
         if step is None or self._replicas[step] == 1 or not may_not_fit:

@@ -453,7 +453,7 @@ class StepResults:
         self.nbytes += other.nbytes
 
     def before(self, row: int, offset: int = 0) -> StepResults:
-        """Return the results of the rows before this row. `offset` is the first row with some."""
+        """Return the results before this row. `offset` is the first row that has results."""
         ends = [int(np.searchsorted(parents, row)) for parents in self.parents]
         kept = StepResults(rows=row - offset)
         for table, parents, end in zip(self.tables, self.parents, ends, strict=True):

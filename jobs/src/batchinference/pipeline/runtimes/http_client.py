@@ -225,7 +225,7 @@ class HttpRuntime:
         Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
         """
         rows = list(rows_of(inputs))
-        answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.asks(len(rows))))
+        answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.expect(len(rows))))
         result = self._shared.adapter.result
         return [
             answer if isinstance(answer, Exception) else result(row, answer)

@@ -144,7 +144,7 @@ class Engine:
         where the adapter is None. The result has an exception in place of the answer of a prompt
         that failed."""
         # one task for all of them: a task per prompt costs more than small models compute
-        answered = IN_FLIGHT.asks(len(asked))
+        answered = IN_FLIGHT.expect(len(asked))
         return asyncio.run_coroutine_threadsafe(self._answers(asked, answered), self._loop)
 
     async def _answers(self, asked: list[Any], answered: Callable[[], None]) -> list[Any]:
@@ -201,7 +201,7 @@ class Engine:
     def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
         """Return the status and the body of the response of vLLM's server to each request: a path
         and a body."""
-        return self._run(self._responses(asked, IN_FLIGHT.asks(len(asked))))
+        return self._run(self._responses(asked, IN_FLIGHT.expect(len(asked))))
 
     async def _responses(
         self, asked: list[tuple[str, bytes]], answered: Callable[[], None]

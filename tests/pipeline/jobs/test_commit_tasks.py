@@ -497,17 +497,13 @@ def test_tasks_ask_less_often_than_the_driver_and_at_different_times(
 def test_first_tasks_need_no_further_workers(
     monkeypatch: pytest.MonkeyPatch, cpus: int, seconds: float, most: int
 ) -> None:
-    monkeypatch.setattr(
-        task_resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": cpus})
-    )
+    monkeypatch.setattr(task_resources.ray, "cluster_resources", lambda: {"CPU": cpus})
     workers = {"workers": {"cpu": 3, "max": 2}}
     assert tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == most
 
 
 def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        task_resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 3})
-    )
+    monkeypatch.setattr(task_resources.ray, "cluster_resources", lambda: {"CPU": 3})
     assert tasks_at_once(plan_for_machine(spec_of()), 0.0) == 6
 
 

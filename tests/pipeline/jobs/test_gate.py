@@ -180,9 +180,8 @@ def test_items_are_divided_too(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_measures(expect: str, values: list[Any], expected: str) -> None:
-    assert (
-        check_gate(Gate(rows=1, expect=expect), [{"a": v} for v in values]) == f"gate: {expected}"
-    )
+    found = check_gate(Gate(rows=1, expect=expect), [{"a": v} for v in values])
+    assert found == f"gate: {expected}"
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,8 @@ class Storage:
         for name, kind in KINDS.items():
             monkeypatch.setattr(Location, name, self._counted(kind, getattr(Location, name)))
         for name, phase in PHASES.items():
-            monkeypatch.setattr(
-                attempt_start, name, self._in_phase(phase, getattr(attempt_start, name))
-            )
+            timed = self._in_phase(phase, getattr(attempt_start, name))
+            monkeypatch.setattr(attempt_start, name, timed)
         monkeypatch.setattr(Attempt, "close", self._in_phase("end", Attempt.close))
 
     def _counted(self, kind: str, real: Callable[..., Any]) -> Callable[..., Any]:

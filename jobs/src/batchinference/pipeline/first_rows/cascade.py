@@ -64,7 +64,7 @@ def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[f
         [agree for s, agree in half if s >= threshold] for half in (known[::2], known[1::2])
     )
     held_out = f"{sum(measured) / len(measured):.1%}" if measured else "unknown"
-    at_least = wilson_lower_bound(sum(learned), len(learned))
+    at_least = lower_bound(sum(learned), len(learned))
     return threshold, (
         f"cascade '{step}': {cascade.score} >= {threshold:.6g} is enough. The precision is at "
         f"least {at_least:.1%} with a confidence of {CONFIDENCE} %, and {held_out} in "
@@ -81,12 +81,12 @@ def lowest_score(known: Iterable[tuple[float, bool]], precision: float) -> float
     for score, rows in itertools.groupby(sorted(known, reverse=True), lambda pair: pair[0]):
         results = [agree for _, agree in rows]
         number, agreed = number + len(results), agreed + sum(results)
-        if wilson_lower_bound(agreed, number) >= precision:
+        if lower_bound(agreed, number) >= precision:
             lowest = score
     return lowest
 
 
-def wilson_lower_bound(successes: int, number: int) -> float:
+def lower_bound(successes: int, number: int) -> float:
     """Return the lower bound of the one-sided Wilson interval of `successes / number`."""
     if not number:
         return 0.0

@@ -14,7 +14,7 @@ import numpy as np
 
 from batchinference.pipeline.runtimes.prompts import plain
 from batchinference.pipeline.runtimes.text_limits import TextTooLong, surely_fits
-from batchinference.pipeline.text_splitter import tokens_of
+from batchinference.pipeline.text_chunks import tokens_of
 
 Row = dict[str, Any]
 Keys = tuple[str | int, ...]

@@ -19,14 +19,7 @@ from batchinference.pipeline.steps import (
     bytes_to_repeat,
     of_first_rows,
 )
-from batchinference.pipeline.text_splitter import (
-    Span,
-    Splitter,
-    Units,
-    characters,
-    tokens_of,
-    words,
-)
+from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
 

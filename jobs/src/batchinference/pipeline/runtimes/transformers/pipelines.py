@@ -40,7 +40,7 @@ from batchinference.pipeline.runtimes.transformers.text_inputs import (
     pad_behind,
     texts,
 )
-from batchinference.pipeline.text_splitter import Span
+from batchinference.pipeline.text_chunks import Span
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import FIELDS
 

@@ -1,4 +1,4 @@
-"""Splits texts into spans of at most a number of units: characters, words or tokens.
+"""Splits long texts into chunks: spans of at most a number of characters, words or tokens (units).
 
 The spans cover a text without gaps. A span ends after a paragraph if one ends in the second half of
 the maximum length, or else after a sentence, a line or a word that ends there. The time is linear

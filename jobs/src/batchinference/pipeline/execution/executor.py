@@ -95,8 +95,8 @@ class Executor:
     def run(self) -> None:
         """Run the pass until all rows are committed.
 
-        Without actor pools, it is a single segment, unless rows must move between tasks: if only
-        few tasks can read but all CPUs should compute, or if a file should have rows of several."""
+        Without actor pools, it is a single segment, unless rows must move between tasks: because
+        few tasks can read but all CPUs should compute, or because tasks share output files."""
         configure()
         prepared = self._prepared
         share = prepared.share
@@ -125,7 +125,8 @@ class Executor:
 
     def _number_of_tasks(self, sizing: Sizing, share: float) -> int:
         """Return the number of tasks of a single segment. Tasks should have many rows if output
-        files are never merged, or if the first model may read texts, for its windows."""
+        files are never merged, or if the first model may read texts, which are sorted in
+        windows."""
         read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks

@@ -1,8 +1,8 @@
 """Orders rows so that prompts with the same beginning follow each other.
 
 Language models cache their state after the beginning of a prompt (prefix caching), and reuse it for
-following prompts with the same beginning. Otherwise, the rows keep the order of the input, so that
-a commit has few row ranges."""
+following prompts with the same beginning. Apart from that, rows keep their input order, so that a
+commit has few row ranges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return a column as texts that begin alike if the values do; None for other kinds of types."""
+    """Return a column as texts that begin alike if its values do; None if it is not text or
+    nested."""
     column = decoded(column)
     if pa.types.is_nested(column.type):
         return pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.large_string())])

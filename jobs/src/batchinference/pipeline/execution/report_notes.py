@@ -44,7 +44,7 @@ def peak_memory(_run: str) -> PeakMemory:
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the notes with those of a step that only count, such as one per batch, added up."""
+    """Return the notes. Notes of a step that only count, such as those per batch, are added up."""
     others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
     for step, text in notes:
         note = json.loads(text)

@@ -60,7 +60,8 @@ class OutputFiles:
             )
 
     def rows(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch. Row numbers, if any, are added, and then rows are sorted."""
+        """Return the rows of a batch. With row numbers, these are added, and rows are in input
+        order."""
         if self.layout.row_number is None or not len(batch.ids):
             return batch.table
         self.check(batch.table.column_names)

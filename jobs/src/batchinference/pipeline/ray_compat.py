@@ -93,9 +93,9 @@ def without_monitors(*, log_to_driver: bool) -> AbstractContextManager[None]:
     """Make `ray.init` start no dashboard and no autoscaler, and no log monitor unless
     `log_to_driver`.
 
-    Ray on a single machine needs neither. Each is a process that imports most of Ray, and
-    `ray.init` waits for the dashboard process even if it serves no web pages. The log monitor sends
-    the output of workers to the driver."""
+    Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
+    `ray.init` waits for the dashboard even if it serves no web pages. The log monitor sends the
+    output of workers to the driver."""
     names = ["start_api_server", "start_monitor", *["start_log_monitor"] * (not log_to_driver)]
     return _replaced(Node, **dict.fromkeys(names, lambda *_, **__: None))
 
@@ -332,7 +332,7 @@ class TimedBundling(RebundlingStrategy):
         return ready
 
     def is_late(self, *, at_once: bool) -> bool:
-        """Return whether the first block has waited long enough; any wait is with `at_once`."""
+        """Return whether the first block has waited long enough, or with `at_once` at all."""
         if self._since is None:
             return False
         return at_once or time.monotonic() - self._since >= self._seconds

@@ -18,8 +18,8 @@ import aiohttp
 import psutil
 from aiohttp import web
 
+from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig
-from batchinference.service.kubernetes import Kubernetes
 from batchinference.service.server import Service
 from support.servers.ports import free_port
 from support.service.running import KEYS, MODELS, request_line, write_keys

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from batchinference.pipeline.html_report.page import render
-from batchinference.pipeline.html_report.samples import cell
+from batchinference.pipeline.html_report.sample_rows import cell
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from support.browser import DESKTOP, PHONE, opened
 from support.documents.report_pages import page_data

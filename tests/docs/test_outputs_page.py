@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from PIL import Image
 from pyiceberg.catalog import load_catalog
 
-from batchinference.api.files import with_absolute_paths
-from batchinference.pipeline.output.contents import first_rows
+from batchinference.api.job_files import with_absolute_paths
+from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchinference.api.files import with_absolute_paths
+from batchinference.api.job_files import with_absolute_paths
 from batchinference.spec import parse
 from support.documents.minimal import Document, document
 from support.documents.pages import jobs, name_of, parts_of_jobs

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from batchinference.api.outputs import error_groups
+from batchinference.api.output_status import error_groups
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.exact_json import load_unique
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import OutputSchema
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer, StructuredRuntime
@@ -102,7 +102,7 @@ def _bad(rows: int, failures: int) -> Callable[[int], bool]:
 def _reading(file_format: str, place: Path, **options: Any) -> Work:
     def work() -> None:
         opened = open_input(file_format, place, **options)
-        for batch in opened.file_rows.read(opened.frozen.files()):
+        for batch in opened.file_rows.read(opened.snapshot.files()):
             assert batch.nbytes >= 0
 
     return work
@@ -250,7 +250,7 @@ def _job(place: Path, rows: int, failures: int) -> Work:
 def _partitions(place: Path, rows: int, failures: int) -> Work:
     """Each value of the column of partitions is a directory."""
     table = pa.table({"n": range(rows), "day": [str(row % (failures + 1)) for row in range(rows)]})
-    layout = FileLayout(partition_by=("day",))
+    layout = FileSplit(partition_by=("day",))
 
     def work() -> None:
         assert sum(len(part) for _, part in layout.split(table)) == rows

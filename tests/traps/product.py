@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from batchinference.api.files import with_absolute_paths
+from batchinference.api.job_files import with_absolute_paths
 from batchinference.pipeline.preflight import preflight
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.report import JobState, Report

@@ -61,7 +61,7 @@ KINDS = {
         ("spec/write/", "pipeline/output/writers/", "pipeline/output/tables/"),
         # reads typed tables of Parquet and CSV, and rows of all other formats
         # counts rows without the code that has written them
-        ("pipeline/output/contents.py", "pipeline/verify/file_check.py"),
+        ("pipeline/output/output_rows.py", "pipeline/verify/file_check.py"),
     ),
     "a runtime": Kind(
         {model.__name__ for model in RUNTIMES.values()},

@@ -41,7 +41,7 @@ LIGHT = {
     "batchinference.rendering": HEAVY + NETWORK,
     "batchinference": HEAVY + NETWORK,
     "batchinference.cli.main": HEAVY + NETWORK,
-    "batchinference.cli.cluster": HEAVY + NETWORK,
+    "batchinference.cli.submit_and_control": HEAVY + NETWORK,
     "batchinference.cli.show_errors": HEAVY + NETWORK,
     "batchinference_operator.status.job_status": HEAVY + NETWORK,
     "batchinference_operator.reconcile.reconcile": HEAVY + NETWORK,

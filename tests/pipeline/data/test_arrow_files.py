@@ -28,7 +28,7 @@ from batchinference.pipeline import remove_autoload
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.retry_errors import failed_ids
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.input.snapshot import InputSnapshot, paths_of
+from batchinference.pipeline.input.input_snapshot import InputSnapshot, paths_of
 from batchinference.pipeline.storage.arrow_files import (
     PICKLED,
     UnsafeColumn,
@@ -241,7 +241,7 @@ READS = {
 METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
-    "pipeline/output/contents.py": "reads from a dataset with a checked schema",
+    "pipeline/output/output_rows.py": "reads from a dataset with a checked schema",
     "pipeline/storage/arrow_files.py": "the check itself",
     "pipeline/execution/segment.py": "unpickles what the driver has pickled",
     "pipeline/input/parquet_file.py": "checks the columns that are wanted; else only metadata",
@@ -249,8 +249,8 @@ CHECKED = {
     "pipeline/output/tables/delta.py": "checks the first rows; all else is metadata",
     "pipeline/output/tables/lance.py": "checks the first rows; all else is metadata",
     "pipeline/input/sources/lance.py": "only metadata; TableInput checks what tasks read",
-    "pipeline/input/documents/apart.py": "unpickles what its own process has pickled",
-    "pipeline/input/statistics.py": "reads nothing: it compares bounds in memory",
+    "pipeline/input/documents/pdf_subprocess.py": "unpickles what its own process has pickled",
+    "pipeline/input/file_pruning.py": "reads nothing: it compares bounds in memory",
     "pipeline/input/tables/delta.py": "only metadata; the Parquet reader checks the files",
     "pipeline/output/tables/iceberg_merge.py": "checks each scan",
     "pipeline/output/tables/lance_columns.py": "reads only numbers of rows and versions",
@@ -334,7 +334,7 @@ def test_worker_with_these_variables_is_refused(
 def test_command_removes_these_variables_before_ray_reads_them() -> None:
     name = "RAY_DATA_AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA"
     program = (
-        "from batchinference.cli.packages import pipeline_is_installed\n"
+        "from batchinference.cli.installed_packages import pipeline_is_installed\n"
         "assert pipeline_is_installed()\n"
         "from ray.data._internal.tensor_extensions import arrow\n"
         "assert arrow._AUTOLOAD_CLOUDPICKLE_TENSOR_METADATA is False"

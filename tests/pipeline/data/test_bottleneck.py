@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.html_report.advice import advice, bottleneck
+from batchinference.pipeline.html_report.performance_advice import advice, bottleneck
 from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.refusals import short

@@ -13,7 +13,8 @@ import pytest
 from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, check_step, chunk, load_step, relational
+from batchinference.pipeline.steps import TransformResult, check_step, chunk, load_step
+from batchinference.pipeline.steps import explode as explode_step
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 
@@ -163,7 +164,7 @@ def test_tensors_are_exploded_along_the_first_axis(lengths: tuple[int, int]) -> 
 
 
 def test_large_results_are_those_of_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relational, "RESULT_BYTES", 5000)
+    monkeypatch.setattr(explode_step, "RESULT_BYTES", 5000)
     table = pa.table({"list": [[1, 2], [3], [4, 5, 6]], "text": ["x" * 1000] * 3})
     assert exploded_parents(table) == [0, 0, 1, 2, 2, 2]
     assert explode(table).rows == 2
@@ -172,7 +173,7 @@ def test_large_results_are_those_of_the_first_rows(monkeypatch: pytest.MonkeyPat
 def test_large_rows_among_small_ones_are_exploded_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relational, "RESULT_BYTES", 5000)
+    monkeypatch.setattr(explode_step, "RESULT_BYTES", 5000)
     lists, texts = [[1] * 20, []] * 2 + [[]] * 60, ["x" * 1000, "y"] * 2 + ["y"] * 60
     table = pa.table({"list": lists, "text": texts})
     assert explode(table).table.nbytes < 25_000
@@ -182,10 +183,10 @@ def test_large_rows_among_small_ones_are_exploded_one_by_one(
 def test_one_large_row_before_many_small_ones_is_found_in_few_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relational, "RESULT_BYTES", 50_000)
+    monkeypatch.setattr(explode_step, "RESULT_BYTES", 50_000)
     table = pa.table({"list": [[1] * 5] * 3000, "text": ["x" * 12_000] + ["y"] * 2999})
-    measured = Mock(side_effect=relational.bytes_to_repeat)
-    monkeypatch.setattr(relational, "bytes_to_repeat", measured)
+    measured = Mock(side_effect=explode_step.bytes_of_copy)
+    monkeypatch.setattr(explode_step, "bytes_of_copy", measured)
     assert explode(table).rows == 1
     assert measured.call_count < 20
 
@@ -193,7 +194,7 @@ def test_one_large_row_before_many_small_ones_is_found_in_few_steps(
 def test_dictionaries_and_elements_are_not_counted_for_each_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relational, "RESULT_BYTES", 50_000)
+    monkeypatch.setattr(explode_step, "RESULT_BYTES", 50_000)
     words = pa.array(["x" * 1000, "y" * 1000] * 10).dictionary_encode()
     assert explode(pa.table({"list": [[1] * 100] * 20, "word": words})).rows is None
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input import csv_text, encoding_hints
+from batchinference.pipeline.input import csv_records, encoding_check
 from batchinference.pipeline.input.readers import csv as reader
 from plugins.messages import Messages
 from support.inputs.packages import folder_of
@@ -123,8 +123,8 @@ def test_other_encodings_give_the_same_rows(tmp_path: Path, encoding: str) -> No
 def test_blocks_of_other_encodings_may_end_within_a_character(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
-    monkeypatch.setattr(csv_text, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(encoding_hints, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(csv_records, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(encoding_check, "_BLOCK_BYTES", 7)
     monkeypatch.setattr(reader, "SAMPLE_BYTES", 31)
     content = "n,t\n" + "".join(f"{n},é{n}\n" for n in range(50))
     outcome = read_csv(tmp_path, content.encode(encoding), encoding=encoding)
@@ -172,7 +172,7 @@ def test_column_without_sampled_values_is_text(
     outcome = read_files("csv", tmp_path, sampled=1)
     assert outcome.good == [{"n": 1, "own": None}, {"n": 3, "own": "2"}]
     monkeypatch.setattr(reader, "SAMPLE_BYTES", 20)
-    monkeypatch.setattr(csv_text, "BLOCK_BYTES", 20)
+    monkeypatch.setattr(csv_records, "BLOCK_BYTES", 20)
     (tmp_path / "late").mkdir()
     outcome = read_csv(tmp_path / "late", "a,b\n" + "1,\n" * 50 + "2,text\n")
     assert outcome.good[-1] == {"a": 2, "b": "text"}
@@ -231,7 +231,7 @@ def test_rows_do_not_depend_on_the_block_size(
     content = "\n".join(["n,t", *texts]).encode(errors="surrogateescape")
     (directory / "1.csv").write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_text, "BLOCK_BYTES", block)
+        patch.setattr(csv_records, "BLOCK_BYTES", block)
         outcome = read_files("csv", directory, sampled=1)
     rows = [CUT_LINES[text] for text in texts if text]
     assert [tuple(row.values()) for row in outcome.good[1:]] == [row for row in rows if row]

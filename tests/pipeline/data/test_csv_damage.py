@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import csv_text
+from batchinference.pipeline.input import csv_records
 from plugins.messages import Messages
 from support.inputs.read_files import Outcome, read_csv
 from support.tiers import examples
@@ -54,7 +54,7 @@ BLOCKS = (MIB, 16, 23, 64)
 
 def in_blocks(tmp_path: Path, content: str, block: int, **options: Any) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_text, "BLOCK_BYTES", block)
+        patch.setattr(csv_records, "BLOCK_BYTES", block)
         return read_csv(tmp_path, content.encode(errors="surrogateescape"), **options)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import csv_text
+from batchinference.pipeline.input import csv_records
 from batchinference.pipeline.row_warnings import ROW_WARNINGS
 from batchinference.spec.warnings import WarningName
 from support.inputs.read_files import Outcome, open_input, read_csv, read_files
@@ -130,7 +130,7 @@ def test_comments_are_found_at_the_border_of_blocks(
 ) -> None:
     lines = [f'{n},"a\n# {n}"\n# "no value {n}\n' for n in range(40)]
     for block in (16, 31, 64):
-        monkeypatch.setattr(csv_text, "BLOCK_BYTES", block)
+        monkeypatch.setattr(csv_records, "BLOCK_BYTES", block)
         outcome = read_csv(tmp_path, "i,t\n" + "".join(lines), comment="#")
         assert [row["t"] for row in outcome.good] == [f"a\n# {n}" for n in range(40)]
 
@@ -179,7 +179,7 @@ def test_files_of_pythons_csv_in_other_dialects_are_read(
         writer.writerow([f"id{number}", *row])
     options = {OPTIONS[name]: value or "" for name, value in style.items() if name in OPTIONS}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_text, "BLOCK_BYTES", block)
+        patch.setattr(csv_records, "BLOCK_BYTES", block)
         outcome = read_csv(
             tmp_path_factory.mktemp("csv"), text.getvalue(), delimiter=delimiter,
             columnNames=["id", "a", "b"], types={"a": "string", "b": "string"}, **options,

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.snapshot import ProcessedFiles
+from batchinference.pipeline.input.changed_files import ProcessedFiles
 from plugins.messages import Messages
 from support.inputs.delta_vectors import (
     commit,
@@ -33,7 +33,7 @@ def opened(table: Path, earlier: ProcessedFiles | None = None, **options: Any) -
 
 def changes_after(earlier: Input, table: Path) -> Outcome:
     """The rows that an addition to an output with an earlier version has."""
-    return opened(table, ProcessedFiles([earlier.frozen])).read()
+    return opened(table, ProcessedFiles([earlier.snapshot])).read()
 
 
 def read(table: Path, **options: Any) -> Outcome:
@@ -68,7 +68,7 @@ def test_files_on_which_a_filter_fails_have_failed_rows_and_others_are_left_out(
     ids = pa.array([2**53 + 1, 5, 6], pa.int64())
     write_deltalake(tmp_path, pa.table({"id": ids, "text": ["bad", "1", "2"]}), partition_by=parts)
     source = opened(tmp_path, filter="int(text) > 1")
-    assert len(source.frozen) == (2 if parts else 1)
+    assert len(source.snapshot) == (2 if parts else 1)
     found = source.read()
     assert (found.ids, len(found.bad)) == ([6], 1)
     assert len(read(tmp_path, filter="id > 0.5").good) == 3

@@ -13,7 +13,7 @@ from docx.oxml import OxmlElement
 from lxml import etree
 
 from batchinference.pipeline.input import AFTER_CRASH
-from batchinference.pipeline.input.documents import apart
+from batchinference.pipeline.input.documents import pdf_subprocess
 from batchinference.spec import SpecError, parse
 from support.documents.minimal import document
 from support.inputs.document_files import (
@@ -458,12 +458,12 @@ def test_page_that_takes_too_long_after_a_crash_is_a_failed_row(
             if len(timers) == 3:
                 self.function()
 
-    monkeypatch.setattr(apart, "Timer", ThirdEnds)
+    monkeypatch.setattr(pdf_subprocess, "Timer", ThirdEnds)
     contents = pdf_of("one", "two", "three"), pdf_of("last")
     outcome = read_apart(tmp_path, monkeypatch, "signal.pause()", *contents)
     assert [row["text"] for row in outcome.good] == ["one", "last"]
     assert list(outcome.bad) == [(0, 1)]
-    assert {timer.interval for timer in timers} == {apart.MAX_SECONDS}
+    assert {timer.interval for timer in timers} == {pdf_subprocess.MAX_SECONDS}
 
 
 def test_other_process_gives_the_same_pages(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import FileInput
+from batchinference.pipeline.input.file_input import FileInput
+from batchinference.pipeline.input.file_rows import FileRows
 from batchinference.pipeline.input.planning import sizing_of
-from batchinference.pipeline.input.scan import FileRows
 from plugins.messages import Messages
 from support.documents.parsed import job
 from support.documents.refusals import short

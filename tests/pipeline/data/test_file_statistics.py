@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.input import RowCount, files, planning, snapshot
-from batchinference.pipeline.input.files import FileInput, open_files
+from batchinference.pipeline.input import RowCount, file_input, input_snapshot, planning
+from batchinference.pipeline.input.changed_files import ResumedInput
+from batchinference.pipeline.input.file_input import FileInput, open_files
+from batchinference.pipeline.input.input_snapshot import STATS, InputSnapshot
 from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.readers import numpy as numpy_reader
 from batchinference.pipeline.input.readers import parquet as parquet_reader
-from batchinference.pipeline.input.snapshot import STATS, InputSnapshot, ResumedInput
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ParquetOptions, ReadFiles, ReadNumpy, ReadParquet
@@ -91,9 +92,9 @@ def test_file_that_cannot_be_bound_to_its_constants_has_one_row(
 def test_file_below_a_directory_is_found(source: Path) -> None:
     given = open_files(parquet(source))
     for place in (source, source.parent):
-        assert given.below(Location(str(place))) == str(source / "00.parquet")
-    assert given.below(Location(f"{source}/0")) is None
-    assert given.below(Location("s3://bucket")) is None
+        assert given.path_inside(Location(str(place))) == str(source / "00.parquet")
+    assert given.path_inside(Location(f"{source}/0")) is None
+    assert given.path_inside(Location("s3://bucket")) is None
 
 
 def test_footers_are_read_concurrently(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_large_row_groups_are_not_divided(
     """A job whose row groups would leave CPUs idle runs as operators. Pandas writes up to 1,048,576
     rows in a row group."""
     if not small:
-        monkeypatch.setattr(files, "REREAD_BYTES", 0)
+        monkeypatch.setattr(file_input, "REREAD_BYTES", 0)
     pq.write_table(pa.table({"n": range(600)}), tmp_path / "a.parquet", row_group_size=group_rows)
     given = open_files(parquet(tmp_path))
     assert rows_of(given, 60) == list(range(600))
@@ -176,7 +177,9 @@ def test_resumed_job_has_the_column_types_of_its_first_run(tmp_path: Path) -> No
 def test_input_snapshot_of_an_earlier_version_has_no_statistics(source: Path) -> None:
     read = parquet(source)
     given = open_files(read)
-    given.frozen = InputSnapshot(given.frozen.root, given.frozen.table.drop_columns(STATS.names))
+    given.snapshot = InputSnapshot(
+        given.snapshot.root, given.snapshot.table.drop_columns(STATS.names)
+    )
     again = resumed(read, given)
     assert again.count() == RowCount(FILES * ROWS, estimated=False)
 
@@ -274,9 +277,9 @@ def test_transient_error_repeats_only_its_file(
 
 
 def test_stored_starts_are_limited(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "MIN_STARTS", 2)
-    monkeypatch.setattr(snapshot, "MAX_STARTS", 2)
-    frozen = open_files(parquet(source)).frozen
+    monkeypatch.setattr(input_snapshot, "MIN_STARTS", 2)
+    monkeypatch.setattr(input_snapshot, "MAX_STARTS", 2)
+    frozen = open_files(parquet(source)).snapshot
     stats = frozen.with_stats({0: FileStats(100, list(range(0, 100, 20)))}).stats
     assert stats == {0: FileStats(100, [0, 60])}
     assert planning.parts_of(frozen.files()[:1], stats, 5)[1].start == 60
@@ -286,4 +289,4 @@ def test_only_the_types_of_wanted_columns_are_stored(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "a.parquet")
     options = ParquetOptions(columns=["a"])
     given = open_files(ReadParquet(format="parquet", paths=[str(tmp_path)], options=options))
-    assert given.frozen.stats[0].schema == pa.schema({"a": pa.int64(), "b": pa.null()})
+    assert given.snapshot.stats[0].schema == pa.schema({"a": pa.int64(), "b": pa.null()})

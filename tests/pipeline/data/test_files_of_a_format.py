@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from batchinference.pipeline.input import file_rule
+from batchinference.pipeline.input.input_snapshot import as_parquet
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_class
-from batchinference.pipeline.input.snapshot import as_parquet
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.file_extensions import extension_of
 from batchinference.spec.read import FILE_FORMATS, ReadCsv, ReadParquet

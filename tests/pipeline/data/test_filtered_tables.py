@@ -63,7 +63,7 @@ def test_filter_reads_only_files_that_may_have_such_rows(
     texts = ["x" * number for number in range(9)]
     write(tmp_path, pa.table({"id": range(9), "day": days, "text": texts}), ["day"])
     source = opened(tmp_path, write, filter=condition, columns=["id"])
-    assert len(source.frozen) == files
+    assert len(source.snapshot) == files
     outcome = source.read()
     assert (outcome.ids, outcome.filtered) == (kept, 3 * files - len(kept))
     assert all([*row] == ["id"] for row in outcome.good)

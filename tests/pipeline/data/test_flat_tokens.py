@@ -28,9 +28,9 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     FlatTokens,
     TokenizerFile,
     pad,
-    preparations,
+    preparing_tokenizers,
 )
-from batchinference.pipeline.steps.preparation import Preparation, split_prepared
+from batchinference.pipeline.steps.tokenization import Preparation, split_prepared
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import Stage, stages_of, with_preparations
 from batchinference.spec.reserved import PREPARED_PREFIX
@@ -155,10 +155,10 @@ def test_columns_may_be_slices_in_several_parts() -> None:
     flat = FlatTokenizer(with_types())
     tokens = flat(TEXTS)
     lists = {
-        name: pa.concat_arrays([column[:1], column]) for name, column in tokens.columns().items()
+        name: pa.concat_arrays([column[:1], column]) for name, column in tokens.to_columns().items()
     }
     parts = {name: pa.chunked_array([array[1:3], array[3:]]) for name, array in lists.items()}
-    found = FlatTokens.of_columns(parts)
+    found = FlatTokens.from_columns(parts)
     assert found.lengths.tolist() == tokens.lengths.tolist()
     for name in tokens.features:
         assert np.array_equal(found.features[name], tokens.features[name]), name
@@ -231,7 +231,8 @@ def test_replica_uses_the_tokens_of_tasks(
     texts = LONG if len(inputs) == 1 else LONG[::2]  # only the library cuts pairs
     columns = {name: np.array(texts, object) for name in inputs}
     expected = run(columns)
-    of_file, of_library = (flat.prepare(*[texts] * len(inputs)) for flat in preparations(model))
+    repeated = [texts] * len(inputs)
+    of_file, of_library = (flat.prepare(*repeated) for flat in preparing_tokenizers(model))
     assert of_file == of_library
     no_tokenizing()
     found = run(columns, {name: pa.chunked_array([values]) for name, values in of_file.items()})
@@ -272,7 +273,7 @@ def test_options_of_the_library_for_its_tokenizer_are_respected(
 @pytest.mark.parametrize("fields", [{"source": "/nowhere"}, {"options": {"stride": 1}}])
 def test_replica_tokenizes_if_tasks_cannot(bert: str, fields: Document) -> None:
     settings = {"task": "feature-extraction", "source": bert, **fields}
-    assert not list(preparations(model_of("transformers", ("text",), **settings)))
+    assert not list(preparing_tokenizers(model_of("transformers", ("text",), **settings)))
 
 
 @pytest.fixture
@@ -305,7 +306,7 @@ def test_tasks_use_the_library_if_it_changes_the_tokenizer_of_the_file(
 
 def test_tasks_prepare_nothing_that_replicas_cannot_use(bert: str, flags: set[str]) -> None:
     preparation, batch = preparation_of(bert), pa.table({"text": ["A b"]})
-    for _ in preparations(step_of(bert).model):  # type: ignore[arg-type]
+    for _ in preparing_tokenizers(step_of(bert).model):  # type: ignore[arg-type]
         flat_tokens.refuse(split_prepared(preparation(batch))[1])
     assert preparation(batch) is batch
 

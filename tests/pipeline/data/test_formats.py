@@ -47,7 +47,7 @@ def test_rows_equal_those_written(case: Case, place: Place, tmp_path: Path) -> N
     counted = sum(outcome.ends.values()) if each is None else each * len(opened.given)
     assert counted == len(expected)
     assert opened.file_rows.reader.columns() == list(expected[0])
-    again = open_input(case.format, opened.frozen.root.uri, **case.options)
+    again = open_input(case.format, opened.snapshot.root.uri, **case.options)
     tasks = pickle.loads(pickle.dumps(again.given.read_tasks(1)))  # as other processes get them
     sent = Outcome([batch for task in tasks for batch in task()])
     assert (sent.places, sent.table) == (outcome.places, outcome.table)

@@ -20,9 +20,9 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from batchinference import pipeline
-from batchinference.pipeline.input import scan
-from batchinference.pipeline.input.readers import records
-from batchinference.pipeline.input.snapshot import as_parquet
+from batchinference.pipeline.input import file_rows
+from batchinference.pipeline.input.input_snapshot import as_parquet
+from batchinference.pipeline.input.readers import text_lines
 from batchinference.pipeline.media.images import FORMATS, open_image
 from plugins.messages import Messages
 from support.inputs.formats import pictures, png, tar_of
@@ -131,7 +131,7 @@ def test_files_that_expand_when_decoded_are_read_in_small_tables(
 ) -> None:
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(large_png(100, 100))
-    monkeypatch.setattr(scan, "GROUP_BYTES", 50_000)
+    monkeypatch.setattr(file_rows, "GROUP_BYTES", 50_000)
     tables = read_files("images", tmp_path).tables
     assert [table.num_rows for table in tables] == [2, 2, 2, 2]  # each image has 30,000 bytes
 
@@ -141,7 +141,7 @@ def peak_bytes(format_: str, path: Path, **options: Any) -> int:
     opened = open_input(format_, path, **options)
     tracemalloc.start()
     try:
-        for _ in opened.file_rows.read(opened.frozen.files()):
+        for _ in opened.file_rows.read(opened.snapshot.files()):
             pass
         return tracemalloc.get_traced_memory()[1]
     finally:
@@ -178,7 +178,7 @@ def test_parquet_file_whose_column_has_no_name_in_utf8_is_a_bad_row(tmp_path: Pa
 def test_long_lines_are_found_over_several_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 100)
     short, long = b"short\n", b"x" * 3000 + b"\n"
     (tmp_path / "a.txt").write_bytes(short * 40 + long + short + long + long + short * 30)
     outcome = read_files("text", tmp_path, maxRowBytes=1024)
@@ -262,7 +262,7 @@ def test_no_module_opens_images_or_videos_of_any_format() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("Image.open", "av.open")
     }
-    assert found == {"media/images.py: Image.open", "media/recordings.py: av.open"}
+    assert found == {"media/images.py: Image.open", "media/audio.py: av.open"}
 
 
 def test_carriage_return_line_ends_are_not_a_long_header(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from PIL import Image
 
 from batchinference.credentials import MASK
 from batchinference.pipeline import html_report
-from batchinference.pipeline.html_report.advice import advice
 from batchinference.pipeline.html_report.page import render
-from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
+from batchinference.pipeline.html_report.performance_advice import advice
+from batchinference.pipeline.html_report.sample_rows import THUMBNAIL, Cell, cell
 from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
 from batchinference.spec import parse
 from batchinference.spec.causes import Cause

@@ -32,7 +32,7 @@ from pyiceberg.types import (
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.readers.table import positions_in
+from batchinference.pipeline.input.readers.table_data_file import positions_in
 from batchinference.pipeline.input.tables import open_table
 from batchinference.spec.read import ReadIceberg
 from plugins.messages import Messages
@@ -108,7 +108,7 @@ def test_partition_transforms_leave_out_files_without_statistics(
         part = transform.transform(schema.find_type(column))(value)
         add_file(table, pa.Table.from_pylist([row]), part)
     source = opened(tmp_path, filter=condition)
-    assert len(source.frozen) == files
+    assert len(source.snapshot) == files
     assert source.read().ids == kept
 
 

@@ -17,8 +17,8 @@ from batchinference.pipeline.input.ignored_files import (
     Reason,
     similar_names,
 )
+from batchinference.pipeline.input.input_snapshot import InputSnapshot, read_snapshot
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import InputSnapshot, read_snapshot
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FILE_FORMATS
 from batchinference.spec.storage import FROM_ENVIRONMENT

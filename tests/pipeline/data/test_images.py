@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input.file_rows import FETCH_THREADS, GROUP_FILES
 from batchinference.pipeline.input.readers.images import ImageReader
-from batchinference.pipeline.input.scan import FETCH_THREADS, GROUP_FILES
 from batchinference.pipeline.storage.location import Location
 from support.inputs.packages import folder_of
 from support.inputs.read_files import open_input, read_files

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.json_rows import JsonRows
 from batchinference.pipeline.input.readers import json as json_reader
-from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.input.readers import text_lines
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.tiers import examples
 
@@ -201,7 +201,7 @@ def test_late_value_that_does_not_fit_names_its_column_and_the_fix(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for early, late in LATE[case]:
-        monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", len(lines([early])))
+        monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", len(lines([early])))
         outcome = read(tmp_path, lines([early, late, early]))
         assert [row["a"] for row in outcome.good] == [early, early], late
         ((place, message),) = outcome.bad.items()
@@ -213,7 +213,7 @@ def test_late_value_that_does_not_fit_names_its_column_and_the_fix(
 def test_rows_behind_the_sample_are_read_or_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 20)
+    monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", 20)
     more = b'{"a": 2, "new": "value"}\n{"a": "x"}\n{"a": 3}\n'
     outcome = read(tmp_path, b'{"a": 1}\n' * 9 + more)
     assert outcome.good[9:] == [{"a": 2, "new": "value"}, {"a": 3, "new": None}]
@@ -235,7 +235,7 @@ NO_OBJECTS: dict[bytes, list[int]] = {
 def test_line_that_is_no_object_is_a_failed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: bytes, before: int
 ) -> None:
-    monkeypatch.setattr(records, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 10)
     write(tmp_path / "0.json", types)
     for content, bad in NO_OBJECTS.items():
         write(tmp_path / "1.json", b'{"b": 1}\n' * before + content)
@@ -271,7 +271,7 @@ SEVERAL_LINES: dict[bytes, list[dict[str, Any]]] = {
 def test_objects_may_span_lines_and_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(records, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(json_reader, "SLICE_BYTES", 16)
     for content, rows in SEVERAL_LINES.items():
         outcome = read(tmp_path, b"\n" + content)
@@ -380,7 +380,7 @@ def test_fields_that_the_sample_lacks_are_texts(
     rows += [b'{"null": {"x": 1.50}, "none": [1], "new": 2, "old": {"new": [1.50]}}\n']
     rows += [b'{"null": "a", "none": ["b"], "new": "2024-01-01", "old": {"new": "x"}}\n']
     rows += [b'{"null": [1, "a"], "new": [1, [2]], "old": {"new": [1, {}], "more": [1, "b"]}}\n']
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", len(rows[0]))
+    monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", len(rows[0]))
     outcome = read(tmp_path, b"".join(rows))
     assert not outcome.bad
     assert outcome.good[1:] == [
@@ -394,8 +394,8 @@ def test_fields_that_the_sample_lacks_are_texts(
 def test_lines_longer_than_a_sample_have_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 5)
-    monkeypatch.setattr(records, "CHUNK_BYTES", 5)
+    monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", 5)
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 5)
     assert read(tmp_path, b'{"a": 1}\n{"a": 2, "b": 3}\n').good == [
         *({"a": 1, "b": None}, {"a": 2, "b": "3"})
     ]
@@ -449,8 +449,8 @@ def test_rows_do_not_depend_on_the_chunk_size(
     texts = [row if isinstance(row, str) else json.dumps(row) for row in written]
     path.write_text("\n".join(texts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "CHUNK_BYTES", chunk)
-        patch.setattr(records, "LINE_SAMPLE_BYTES", len(texts[0]) + 1)
+        patch.setattr(text_lines, "CHUNK_BYTES", chunk)
+        patch.setattr(text_lines, "LINE_SAMPLE_BYTES", len(texts[0]) + 1)
         outcome = read_files("json", path)
     numbered = list(enumerate(row for row in written if row != ""))
     assert outcome.good == [row for _, row in numbered if isinstance(row, dict)]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import listing
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.storage.location import Location
 from support.tiers import examples
 

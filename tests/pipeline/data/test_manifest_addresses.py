@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.storage import allowed_addresses, http, retry
+from batchinference.pipeline.storage import allowed_addresses, retry, url_fetcher
 from batchinference.pipeline.storage.allowed_addresses import Allowed, Forbidden, is_public
-from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.url_fetcher import Fetcher
 from plugins.messages import Messages
 from support.documents.refusals import short
 from support.inputs.read_files import read_files
@@ -204,7 +204,7 @@ def test_redirect_to_a_private_server_is_refused(
         assert "private network" in error
         assert errors(tmp_path, uri, allow=[public, private]) == [""]
         (error,) = errors(tmp_path, f"{public}/loop", allow=[public])
-        assert f"more than {http.MAX_REDIRECTS} redirects" in error
+        assert f"more than {url_fetcher.MAX_REDIRECTS} redirects" in error
     with redirecting_server("file:///etc/hostname") as public:
         (error,) = errors(tmp_path, f"{public}/there", allow=[public])
         messages.check(error)
@@ -226,7 +226,7 @@ def test_content_is_limited_after_decompression(tmp_path: Path, messages: Messag
 def test_slow_answer_ends_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
-    monkeypatch.setattr(http, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(url_fetcher, "MAX_SECONDS", 0.2)
     with slow_server() as (url, requests):
         (error,) = errors(tmp_path, f"{url}/x", allow=[url], onUnreachable="error")
     messages.check(error)
@@ -250,11 +250,11 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def overloaded(_: Fetcher, url: str) -> bytes:
         asked.append(url)
-        raise http.TransientFetchError("busy", retry.LONGEST_PAUSE)
+        raise url_fetcher.TransientFetchError("busy", retry.LONGEST_PAUSE)
 
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
     monkeypatch.setattr(Fetcher, "_get", overloaded)
-    with pytest.raises(http.TransientFetchError):
+    with pytest.raises(url_fetcher.TransientFetchError):
         Fetcher(Allowed(), 1).fetch_url("http://host/")
     assert len(asked) == 1, "another try would begin after the longest pause"
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.input.readers import url_list
-from batchinference.pipeline.input.readers.url_list import ManifestReader
+from batchinference.pipeline.input.readers import url_manifest
+from batchinference.pipeline.input.readers.url_manifest import ManifestReader
 from batchinference.pipeline.media import images
-from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.url_fetcher import Fetcher
 from batchinference.spec.read import ManifestOptions
 
 SIDE = 100
@@ -61,7 +61,7 @@ def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatc
     """Return the number of rows in each table of pictures."""
     patch.setattr(Fetcher, "fetch", lambda *_: Content())
     patch.setattr(images, "decode", decode)
-    patch.setattr(url_list, "TABLE_BYTES", 2 * PICTURE_BYTES)
+    patch.setattr(url_manifest, "TABLE_BYTES", 2 * PICTURE_BYTES)
     return [table.num_rows for table in tables(path, decode="image")]
 
 
@@ -87,7 +87,7 @@ def test_fetched_content_is_freed_when_it_is_decoded(
         seen.append(Content.alive)
         return np.zeros((1, 1, 3), np.uint8)
 
-    monkeypatch.setattr(url_list, "HELD_ROWS", 4)
+    monkeypatch.setattr(url_manifest, "HELD_ROWS", 4)
     assert read(tmp_path, decode, monkeypatch) == [26]
     assert max(seen) <= 4 + 2, "those that wait, the one that is decoded, and the one before it"
 
@@ -100,8 +100,8 @@ def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return bytes(1000)
 
     monkeypatch.setattr(Fetcher, "fetch", fetched)
-    monkeypatch.setattr(url_list, "HELD_BYTES", 4000)
-    monkeypatch.setattr(url_list, "TABLE_BYTES", 1)
+    monkeypatch.setattr(url_manifest, "HELD_BYTES", 4000)
+    monkeypatch.setattr(url_manifest, "TABLE_BYTES", 1)
     yielded = 0
     for table in tables(tmp_path, maxBytes=1000):
         yielded += table.num_rows

@@ -22,7 +22,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.input.readers import READERS
 from batchinference.pipeline.media import images
 from batchinference.pipeline.runtimes import RUNTIMES
-from batchinference.pipeline.runtimes.transformers.inputs import _resampled
+from batchinference.pipeline.runtimes.transformers.media_inputs import _resampled
 from plugins.messages import Messages
 from support.documents.pages import ROOT
 
@@ -69,7 +69,7 @@ def test_heic_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_resampling_needs_av(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "batchinference.pipeline.media.recordings", None)
+    monkeypatch.setitem(sys.modules, "batchinference.pipeline.media.audio", None)
     with pytest.raises(ModelLoad) as caught:
         _resampled(np.zeros(8, np.float32), 8000, 16000)
     what = "audio of 8000 Hz for a model that expects 16000 Hz"

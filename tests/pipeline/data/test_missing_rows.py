@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.readers import BadRow, Chunk, size_of, within
+from batchinference.pipeline.input.readers import BadRow, Chunk, parts_in_gaps, size_of
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.row_batch import MissingRows, RowRange
-from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.url_fetcher import Fetcher
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Place, open_input
 from support.tiers import examples
@@ -55,7 +55,7 @@ def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[RowRange], first:
     row, found = first, []
     for size in sizes:
         chunk = pa.table({"n": range(row, row + size)})
-        for skipped, wanted in within(chunk, row, gaps):
+        for skipped, wanted in parts_in_gaps(chunk, row, gaps):
             assert size_of(wanted) > 0
             found += wanted.column("n").to_pylist()
             assert found[-size_of(wanted)] == row + skipped
@@ -67,14 +67,14 @@ def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[RowRange], first:
 @given(gaps_of_file(), st.integers(1, ROWS))
 def test_bad_rows_are_cut_to_their_gaps(gaps: list[RowRange], size: int) -> None:
     chunk: Chunk = BadRow(ValueError("no"), size)
-    parts = [(skipped, size_of(part)) for skipped, part in within(chunk, 0, gaps)]
+    parts = [(skipped, size_of(part)) for skipped, part in parts_in_gaps(chunk, 0, gaps)]
     found = [row for skipped, count in parts for row in range(skipped, skipped + count)]
     assert found == rows_in(gaps, size)
 
 
 def test_chunk_without_gaps_is_read_whole() -> None:
     chunk = pa.table({"n": [1, 2]})
-    ((skipped, wanted),) = within(chunk, 7, ())
+    ((skipped, wanted),) = parts_in_gaps(chunk, 7, ())
     assert (skipped, wanted) == (0, chunk)
 
 
@@ -257,7 +257,7 @@ def test_without_gaps_there_are_no_read_tasks(opened: Input) -> None:
 
 
 def test_gaps_of_a_table_source_are_read(tmp_path: Path) -> None:
-    from batchinference.pipeline.input.files import open_input as open_any
+    from batchinference.pipeline.input.file_input import open_input as open_any
     from batchinference.spec.read import ReadLance
 
     path = tmp_path / "a.lance"

@@ -20,10 +20,10 @@ from batchinference.pipeline.runtimes import check_runtime, load_runtime, model_
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import (
     cache_directory,
-    check,
+    check_source,
+    fetch_source,
     is_path,
     resolve,
-    resolve_place,
 )
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.profiles import OTHER_IMAGES
@@ -53,7 +53,7 @@ def test_local_path_is_used_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for path in ("{}", "file://{}", "{}/", "{}/../model"):
         source = path.format(tmp_path / "org/model")
         assert Path(resolve(source)).samefile(tmp_path / "org/model")
-        check(source, HUB)
+        check_source(source, HUB)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve("~/org/model") == str(tmp_path / "org/model")
 
@@ -73,7 +73,7 @@ def test_relative_path_exists_or_begins_with_a_dot(
 
 def test_missing_path_error_has_the_full_path(messages: Messages) -> None:
     for source in ("/nowhere/model", "./nowhere", "~/nowhere", "file:///nowhere"):
-        for call in (resolve, partial(check, hub_files=HUB)):
+        for call in (resolve, partial(check_source, hub_files=HUB)):
             with messages.raises(ModelLoad):
                 call(source)
 
@@ -84,9 +84,9 @@ def test_similar_folder_is_suggested(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models/sentiment").mkdir(parents=True)
     with pytest.raises(ModelLoad, match=r"write source: \./models/sentiment$"):
-        check("models/sentimnt", HUB)
+        check_source("models/sentimnt", HUB)
     with pytest.raises(ModelLoad, match=r"did you mean 'models/sentiment'\?"):
-        check("./models/sentimnt", HUB)
+        check_source("./models/sentimnt", HUB)
 
 
 @pytest.fixture
@@ -131,23 +131,23 @@ class Hub(BaseHTTPRequestHandler):
 def test_id_unknown_to_the_hub_is_rejected(hub: None, messages: Messages) -> None:
     for name in ("org/missing", "missing", "no/such/model", "bad name!"):
         with pytest.raises(ModelLoad) as failure:
-            check(name, HUB)
+            check_source(name, HUB)
         messages.check(failure.value.message)
         assert "\n" not in failure.value.message
 
 
 def test_revision_unknown_to_the_hub_is_rejected(hub: None) -> None:
-    check("org/model", ["config.json"])
-    check("org/model", ["config.json"], "main")
+    check_source("org/model", ["config.json"])
+    check_source("org/model", ["config.json"], "main")
     with pytest.raises(ModelLoad, match=r"'org/model' at revision 'v2' not found: .*Revision"):
-        check("org/model", ["config.json"], "v2")
+        check_source("org/model", ["config.json"], "v2")
 
 
 def test_offline_error_names_the_download_command(
     offline: None, tmp_path: Path, messages: Messages
 ) -> None:
     with pytest.raises(ModelLoad) as failure:
-        check("org/missing", HUB, "v2")
+        check_source("org/missing", HUB, "v2")
     messages.check(failure.value.message)
 
 
@@ -172,7 +172,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 def test_unreachable_hub_is_asked_twice_for_one_file(asked: list[str], messages: Messages) -> None:
     with pytest.raises(ModelLoad) as failure:
-        check("org/missing", HUB)
+        check_source("org/missing", HUB)
     assert asked == ["modules.json"] * 2
     messages.check(failure.value.message)
 
@@ -180,7 +180,7 @@ def test_unreachable_hub_is_asked_twice_for_one_file(asked: list[str], messages:
 def test_busy_hub_is_asked_again(hub: None, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [503, 200]
     monkeypatch.setattr(Hub, "status", lambda _: answers.pop(0))
-    check("org/model", ["config.json"])
+    check_source("org/model", ["config.json"])
     assert answers == []
 
 
@@ -199,9 +199,9 @@ def test_cached_model_needs_one_of_its_files(
     (kept / "refs/main").write_text("0" * 40)
     (kept / "snapshots" / ("0" * 40)).mkdir(parents=True)
     (kept / "snapshots" / ("0" * 40) / known).write_text("{}")
-    check("org/kept", HUB)
+    check_source("org/kept", HUB)
     with messages.raises(ModelLoad):
-        check("org/kept", ["other.json"])
+        check_source("org/kept", ["other.json"])
 
 
 @pytest.mark.parametrize("source", ["weights.pt", "models/weights.pt"])
@@ -209,13 +209,13 @@ def test_file_name_is_a_path(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for look in (resolve_place, check):
+    for look in (fetch_source, check_source):
         with messages.raises(ModelLoad):
             look(source)
     (tmp_path / "models").mkdir()
     (tmp_path / source).touch()
-    assert resolve_place(source) == source
-    check(source)
+    assert fetch_source(source) == source
+    check_source(source)
 
 
 def test_missing_library_error_has_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def write_model(folder: Path) -> dict[str, bytes]:
 
 def test_fetched_folder_has_all_files(tmp_path: Path, cache: Path) -> None:
     contents = write_model(tmp_path / "model")
-    fetched = model_files._fetch(Location(str(tmp_path / "model")))
+    fetched = model_files._cached_copy(Location(str(tmp_path / "model")))
     assert fetched.is_relative_to(cache)
     found = {
         str(path.relative_to(fetched)): path.read_bytes()
@@ -277,21 +277,21 @@ def test_fetched_file_keeps_its_name_and_an_empty_folder_is_rejected(
     tmp_path: Path, cache: Path, messages: Messages
 ) -> None:
     (tmp_path / "model.pt").write_bytes(b"weights")
-    fetched = model_files._fetch(Location(str(tmp_path / "model.pt")))
+    fetched = model_files._cached_copy(Location(str(tmp_path / "model.pt")))
     assert (fetched.name, fetched.read_bytes()) == ("model.pt", b"weights")
     (tmp_path / "model").mkdir()
     with messages.raises(ModelLoad):
-        model_files._fetch(Location(str(tmp_path / "model")))
+        model_files._cached_copy(Location(str(tmp_path / "model")))
 
 
 def test_model_is_fetched_again_only_after_a_change(tmp_path: Path, cache: Path) -> None:
     write_model(tmp_path / "model")
-    first = model_files._fetch(Location(str(tmp_path / "model")))
+    first = model_files._cached_copy(Location(str(tmp_path / "model")))
     (first / "mark").touch()
-    assert model_files._fetch(Location(str(tmp_path / "model"))) == first
+    assert model_files._cached_copy(Location(str(tmp_path / "model"))) == first
     assert (first / "mark").exists()
     (tmp_path / "model/config.json").write_bytes(b'{"new": 1}')
-    second = model_files._fetch(Location(str(tmp_path / "model")))
+    second = model_files._cached_copy(Location(str(tmp_path / "model")))
     assert second != first
     assert (second / "config.json").read_bytes() == b'{"new": 1}'
 
@@ -308,12 +308,12 @@ def test_replicas_that_share_a_cache_download_a_model_once(
             waits.set()
             return super().acquire(*args, **options)
 
-    target = model_files._fetch(model)
+    target = model_files._cached_copy(model)
     target.rename(cache / "not-complete")
     monkeypatch.setattr(model_files, "_download", None)
     monkeypatch.setattr(model_files, "FileLock", Lock)
     with ThreadPoolExecutor() as pool, FileLock(f"{target}.lock"):
-        other = pool.submit(model_files._fetch, model)
+        other = pool.submit(model_files._cached_copy, model)
         assert waits.wait(10)
         (cache / "not-complete").rename(target)
     assert other.result() == target

@@ -11,7 +11,7 @@ import pytest
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
+from batchinference.pipeline.runtimes.model_files import engine_source, files_without_weights
 from batchinference.pipeline.steps import check_step
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
@@ -81,6 +81,7 @@ def test_tokenizer_of_vllm_fetches_no_weights(s3: S3Server, storage: dict[str, A
     names = ["config.json", "tokenizer.json", "model-1.safetensors", "more/pytorch_model.bin"]
     s3.put("models", {f"llama/{name}": b"{}" for name in names})
     model = VllmModel.model_validate(vllm(source="s3://models/llama", storage=storage))
-    for fetched, expected in ((files_without_weights(model), names[:2]), (files_of(model), names)):
+    pairs = (files_without_weights(model), names[:2]), (engine_source(model), names)
+    for fetched, expected in pairs:
         found = [path for path in Path(fetched).rglob("*") if path.is_file()]
         assert {str(path.relative_to(fetched)) for path in found} == set(expected)

@@ -187,5 +187,5 @@ def test_headers_give_columns_and_row_counts(tmp_path: Path) -> None:
     opened = open_input("numpy", tmp_path)
     found = opened.file_rows.reader
     assert found.columns() == ["x", "y", "data"]
-    files = opened.frozen.files()
-    assert [found.rows_in(opened.frozen.address(file), file.size) for file in files] == [3, 4]
+    files = opened.snapshot.files()
+    assert [found.rows_in(opened.snapshot.address(file), file.size) for file in files] == [3, 4]

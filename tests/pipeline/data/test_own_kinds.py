@@ -18,7 +18,7 @@ from batchinference.pipeline.errors import PIPELINE_EXTRA
 from batchinference.pipeline.input import readers
 from batchinference.pipeline.input.readers import Chunk, Reader
 from batchinference.pipeline.output import writers
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.preview import Preview
 from batchinference.pipeline.steps import Transform
 from batchinference.pipeline.storage.location import Location

@@ -142,7 +142,7 @@ def test_parts_are_row_groups_and_hold_every_row_once(
 
 def test_any_range_of_rows_can_be_read(digits: Path) -> None:
     opened = open_input("parquet", digits)
-    (file,) = opened.frozen.files()
+    (file,) = opened.snapshot.files()
     part = Outcome(list(opened.file_rows.read([replace(file, start=499, stop=1203)])))
     assert part.places == [(0, row) for row in range(499, 1203)]
     assert part.good == pq.read_table(digits).slice(499, 704).to_pylist()

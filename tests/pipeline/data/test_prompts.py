@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from batchinference.pipeline.runtimes.prompts import messages_of, plain, values_for_texts
-from batchinference.pipeline.runtimes.transformers.prompts import (
+from batchinference.pipeline.runtimes.prompts import json_compatible, messages_of, values_for_texts
+from batchinference.pipeline.runtimes.transformers.prompt_inputs import (
     images_of,
-    in_parts,
     order_of_images,
     prompt_of,
+    split_content,
 )
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
 from plugins.messages import Messages
@@ -45,7 +45,7 @@ def of_transformers(fields: Document, row: dict[str, Any]) -> Chat:
     )
     prompt = prompt_of(model, row, images_of(model, row), chat=True)
     assert isinstance(prompt, list)
-    return in_parts(prompt)
+    return split_content(prompt)
 
 
 RUNTIMES = pytest.mark.parametrize("of", [of_http, of_vllm, of_transformers])
@@ -88,7 +88,7 @@ TEXTS: list[tuple[pa.Array, Any]] = [
 @pytest.mark.parametrize(("column", "text"), TEXTS)
 def test_values_are_written_exactly_into_texts(column: pa.Array, text: Any) -> None:
     for row, value in enumerate(values_for_texts({"a": "x"}, pa.table({"x": column}))["a"]):
-        assert plain(value) == (None if row else text)
+        assert json_compatible(value) == (None if row else text)
 
 
 @RUNTIMES

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
-from batchinference.pipeline.input import scan
+from batchinference.pipeline.input import file_rows
+from batchinference.pipeline.input.file_rows import FileRows
+from batchinference.pipeline.input.input_snapshot import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
-from batchinference.pipeline.input.readers import Chunk, Reader, records
-from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import InputFile
+from batchinference.pipeline.input.readers import Chunk, Reader, text_lines
 from batchinference.pipeline.row_batch import RowRange, unpack_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS
@@ -82,7 +82,7 @@ def test_rows_of_long_and_compressed_files_are_estimated(
         assert counted(open_input("text", tmp_path)) == pytest.approx(lines_, rel=0.2)
     (tmp_path / "a.txt.gz").unlink()
     (tmp_path / "a.txt").write_text("".join(f"line {number:05d}\n" for number in range(5000)))
-    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 1000)
+    monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", 1000)
     assert counted(open_input("text", tmp_path)) == pytest.approx(5000, abs=50)
 
 
@@ -95,7 +95,7 @@ def test_samples_are_estimated_from_the_beginning(
     members = ((f"{number}.bin", random.bytes(2000)) for number in range(2000))
     content = tar_of(members, "w:gz" if suffix else "w")
     (tmp_path / f"a.tar{suffix}").write_bytes(content)
-    monkeypatch.setattr(records, "SAMPLE_BYTES", 2 << 20)
+    monkeypatch.setattr(text_lines, "SAMPLE_BYTES", 2 << 20)
     count = open_input("webdataset", tmp_path).given.count()
     assert count is not None
     assert count.estimated
@@ -192,7 +192,7 @@ def test_reading_resumes_behind_the_rows_that_were_read(
     monkeypatch: pytest.MonkeyPatch, errors: int
 ) -> None:
     """Errors after which rows were read do not add up."""
-    monkeypatch.setattr(scan.time, "sleep", lambda _: None)
+    monkeypatch.setattr(file_rows.time, "sleep", lambda _: None)
     outcome = Outcome(list(rows_of(Resets(8, errors)).read([InputFile(0, "a", 1)])))
     assert [row["n"] for row in outcome.good] == [row for _, row in outcome.places]
     assert (len(outcome.places), outcome.ends) == (40, {0: 40})
@@ -211,7 +211,7 @@ def test_each_chunk_is_read_in_the_context_of_a_note() -> None:
 
 
 def test_chunks_without_rows_are_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan.time, "sleep", lambda _: None)
+    monkeypatch.setattr(file_rows.time, "sleep", lambda _: None)
     reader = AlwaysResets()
     with pytest.raises(JobFailure, match=r"a cannot be read: .*connection reset"):
         chunks(reader)

@@ -82,7 +82,7 @@ def test_results_that_other_processes_store_meanwhile_are_found(tmp_path: Path) 
         assert found(reader, "a", "b", "c") == {"a": "of a"}
     stored(tmp_path, results("b"), results("c"))
     assert found(reader, "a", "b", "c") == {"a": "of a"}
-    reader._due = 0.0
+    reader._next_refresh = 0.0
     assert found(reader, "a", "b", "c") == {"a": "of a", "b": "of b", "c": "of c"}
 
 
@@ -154,7 +154,7 @@ def test_keys_with_the_same_beginning_are_told_apart(tmp_path: Path) -> None:
     one, other = b"same....".ljust(32, b"1"), b"same....".ljust(32, b"2")
     stored(tmp_path, KnownResults([one], pa.table({"answer": ["one"]}), {}))
     (group,) = cache(tmp_path).find([other])
-    assert other not in group.places()
+    assert other not in group.by_key()
 
 
 def test_types_and_warnings_are_kept(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from batchinference.pipeline.execution.block_codec import decode
 from batchinference.pipeline.execution.dataset import BlockReader, RowSource
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.input.input_snapshot import InputFile
 from batchinference.pipeline.input.planning import tasks_of
 from batchinference.pipeline.input.readers.whole_file import BinaryReader
-from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import (
     MAX_FILES,
     READ_STEP,

@@ -102,7 +102,7 @@ def test_lance_is_read_with_its_format(tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "in" / "a.parquet")
     opened = open_input("parquet", tmp_path / "in")
     assert len(opened.read().good) == 3
-    ignored = opened.frozen.ignored.text
+    ignored = opened.snapshot.ignored.text
     assert ignored == "3 files ignored: .lance 1, .manifest 1 (hidden), .txn 1 (hidden)"
 
 
@@ -134,4 +134,4 @@ def test_tables_next_to_the_files_of_a_path_are_no_reason(tmp_path: Path) -> Non
     assert len(open_input("parquet", tmp_path / "*.parquet").read().good) == 3
     (tmp_path / "t" / "a.csv").write_text("n\n1\n")
     assert len(open_input("csv", tmp_path / "t").read().good) == 1
-    assert len(open_input("binary", tmp_path / "t").frozen) == 3
+    assert len(open_input("binary", tmp_path / "t").snapshot) == 3

@@ -251,10 +251,12 @@ class TestIceberg:
 
     def test_table_can_be_pickled(self, target: TableTarget) -> None:
         table = target.table()
-        table.find_place()
+        table.find_data_location()
         copy = pickle.loads(pickle.dumps(table))
         ((_, content),) = copy.files(rows_of(id=[0]))
-        place = Path(copy.put(Location("/nowhere"), bytes(content)).removeprefix("file://"))
+        place = Path(
+            copy.stage_content(Location("/nowhere"), bytes(content)).removeprefix("file://")
+        )
         assert place.read_bytes() == bytes(content)
 
     def test_iceberg_table_that_names_a_class_is_refused(

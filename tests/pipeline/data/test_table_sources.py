@@ -30,7 +30,7 @@ from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -153,8 +153,8 @@ class TestItems:
 
     def test_changed_rows_are_another_input(self) -> None:
         first, other = (opened("items", items=[{"n": n}]) for n in (1, 2))
-        assert first.continues(digest(first.serialized()))
-        assert not other.continues(digest(first.serialized()))
+        assert first.has_ids_of(digest(first.serialized()))
+        assert not other.has_ids_of(digest(first.serialized()))
 
     def test_mixed_types_are_rejected(self, messages: Messages) -> None:
         with messages.raises(BadInput):
@@ -444,10 +444,10 @@ class TestLance:
 
     def test_dataset_below_the_output_is_found(self, path: str, tmp_path: Path) -> None:
         given = opened("lance", path=path)
-        assert given.below(Location(str(tmp_path))) == path
-        assert given.below(Location(path)) == path
-        assert given.below(Location(path + "2")) is None
-        assert given.below(Location("s3://bucket")) is None
+        assert given.path_inside(Location(str(tmp_path))) == path
+        assert given.path_inside(Location(path)) == path
+        assert given.path_inside(Location(path + "2")) is None
+        assert given.path_inside(Location("s3://bucket")) is None
 
 
 def test_read_error_names_the_part() -> None:

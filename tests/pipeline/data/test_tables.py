@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.table_commit import (
     TableFiles,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.contents import first_rows
+from batchinference.pipeline.output.output_rows import first_rows
 from plugins.messages import Messages
 from support.jobs.table_writes import TableTarget
 from support.outputs.tables import table_rows
@@ -230,7 +230,7 @@ def test_column_without_nulls_in_one_file_may_be_null_in_the_table(target: Table
     required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     table = target.table()
     ((_, content),) = table.files(pa.table([[1]], schema=required))
-    assert table.footer(bytes(content))[0].field("id").nullable
+    assert table.schema_and_rows(bytes(content))[0].field("id").nullable
 
 
 def test_whole_numbers_and_fractions_become_one_type(target: TableTarget) -> None:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.storage.object_stores import iceberg_properties
 from batchinference.spec.read import Read
 from batchinference.spec.storage import Storage

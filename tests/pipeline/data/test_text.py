@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.input.readers import text_lines
 from support.inputs.packages import folder_of
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
@@ -122,7 +122,7 @@ def test_chunk_size_does_not_change_rows(
     directory = tmp_path_factory.mktemp("text")
     whole = read(directory, content, dropEmptyLines=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "CHUNK_BYTES", chunk)
+        patch.setattr(text_lines, "CHUNK_BYTES", chunk)
         cut = read(directory, content, dropEmptyLines=False)
     for name in ("good", "places", "bad", "ends"):
         assert getattr(cut, name) == getattr(whole, name)

@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
-from batchinference.pipeline.runtimes.transformers.prompts import TextPrompts
+from batchinference.pipeline.runtimes.transformers.prompt_inputs import TextPrompts
 from plugins.messages import Messages
 from support.inputs.photographs import photograph
 from support.models.run_transformers import column, loaded, run

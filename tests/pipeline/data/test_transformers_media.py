@@ -16,8 +16,8 @@ import transformers
 from PIL.Image import Resampling
 
 from batchinference.pipeline.row_warnings import collect_warnings
-from batchinference.pipeline.runtimes.transformers import inputs
-from batchinference.pipeline.runtimes.transformers.inputs import (
+from batchinference.pipeline.runtimes.transformers import media_inputs
+from batchinference.pipeline.runtimes.transformers.media_inputs import (
     audio_samples,
     pillow_images,
     preparing_device,
@@ -223,7 +223,7 @@ class TestDevices:
     def test_large_images_are_prepared_on_the_cpu(
         self, prepare: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inputs, "_MAX_BYTES_ON_GPU", 2 * 40 * 50 * 3 - 1)
+        monkeypatch.setattr(media_inputs, "_MAX_BYTES_ON_GPU", 2 * 40 * 50 * 3 - 1)
         assert self.devices(prepare) == {"cpu"}
 
     def test_cpu_prepares_what_fails_on_the_device(
@@ -232,7 +232,7 @@ class TestDevices:
         def fail(*_: object) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        monkeypatch.setattr(inputs, "on_device", fail)
+        monkeypatch.setattr(media_inputs, "on_device", fail)
         assert self.devices(prepare) == {"cpu"}
 
     def test_only_gpus_prepare_and_only_as_the_cpu_would(self) -> None:

@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import batch_of
 from batchinference.pipeline.output.error_records import values_as_json
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.csv import CsvWriter
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -163,4 +163,4 @@ def test_no_value_ends_a_job(column: pa.Array, step: dict[str, Any]) -> None:
         for writer in WRITERS:
             list(writer.files(batch.table))
         with suppress(JobFailure):  # a column of this type cannot name directories
-            list(FileLayout(partition_by=("c",)).split(batch.table))
+            list(FileSplit(partition_by=("c",)).split(batch.table))

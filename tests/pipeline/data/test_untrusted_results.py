@@ -10,7 +10,7 @@ import pytest
 
 from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution.worker_output import WorkerOutput
-from batchinference.pipeline.output.contents import first_rows, table_of
+from batchinference.pipeline.output.output_rows import all_rows, first_rows
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.user_code import columns_of
 from batchinference.spec.write import WriteParquet
@@ -52,7 +52,7 @@ def output(tmp_path: Path) -> Path:
 
 def test_rows_behind_links_are_not_part_of_an_output(output: Path) -> None:
     write = WriteParquet(format="parquet", path=str(output))
-    assert table_of(write).column("a").to_pylist() == [0]
+    assert all_rows(write).column("a").to_pylist() == [0]
     assert [row["a"] for row in first_rows(write, 9)] == [0]
 
 
@@ -80,7 +80,7 @@ def test_columns_without_a_common_type_are_named(tmp_path: Path, messages: Messa
     pq.write_table(pa.table({"a": pa.array([1], pa.int32())}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"a": ["x"]}), tmp_path / "b.parquet")
     with messages.raises(BadOutput):
-        table_of(WriteParquet(format="parquet", path=str(tmp_path)))
+        all_rows(WriteParquet(format="parquet", path=str(tmp_path)))
 
 
 @pytest.mark.timeout(60)

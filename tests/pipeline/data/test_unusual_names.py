@@ -12,15 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from batchinference.api.files import with_absolute_paths
+from batchinference.api.job_files import with_absolute_paths
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.changed_files import ResumedInput
+from batchinference.pipeline.input.input_snapshot import digest, read_snapshot
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import (
-    ResumedInput,
-    digest,
-    read_snapshot,
-)
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ReadImages

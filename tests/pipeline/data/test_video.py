@@ -141,7 +141,7 @@ def test_long_video_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(reader, "CHUNK_BYTES", 1 << 20)
     opened = open_input("video", tmp_path)
     tracemalloc.start()
-    rows = sum(len(batch.ids) for batch in opened.file_rows.read(opened.frozen.files()))
+    rows = sum(len(batch.ids) for batch in opened.file_rows.read(opened.snapshot.files()))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert rows == 200

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from av.video.reformatter import ColorRange, Colorspace
 
-from batchinference.pipeline.media.cut_files import missing_end, stated_size
+from batchinference.pipeline.media.truncated_files import stated_size, truncation_error
 from plugins.messages import Messages
 from support.inputs.media_files import HEIGHT, WIDTH, quarters, turn_film, write_film
 from support.inputs.read_files import Outcome, read_files
@@ -153,11 +153,11 @@ def test_end_of_a_video_of_many_fragments_is_not_missed(tmp_path: Path, messages
         movflags="+frag_every_frame+empty_moov",
     )  # fmt: skip
     content = film.read_bytes()
-    assert missing_end(io.BytesIO(content), len(content)) is None
+    assert truncation_error(io.BytesIO(content), len(content)) is None
     box = content.rfind(b"moof") - 4
     for size in (box + 4, box + 7, box + 12, box + 60, len(content) - 1):
-        assert missing_end(io.BytesIO(content[:size]), size) is not None, size
-    assert missing_end(io.BytesIO(content + b"\0\0\0\x08free"), len(content) + 8) is None
+        assert truncation_error(io.BytesIO(content[:size]), size) is not None, size
+    assert truncation_error(io.BytesIO(content + b"\0\0\0\x08free"), len(content) + 8) is None
     film.write_bytes(content[: box + 60])
     messages.check(read_files("video", film).bad)
 

@@ -31,10 +31,11 @@ from batchinference.pipeline.execution.step_runner import StageRunner
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
-from batchinference.pipeline.runtimes.vllm import checks, engine
+from batchinference.pipeline.runtimes.model_files import engine_source, files_without_weights
+from batchinference.pipeline.runtimes.vllm import check_model, engine, engine_arguments
 from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
-from batchinference.pipeline.runtimes.vllm.engine import arguments_of, engine_of
+from batchinference.pipeline.runtimes.vllm.engine import engine_of
+from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import as_result, load_step
@@ -456,15 +457,15 @@ def test_unknown_engine_argument_ends_the_job_before_it_starts(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields = {"max_model_len": "int | None", "dtype": "str"}
-    monkeypatch.setitem(checks.__globals__, "fields_of", lambda *_: fields)
-    checks(model(source=folder, engine={"max_model_len": 8}))
+    monkeypatch.setattr(engine_arguments, "fields_of", lambda *_: fields)
+    check_model(model(source=folder, engine={"max_model_len": 8}))
     with pytest.raises(ModelLoad, match="no argument 'max_len'; did you mean 'max_model_len'"):
-        checks(model(source=folder, engine={"max_len": 8}))
+        check_model(model(source=folder, engine={"max_len": 8}))
 
 
 def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> None:
     inputs = {"question": "text", "limit": "most"}
-    checks(model(source=folder, inputs=inputs, sampling={"max_tokens": "{limit}"}))
+    check_model(model(source=folder, inputs=inputs, sampling={"max_tokens": "{limit}"}))
 
 
 def test_runtimes_of_a_process_share_one_engine(
@@ -503,15 +504,15 @@ def test_prompts_of_one_batch_at_a_time_are_prepared(
 ) -> None:
     spec = model(source=folder, chat=False)
     loaded = engine_for(spec)
-    tokens = loaded.tokens
+    tokenize = loaded.tokenize
 
     def prepared(prompt: str) -> Any:
-        assert loaded.turn.locked()
-        return tokens(prompt)
+        assert loaded.tokenizer_lock.locked()
+        return tokenize(prompt)
 
-    monkeypatch.setattr(loaded, "tokens", prepared)
+    monkeypatch.setattr(loaded, "tokenize", prepared)
     assert asked(spec, text=["ab"]) == ["ba"]
-    assert not loaded.turn.locked()
+    assert not loaded.tokenizer_lock.locked()
 
 
 def test_engine_gets_the_rows_of_a_batch_in_one_call(
@@ -552,7 +553,7 @@ def test_engine_on_a_part_of_a_gpu_uses_this_part_of_its_memory(folder: str) -> 
 
 
 def test_constraint_of_the_text_is_an_object(folder: str) -> None:
-    from batchinference.pipeline.runtimes.vllm.checks import parameters_of
+    from batchinference.pipeline.runtimes.vllm.sampling import parameters_of
 
     schema = {"properties": {"a": {"enum": [1, "b", None]}}, "required": []}
     sampling = {"max_tokens": 3, "structured_outputs": {"json": schema}}
@@ -716,16 +717,16 @@ def test_revision_of_the_hub_is_used(
     engine = arguments_of(spec)
     assert (engine["revision"], engine["tokenizer_revision"]) == ("v2", "v2")
     assert Path(files_without_weights(spec)).parent.name == "snapshots"
-    assert files_of(spec) == "org/model"
+    assert engine_source(spec) == "org/model"
     assert asked(model(revision="v2", chat=False), text=["ab"]) == ["ba"]
     with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
         asked(model(revision="v3"), text=["a"])
 
 
 def test_model_id_and_streamed_weights_are_not_fetched() -> None:
-    assert files_without_weights(model()) == files_of(model()) == "org/model"
+    assert files_without_weights(model()) == engine_source(model()) == "org/model"
     spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
-    assert files_of(spec) == "s3://models/llama"
+    assert engine_source(spec) == "s3://models/llama"
 
 
 REQUESTS: dict[str, Any] = {

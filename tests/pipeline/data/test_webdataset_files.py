@@ -18,7 +18,7 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import concat, to_column
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.contents import first_rows
+from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.pipeline.output.writers import writer_for
 from plugins.messages import Messages
 from support.documents.parsed_write import write_of

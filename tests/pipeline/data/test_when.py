@@ -20,7 +20,7 @@ from batchinference.pipeline.execution.step_runner import (
 )
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.steps import Transform, as_result, with_condition
-from batchinference.pipeline.steps.type_check import type_problems
+from batchinference.pipeline.steps.column_checks import type_problems
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import arrow
 from batchinference.pipeline.arrow import concat, tensors_to_lists, to_column
-from batchinference.pipeline.output.contents import first_rows
+from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.pipeline.output.writers import Writer, rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers import csv as csv_writer
 from batchinference.pipeline.output.writers import json as json_writer

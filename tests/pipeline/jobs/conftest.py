@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.steps.user_modules import add_import_path
+from batchinference.pipeline.steps.import_path import add_import_path
 from support.jobs.crash_points import Place, cloud_place, local_place, s3_place
 from support.servers.clouds import served
 

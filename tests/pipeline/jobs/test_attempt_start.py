@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.snapshot import _hashes_of_parts
+from batchinference.pipeline.input.changed_files import _hashes_of_parts
 from batchinference.pipeline.job_checks import check_caches, check_errors_path
 from batchinference.spec import parse
 from plugins.messages import Messages

@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.layout import Layout, work_key, work_of
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import segment
-from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.steps.code_hashes import code_of
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec

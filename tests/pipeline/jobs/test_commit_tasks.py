@@ -35,7 +35,7 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.task_resources import tasks_at_once
 from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.worker_stop import StopRequest
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.plan import plan_for_cluster, plan_for_machine, ray_cpus
@@ -254,7 +254,7 @@ class TestChunks:
             yield batches_of_four_rows()[0]
             raise AssertionError("the task continues")
 
-        committer = committing(attempt, layout=FileLayout(row_number="n"))
+        committer = committing(attempt, layout=FileSplit(row_number="n"))
         with messages.raises(JobFailure):
             task_of(committer, read)(retried=False)
 

@@ -29,7 +29,7 @@ from batchinference.pipeline.execution.dataset import CommitSink
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import (
@@ -41,8 +41,8 @@ from batchinference.pipeline.row_batch import (
     merged,
 )
 from batchinference.pipeline.storage.arrow_files import schema_in
-from batchinference.pipeline.storage.json import CHECKSUM_FIELD
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import CHECKSUM_FIELD
 from batchinference.spec.progress import Counts
 from plugins.messages import Messages
 from support.documents.parsed_write import write_of
@@ -153,7 +153,7 @@ def test_row_that_cannot_be_written_to_a_partition_fails_alone(
     attempt: Attempt, layout: Layout
 ) -> None:
     table = pictures(PIXELS, PIXELS, UNWRITABLE, PIXELS, kind=["b", "a", "b", "a"])
-    committing(attempt, shards(), FileLayout(("v.png",), ("kind",))).put(good(0, 0, table), 0)
+    committing(attempt, shards(), FileSplit(("v.png",), ("kind",))).put(good(0, 0, table), 0)
     assert [error["row"] for error in errors_of(layout)] == [2]
     assert len(manifest_of(attempt)["entries"][0]["data"]) == 2
 
@@ -439,7 +439,7 @@ class TestSink:
     def test_column_that_row_numbers_would_replace_is_found_before_writing(
         self, attempt: Attempt, messages: Messages
     ) -> None:
-        sink = sink_of(committing(attempt, layout=FileLayout(row_number="n")))
+        sink = sink_of(committing(attempt, layout=FileSplit(row_number="n")))
         with messages.raises(JobFailure):
             sink.on_write_start(encode(good(0, 0, [1])).schema)
 
@@ -480,7 +480,7 @@ def test_planted_link_of_a_partition_is_not_followed(
     other.mkdir()
     planted = tmp_path / "out" / "n=1"
     planted.symlink_to(other)
-    commit = committing(attempt, layout=FileLayout(partition_by=("n",)))
+    commit = committing(attempt, layout=FileSplit(partition_by=("n",)))
     rows_to_put = good(0, 0, pa.table({"text": ["a"], "n": [1]}))
     with messages.raises(BadOutput):
         commit.put(rows_to_put, 0)

@@ -15,7 +15,7 @@ from batchinference.pipeline.commit import heartbeat, output_plan
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
-from batchinference.pipeline.input import files
+from batchinference.pipeline.input import file_input
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -112,7 +112,7 @@ def test_job_begun_during_a_prepare_owns_the_output(
         else:
             run_without_ray(between)
 
-    before(monkeypatch, files, "open_input", begin)
+    before(monkeypatch, file_input, "open_input", begin)
     late = run_without_ray(place.job("late", write=write))
     assert late.reason == "BadOutput"
     messages.check(late.message)
@@ -320,7 +320,7 @@ def test_job_that_took_over_during_a_prepare_owns_the_output(
 ) -> None:
     """The job that takes over resumes the committed rows, so it does not claim the output again."""
     fail_after_tasks(monkeypatch, place.job())
-    before(monkeypatch, files, "open_input", lambda: run_without_ray(place.job()))
+    before(monkeypatch, file_input, "open_input", lambda: run_without_ray(place.job()))
     late = run_without_ray(place.job())
     messages.check(late.message)
     assert place.rows() == ["a1", "a2", "b1"]

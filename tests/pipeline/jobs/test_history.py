@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.outputs import history_of
+from batchinference.api.output_status import history_of
 from batchinference.pipeline.report import history
 from batchinference.pipeline.report.history import RunHistory, read_history
 from batchinference.pipeline.storage.location import Location

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from batchinference.api.outputs import error_groups
+from batchinference.api.output_status import error_groups
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.documents.http_models import chat

@@ -14,17 +14,16 @@ import pytest
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
-from batchinference.pipeline.input import RowCount, snapshot
-from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.snapshot import (
+from batchinference.pipeline.input import RowCount, input_snapshot
+from batchinference.pipeline.input.changed_files import (
     FileChanges,
     NoNewFiles,
     ProcessedFiles,
     ReplacementRule,
     ResumedInput,
-    digest,
-    read_snapshot,
 )
+from batchinference.pipeline.input.input_snapshot import digest, read_snapshot
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import FROM_ENVIRONMENT
@@ -185,7 +184,7 @@ class TestStoredSnapshot:
         self, place: Location, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """1 MiB may list 80 million equal files, which would take more than 20 GiB."""
-        monkeypatch.setattr(snapshot, "MAX_FILES", len(LINES) - 1)
+        monkeypatch.setattr(input_snapshot, "MAX_FILES", len(LINES) - 1)
         with pytest.raises(BadOutput, match=r"input\.parquet' is missing, damaged"):
             read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
 

@@ -27,7 +27,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage import conditional_put, location, object_stores
 from batchinference.pipeline.storage.conditional_put import update_object
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.object_stores import store_for_conditions
+from batchinference.pipeline.storage.object_stores import obstore_bucket
 from batchinference.spec.storage import Storage
 from plugins.messages import Messages
 from support.jobs.crash_points import Place
@@ -91,8 +91,8 @@ def next_write(
         patch.setattr(os, "rename", patched(os.rename))
         patch.setattr(
             conditional_put,
-            "store_for_conditions",
-            lambda *given: Store(store_for_conditions(*given), once),
+            "obstore_bucket",
+            lambda *given: Store(obstore_bucket(*given), once),
         )
         yield
     assert called
@@ -378,7 +378,7 @@ def test_credentials_that_only_pyarrow_finds_are_left_to_it(
     for name in variables:
         monkeypatch.setenv(name, "YQ==" if keys else "")
     storage = Storage(endpoint="http://127.0.0.1:9/account", region="here", anonymous=anonymous)
-    found = store_for_conditions(scheme, "bucket", storage)
+    found = obstore_bucket(scheme, "bucket", storage)
     assert (found is not None) == (anonymous or keys)
 
 
@@ -395,7 +395,7 @@ def test_endpoint_that_pyarrow_does_not_know_is_not_used(
     monkeypatch.setenv(name, "http://127.0.0.1:8/other")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
     storage = Storage(endpoint=endpoint, region="here", anonymous=True)
-    found = store_for_conditions(scheme, "bucket", storage)
+    found = obstore_bucket(scheme, "bucket", storage)
     assert (found is not None) == (endpoint is not None)
     if found is not None:
         with pytest.raises(GenericError, match=r"127\.0\.0\.1:9"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batchinference.api import outputs
+from batchinference.api import output_status
 from batchinference.pipeline.execution import cost
 from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
@@ -64,7 +64,7 @@ def test_damaged_error_records_are_named(output: str) -> None:
 def test_number_of_causes_and_length_of_values_are_limited(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outputs, "MAX_VALUE", 10)
+    monkeypatch.setattr(output_status, "MAX_VALUE", 10)
     monkeypatch.setattr(error_groups, "MAX_CAUSES", 0)
     (group,) = json.loads(invoke_without_ray("errors", output, "-o", "json").stdout)
     assert (group["rows"], group["cause"]) == (2, "other causes")

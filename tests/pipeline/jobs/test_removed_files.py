@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.removed_files import merged_origins, without
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.removed_rows import without_removed
+from batchinference.pipeline.output.removed_row_rewrites import without_removed
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.row_warnings import RowWarning, warning_table

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.output.contents import first_rows
+from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.spec.report import JobState
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, job_document, run_in_process, write_lines

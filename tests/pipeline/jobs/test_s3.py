@@ -17,7 +17,7 @@ from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import open_files
+from batchinference.pipeline.input.file_input import open_files
 from batchinference.pipeline.input.listing import list_input
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import merged

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.execution.task_sizing import TaskSizing, small_commit_seconds
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import open_files
+from batchinference.pipeline.input.file_input import open_files
+from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import (
     FILE_BYTES,
@@ -33,7 +34,6 @@ from batchinference.pipeline.input.planning import (
     sizing_of,
 )
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import (
     ImageOptions,

@@ -15,8 +15,8 @@ from batchinference.pipeline.commit.manifest import DataFile, Manifest, Manifest
 from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import FULL_SHARE
-from batchinference.pipeline.storage.json import CHECKSUM_FIELD, dump_checksummed
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import CHECKSUM_FIELD, dump_checksummed
 from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount, WarningName
 from plugins.messages import Messages

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 import pytest
 
-from batchinference.api import outputs
+from batchinference.api import output_status
 from batchinference.api.targets import Target
 from batchinference.cli import show_ui
 from batchinference.ui import server
-from batchinference.ui.jobs import GivenJobs
+from batchinference.ui.observed_jobs import GivenJobs
 from batchinference.ui.site import POLICY, REPORT_POLICY, Site
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray, run_without_ray
@@ -91,7 +91,7 @@ def test_page_of_a_row_has_a_limited_number_of_records(
 ) -> None:
     site = site_of(failed_rows)
     path = rows_of(page(site, "jobs/0"))[0]
-    monkeypatch.setattr(outputs, "MAX_RECORDS", 0)
+    monkeypatch.setattr(output_status, "MAX_RECORDS", 0)
     assert site.answer(path).status == 404
 
 

@@ -15,7 +15,7 @@ import pytest
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.storage.http import Fetcher
+from batchinference.pipeline.storage.url_fetcher import Fetcher
 from batchinference.pipeline.verify import file_check, row_check, table_check
 from batchinference.spec import parse
 from plugins.messages import Messages
@@ -220,7 +220,7 @@ def test_printed_text_says_what_is_proven(texts: Path, tmp_path: Path) -> None:
     shown = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
     assert [name for name, _ in shown[:5]] == ["output", "result", "rows", "input", "committed"]
     assert shown[2][1] == "200 = 160 written + 20 failed + 20 filtered"
-    assert shown[3][1] == "200 rows in 4 files, 4 counted again"
+    assert shown[3][1] == "200 rows in 4 files, 4 of them recounted"
 
 
 def test_endpoint_of_an_output_is_not_reached_unless_trusted(
@@ -261,14 +261,14 @@ MORE_MEMORY = 16 << 20
 VERIFY = """
 import re, sys
 from pathlib import Path
-from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.input.readers import text_lines
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify import file_check, row_check
 from batchinference.pipeline.verify import verify as verification
 from batchinference.pipeline.verify.verify import verify
 
 # so that the smaller run fills its buffers
-records.CHUNK_BYTES = file_check.CHUNK_BYTES = 1 << 18
+text_lines.CHUNK_BYTES = file_check.CHUNK_BYTES = 1 << 18
 verification.THREADS = row_check.THREADS = 2
 proof = verify(Location(sys.argv[1]))
 # ru_maxrss would count what the parent had

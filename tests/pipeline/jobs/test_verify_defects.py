@@ -15,7 +15,7 @@ import pytest
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.commit.output_plan import OutputTarget
-from batchinference.pipeline.storage.json import CHECKSUM_FIELD, dump_checksummed
+from batchinference.pipeline.storage.state_json import CHECKSUM_FIELD, dump_checksummed
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.jobs.on_ray import data_files, job_document, write_lines

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.api.outputs import stored_jobs
+from batchinference.api.output_status import stored_jobs
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.output.tables.sql import SqlTable
 from batchinference.spec.report import Report

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from batchinference.pipeline.runtimes.vllm.checks import fields_of
+from batchinference.pipeline.runtimes.vllm.engine_arguments import fields_of
 from batchinference.spec.models.sampling import (
     CONSTRAINTS,
     EMBED,

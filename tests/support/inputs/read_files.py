@@ -11,12 +11,13 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from batchinference.pipeline.arrow import concat, to_batch
-from batchinference.pipeline.input import files
-from batchinference.pipeline.input.files import FileInput, open_files
+from batchinference.pipeline.input import file_input
+from batchinference.pipeline.input.changed_files import ProcessedFiles
+from batchinference.pipeline.input.file_input import FileInput, open_files
+from batchinference.pipeline.input.file_rows import FileRows
+from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.input.planning import parts_of, with_row_counts
 from batchinference.pipeline.input.readers import DivisibleReader
-from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot, ProcessedFiles
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 from batchinference.spec.read import Read, ReadFiles
 
@@ -114,8 +115,8 @@ class Input:
     given: FileInput
 
     @property
-    def frozen(self) -> InputSnapshot:
-        return self.given.frozen
+    def snapshot(self) -> InputSnapshot:
+        return self.given.snapshot
 
     @property
     def file_rows(self) -> FileRows:
@@ -123,15 +124,15 @@ class Input:
 
     def read(self, first: int = 0, after: int | None = None) -> Outcome:
         """Read the files from `first` to before `after`."""
-        return Outcome(list(self.file_rows.read(self.frozen.files()[first:after])))
+        return Outcome(list(self.file_rows.read(self.snapshot.files()[first:after])))
 
 
 def cut_up(opened: Input, parts: int) -> list[InputFile]:
     """Divide the files of an input into about `parts` parts."""
     reader = opened.file_rows.reader
     assert isinstance(reader, DivisibleReader)
-    files = opened.frozen.files()
-    return parts_of(files, with_row_counts(opened.frozen, reader, files).stats, parts)
+    files = opened.snapshot.files()
+    return parts_of(files, with_row_counts(opened.snapshot, reader, files).stats, parts)
 
 
 def open_input(
@@ -146,7 +147,7 @@ def open_input(
 
 def open_versioned(fields: dict[str, Any], earlier: ProcessedFiles | None = None) -> Input:
     """Open the input of a table: all rows, or those that are not in an earlier version."""
-    opened = files.open_input(_READ.validate_python(fields), earlier)
+    opened = file_input.open_input(_READ.validate_python(fields), earlier)
     assert isinstance(opened, FileInput)
     return Input(opened)
 

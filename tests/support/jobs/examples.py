@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from batchinference.api.files import with_absolute_paths
+from batchinference.api.job_files import with_absolute_paths
 from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.report import Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines

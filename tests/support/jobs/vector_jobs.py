@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines

@@ -37,10 +37,10 @@ from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.output.tables import table_of
+from batchinference.pipeline.output.tables import table_or_none
 from batchinference.pipeline.storage import location
 from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference, parse
@@ -173,7 +173,7 @@ def run_task_again(given: Document, task: int) -> None:
         missing=None,
         sizing=sizing,
         first_file=0,
-        table=table_of(spec.write),
+        table=table_or_none(spec.write),
         isolation=NO_DEATHS,
     )
     with _small_commits():

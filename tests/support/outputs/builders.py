@@ -22,7 +22,7 @@ from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, merged, unpack_ids
@@ -64,12 +64,12 @@ def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
 def committing(
     attempt: Attempt,
     writer: Writer | None = None,
-    layout: FileLayout | None = None,
+    layout: FileSplit | None = None,
     *,
     tolerant: bool = True,
 ) -> Committer:
     """Return what commits rows as tasks do."""
-    writer, layout = writer or ParquetWriter("snappy"), layout or FileLayout()
+    writer, layout = writer or ParquetWriter("snappy"), layout or FileSplit()
     errors = ErrorHandling(tolerant, attempt.layout.input)
     return Committer(attempt, OutputFiles(writer, layout, errors))
 
@@ -172,6 +172,6 @@ def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
 
 def _put(spec: BatchInferenceSpec, prepared: PreparedAttempt, batches: list[RowBatch]) -> None:
     writer = prepared.table or writer_for(spec.write)
-    commits = committing(prepared.attempt, writer, FileLayout.of(spec.write))
+    commits = committing(prepared.attempt, writer, FileSplit.of(spec.write))
     for task, batch in enumerate(batches):
         commits.put(batch, task)

@@ -23,8 +23,8 @@ from support.service.running import write_keys
 PROGRAM = """
 import sys
 from pathlib import Path
-from batchinference.service import __main__ as program, kubernetes
-kubernetes.ACCOUNT, program.PORT = Path(sys.argv[1]), int(sys.argv[2])
+from batchinference.service import __main__ as program, cluster_client
+cluster_client.ACCOUNT, program.PORT = Path(sys.argv[1]), int(sys.argv[2])
 program.main(*sys.argv[3:])
 """
 

@@ -14,9 +14,9 @@ from aiohttp.test_utils import TestServer
 from openai import AsyncOpenAI
 from openai.types import Batch
 
+from batchinference.service.api_keys import Keys
+from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import BatchModel, ServiceConfig
-from batchinference.service.keys import Keys
-from batchinference.service.kubernetes import Kubernetes
 from batchinference.service.server import Service
 from support.service.cluster import FakeCluster
 

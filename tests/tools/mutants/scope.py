@@ -21,8 +21,8 @@ COMMITS = tuple(
         "execution/chunk_commits.py",
         "execution/commit_tasks.py",
         "execution/crash_isolation.py",
-        "input/snapshot.py",
-        "storage/json.py",
+        "input/input_snapshot.py",
+        "storage/state_json.py",
         "storage/location.py",
     )
 )
@@ -34,7 +34,7 @@ TESTS = {
         *(
             f"tests/pipeline/data/test_{name}.py"
             for name in (
-                *("block_codec", "clouds", "code_identity", "hostile_files", "missing_rows"),
+                *("block_codec", "clouds", "code_hashes", "hostile_files", "missing_rows"),
                 *("row_batch", "row_ids", "storage"),
             )
         ),

@@ -12,7 +12,7 @@ import pytest
 
 from batchinference import Job
 from batchinference.pipeline.runtimes import load_callable
-from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.steps.code_hashes import code_of
 from batchinference.spec import SpecError
 from plugins.messages import Messages
 
@@ -175,7 +175,7 @@ def again(n, x): return again(n - 1, x) if n else None
 def test_hash_is_the_same_in_another_process() -> None:
     code = (
         "import sys; from batchinference import Job; from batchinference.pipeline.steps."
-        f"code_identity import code_of\nexec({RICH!r})\n"
+        f"code_hashes import code_of\nexec({RICH!r})\n"
         f"job = Job({READ}, {WRITE}, [dict(name='own', python=dict(callable=f))])\n"
         "with job.prepared(): print(*code_of(job.resource.spec).values())"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from batchinference import Job
 from batchinference.api.display import Display
-from batchinference.api.notebook import NotebookDisplay, cell_number, html_of, text_of
+from batchinference.api.notebook_display import NotebookDisplay, cell_number, html_of, text_of
 from batchinference.api.run import JobFailed, Result, _display
 from batchinference.spec.report import Report
 

@@ -77,7 +77,7 @@ def test_failing_endpoint_is_only_reported(
 
     lines, server = sent(answer, monkeypatch)
     messages.check(lines)
-    assert len(server.requests) == (module.ATTEMPTS if status == 500 else 1)
+    assert len(server.requests) == (module.MAX_TRIES if status == 500 else 1)
 
 
 def test_silent_endpoint_ends(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
@@ -85,7 +85,7 @@ def test_silent_endpoint_ends(monkeypatch: pytest.MonkeyPatch, messages: Message
         await asyncio.sleep(1)
         return web.Response()
 
-    monkeypatch.setattr(module, "ATTEMPTS", 1)
+    monkeypatch.setattr(module, "MAX_TRIES", 1)
     monkeypatch.setattr(module, "TIMEOUTS", (0.2, 0.2))
     messages.check(sent(answer, monkeypatch)[0])
 

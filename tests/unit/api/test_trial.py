@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.changed_jobs import trial
+from batchinference.api.job_for_run import trial
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.job import BatchInferenceSpec
 from plugins.messages import Messages

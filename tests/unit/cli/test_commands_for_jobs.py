@@ -8,9 +8,9 @@ import pytest
 import typer
 
 from batchinference.api.targets import Target
+from batchinference.cli.exit_on_error import read_output
 from batchinference.cli.printing import Format
 from batchinference.cli.show_status import show_status
-from batchinference.cli.targets import read_output
 
 STORE = "http://s3.storage.svc:7070"
 TIMES = {"startTime": "2026-03-01T12:00:00Z", "completionTime": "2026-03-01T12:05:33Z"}

@@ -200,7 +200,7 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     console = Console(file=io.StringIO(), width=80)
     preview = SimpleNamespace(first_rows=lambda *_: [{f"name{bad}": bad}])
     # the module itself would import all libraries of the pipeline
-    with patch.dict(sys.modules, {"batchinference.pipeline.output.contents": preview}):
+    with patch.dict(sys.modules, {"batchinference.pipeline.output.output_rows": preview}):
         Display(console).show_sample(parse(document("mine")), 1)
     assert printed(console).splitlines()[1] == f"  name{shown}: {shown}"
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batchinference.cli import doctor, doctor_cluster
+from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.cli.doctor_versions import (
     check_fields,
     check_image,
@@ -22,7 +23,6 @@ from batchinference.cli.doctor_versions import (
     tag_of,
     version_of,
 )
-from batchinference.cli.finding import Finding, Result
 from batchinference.packages import EXTRAS
 from generators.crds import custom_resource_definition
 from plugins.messages import Messages

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.files import directory_of, read_text, with_absolute_paths
+from batchinference.api.job_files import directory_of, read_file_or_stdin, with_absolute_paths
 from batchinference.spec import BatchInference
 from support.documents.minimal import model_step, python_step
 from support.documents.parsed import filter_step, job
@@ -141,4 +141,4 @@ def test_directory_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_file_is_read_as_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     (tmp_path / "job.yaml").write_bytes("name: für".encode())
-    assert read_text(str(tmp_path / "job.yaml")) == "name: für"
+    assert read_file_or_stdin(str(tmp_path / "job.yaml")) == "name: für"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.cli import cluster
+from batchinference.cli import submit_and_control
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, schedule_document
 from support.program import Invoke, WriteJob
@@ -27,7 +27,7 @@ class RecordingKubernetes:
 @pytest.fixture
 def kubernetes(monkeypatch: pytest.MonkeyPatch) -> RecordingKubernetes:
     made = RecordingKubernetes()
-    monkeypatch.setattr(cluster, "Kubernetes", lambda *_: made)
+    monkeypatch.setattr(submit_and_control, "Kubernetes", lambda *_: made)
     return made
 
 

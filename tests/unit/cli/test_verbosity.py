@@ -66,6 +66,6 @@ def test_what_a_command_prints(
         logging.getLogger("batchinference.api").debug("GET %s", "x")
         return 0
 
-    monkeypatch.setattr("batchinference.cli.check.show_plan", finish)
+    monkeypatch.setattr("batchinference.cli.validate_and_plan.show_plan", finish)
     done = run_program("plan", "job.yaml", *options)
     assert (done.exit_code, done.stdout, done.stderr) == (0, stdout, stderr)

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from batchinference.service import line_check, server, upload_form
-from batchinference.service.files import Files, StoredFile
+from batchinference.service.batch_files import Files, StoredFile
 from batchinference.service.line_check import LineChecker
 from support.service.cluster import FakeCluster
 from support.service.running import KEYS, Running, request_line, requests, running

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from batchinference.service.api_error import ApiError
+from batchinference.service.api_keys import Keys
+from batchinference.service.batch_files import open_store
 from batchinference.service.config import parse_config
-from batchinference.service.files import opened_store
-from batchinference.service.keys import Keys
 from batchinference.spec import SpecError
 from support.service.running import ANSWER
 
@@ -68,7 +68,7 @@ def test_a_store_needs_credentials_in_the_environment(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     with pytest.raises(OSError, match="s3://a/b"):
-        opened_store(parse_config(json.dumps({"path": "s3://a/b"})))
+        open_store(parse_config(json.dumps({"path": "s3://a/b"})))
 
 
 def test_only_hashes_of_keys_give_access(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import obstore
 import openai
 import pytest
 
-from batchinference.service import files as service_files
+from batchinference.service import batch_files as service_files
 from support.service.cluster import FakeCluster
 from support.service.running import Running, requests, running
 

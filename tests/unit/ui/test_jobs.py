@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batchinference.api.targets import Target
-from batchinference.api.workers import Workers
-from batchinference.ui.jobs import JobsOfNamespace
+from batchinference.api.worker_pods import Workers
+from batchinference.ui.observed_jobs import JobsOfNamespace
 from batchinference.ui.pages import JobEntry
 
 

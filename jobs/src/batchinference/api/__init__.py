@@ -1,1 +1,1 @@
-"""The Python API: jobs as objects, and their runs."""
+"""The Python API, which the command line also uses: jobs, their runs, outputs and clusters."""

@@ -1,4 +1,4 @@
-"""Shows the progress of a job as a bar on a terminal or as lines, and a summary at the end."""
+"""Shows the progress of a job as a bar (on a terminal) or as lines, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
-"""Characters of a value, and how many times as many a struct or a list has."""
+"""Maximum number of characters of a value, and the factor by which structs may be longer."""
 SHOWN_ITEMS, MAX_FIELDS = 5, 20
-"""Items of a list, and fields of a struct, that are shown."""
+"""Maximum number of items of a list, and of fields of a struct, that are shown."""
 
 
 class Display:
@@ -28,12 +28,9 @@ class Display:
     def __init__(
         self, console: Console | None = None, *, verbose: bool = False, silent: bool = False
     ) -> None:
-        """Create a display.
-
-        `verbose` shows the output of Ray and of this process above the bar. `silent` shows only the
-        summary and the sample.
-        """
-        from rich.console import Console  # `status` uses only the summary
+        """Create a display. `verbose` shows the output of Ray and of this process above the bar.
+        `silent` shows only the summary and the sample."""
+        from rich.console import Console  # imported here because `status` needs only `summary_of`
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._silent = silent
@@ -46,7 +43,7 @@ class Display:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
-            redirect_stdout=verbose,  # otherwise rich would show redirected output
+            redirect_stdout=verbose,  # rich shows the output that it redirects
             redirect_stderr=verbose,
         )
         self._task = self._bar.add_task("preparing", total=None, details="")
@@ -67,10 +64,7 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line without markup or wrapping by rich.
-
-        Control characters from data and messages are removed.
-        """
+        """Print a line, without the control characters that data and messages may contain."""
         if not self._silent:
             self._print(text)
 
@@ -96,7 +90,7 @@ class Display:
         )
 
     def _print_line(self, report: Report) -> None:
-        """Print a line for each new state and each tenth of progress, which keeps logs short."""
+        """Print a line, but only for a new state or a further tenth, to keep logs short."""
         progress = report.progress
         percent = (progress.percent or 0) if progress else 0
         line = (report.activity, percent // LINE_EVERY_PERCENT)
@@ -109,11 +103,8 @@ class Display:
     def summarize(
         self, report: Report, *, resumes: bool = True, files: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """Print a summary table.
-
-        `resumes` is whether the next run keeps the rows of this run. `files` are the names and the
-        addresses of stored files.
-        """
+        """Print a summary table. `resumes` is whether the next run keeps the rows of this run.
+        `files` are the names and addresses of further files that the run has stored."""
         lines = [*summary_of(report, resumes=resumes), *files]
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
@@ -121,7 +112,7 @@ class Display:
 
     def show_sample(self, job: BatchInference, rows: int) -> None:
         """Print the first rows of the output."""
-        from batchinference.pipeline.output.contents import first_rows
+        from batchinference.pipeline.output.output_rows import first_rows
 
         for line in lines_of_rows(first_rows(job.spec.write, rows)):
             self._print(line)
@@ -190,7 +181,7 @@ def _result(report: Report, *, resumes: bool) -> str:
 
 
 def _shape(value: Any) -> list[int]:
-    """Return the shape of nested lists of numbers, such as an image. Only first items are read."""
+    """Return the shape of nested lists of numbers, such as an image, by their first items."""
     if isinstance(value, list) and value:
         inner = _shape(value[0])
         return [len(value), *inner] if inner or isinstance(value[0], int | float) else []
@@ -198,7 +189,7 @@ def _shape(value: Any) -> list[int]:
 
 
 def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield the number of each row, and a line for each of its values."""
+    """Yield the lines that show rows: one with the number of the row, and one for each value."""
     for number, row in enumerate(rows):
         yield f"row {number}:"
         for name, value in row.items():
@@ -206,19 +197,18 @@ def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
-    """Return a value as one line of about `width` characters. Structs and lists of structs, such as
-    the classes that a model has found, are several times as long."""
+    """Return a value as one line of about `width` characters; structs are longer."""
     if hasattr(value, "dtype"):
         return f"{'x'.join(map(str, value.shape))} {value.dtype}"
     if isinstance(value, str | bytes):
-        value = value[: 8 * width]  # values may be large
+        value = value[: 8 * width]  # do not convert large values completely
     text = in_one_line(_plain_text(value, width))
-    most = width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width
-    return text if len(text) <= most else text[:most] + "..."
+    limit = width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width
+    return text if len(text) <= limit else text[:limit] + "..."
 
 
 def _plain_text(value: Any, width: int) -> str:
-    """Return a value as text, with rounded numbers and with the first items of lists."""
+    """Return a value as text, with rounded numbers and only the first items of lists."""
     match value:
         case float():
             is_usual = value == 0 or 0.001 <= abs(value) < 1e15

@@ -9,19 +9,15 @@ from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, RAY_CONTAIN
 from batchinference.rendering.rayjob import RAY_LOGS
 
 MAX_BYTES = 1_000_000
-"""Maximum size of the end of the log that is read, as of a stored log."""
+"""Maximum number of bytes that are read from the end of the log, as many as stored logs have."""
 RUNNING_PHASES = ("Starting", "Running", "Finalizing")
 _COMMAND = ("sh", "-c", f"tail -c {MAX_BYTES} {RAY_LOGS}/job-driver-*.log")
 _PREVIOUS = "--previous prints the log of the last run that has ended"
 
 
 def running_log(cluster: Kubernetes, name: str) -> str | None:
-    """Return the end of the driver log of a job; None if no attempt of the job is running.
-
-    Credentials in known forms are removed.
-
-    Raises ClusterError if the driver has no log yet, or if the log cannot be read.
-    """
+    """Return the end of the driver log of a job, with masked credentials; None if no attempt of the
+    job is running. Raises ClusterError if there is no log yet, or if it cannot be read."""
     job = JobStatus.of(cluster.get(name))
     if job.phase not in RUNNING_PHASES:
         return None
@@ -37,8 +33,8 @@ def running_log(cluster: Kubernetes, name: str) -> str | None:
     if not log:
         raise ClusterError(f"{attempt}: its driver has no log yet ({job.phase}). {_PREVIOUS}")
     lines = log.splitlines()
-    if len(log.encode()) >= MAX_BYTES:  # without the name of a secret, its value is not recognized
-        lines = lines[1:]
+    if len(log.encode()) >= MAX_BYTES:
+        lines = lines[1:]  # a partial line may lack the name by which a secret is recognized
     return "\n".join(map(LineMasker(), lines))
 
 

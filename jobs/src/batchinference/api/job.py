@@ -1,4 +1,4 @@
-"""The class `Job` of the Python API. It uses the same models as the YAML file."""
+"""The class `Job` of the Python API, with the same models as YAML files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.files import directory_of, read_text, with_absolute_paths
+from batchinference.api.job_files import directory_of, read_file_or_stdin, with_absolute_paths
 from batchinference.credentials import without_credentials
 from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
 from batchinference.spec.base import SpecModel
@@ -23,8 +23,8 @@ from batchinference.spec.write import Write
 from batchinference.text import without_controls
 
 if TYPE_CHECKING:
-    from batchinference.api.code_by_value import CodeByValue
-    from batchinference.api.frames import Frame
+    from batchinference.api.input_frames import Frame
+    from batchinference.api.notebook_code import CodeByValue
     from batchinference.api.preview import PreviewRows
 
 Fields = Mapping[str, Any]
@@ -33,14 +33,14 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, init=False)
 class Job:
-    """A job: its specification, and the directory for its relative paths and its modules."""
+    """A job, and the directory against which its relative paths and modules are resolved."""
 
     resource: BatchInference
     directory: Path
     frame: Frame | None = field(compare=False, repr=False)
     """The input, if it is a DataFrame or an Arrow table."""
     code: CodeByValue | None = field(compare=False, repr=False)
-    """The functions and classes of this process, if steps use any."""
+    """Functions and classes that exist only in this process, if steps use any."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Job:
     ) -> None:
         """Create a job from models, or from mappings with the fields of the YAML file.
 
-        `read` may also be a DataFrame of pandas or Polars, or an Arrow table. In place of
-        `module:name`, steps may have functions and classes, as they are now. `spec` has other
-        fields of the spec, such as `errors`. `directory` defaults to the working directory. A job
-        without a `name` cannot be restarted after a change of its spec. Raises SpecError, which
-        lists every problem.
+        `read` may also be a DataFrame of pandas or Polars, or an Arrow table. Steps may contain
+        functions and classes in place of `module:name`; later changes of them have no effect.
+        `spec` has other fields of the spec, such as `errors`. `directory` defaults to the working
+        directory. A job without a `name` cannot be restarted after a change of its spec. Raises
+        SpecError, which lists every problem.
         """
         fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
         frame = _read_frame(fields)
@@ -73,13 +73,11 @@ class Job:
 
     @classmethod
     def from_yaml(cls, path: str | Path, **parameters: str) -> Job:
-        """Return the job in a YAML file. `parameters` are values of its `spec.parameters`.
-
-        Raises SpecError, which lists every problem.
-        """
+        """Return the job in a YAML file. `parameters` are the values for its `spec.parameters`.
+        Raises SpecError, which lists every problem."""
         job = cls.__new__(cls)
         values = Values(parameters, os.environ)
-        job._set(parse_one(read_text(str(path)), values), directory_of(str(path)))
+        job._set(parse_one(read_file_or_stdin(str(path)), values), directory_of(str(path)))
         return job
 
     def _set(
@@ -108,7 +106,7 @@ class Job:
         return f"Job({self.name!r}: {spec.read.format}, [{steps}], {spec.write.format})"
 
     def _repr_html_(self) -> str:
-        """Return the job as YAML, which a notebook shows."""
+        """Return the job as YAML for a notebook."""
         shown = without_credentials(without_controls(_yaml(self._document())))
         return f"<pre>{escape(shown)}</pre>"
 
@@ -118,7 +116,7 @@ class Job:
 
     @property
     def absolute(self) -> BatchInference:
-        """The specification with absolute paths."""
+        """The job with absolute paths."""
         return with_absolute_paths(self.resource, self.directory)
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +133,7 @@ class Job:
         return document
 
     def _only_here(self) -> Iterator[Problem]:
-        """Yield why the job exists only in this process: not in a file, and on no cluster."""
+        """Yield what exists only in this process, so that the job cannot be stored or submitted."""
         if self.frame is not None:
             fix = "Write it to a file, for example with to_parquet, and read that"
             yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
@@ -156,8 +154,8 @@ class Job:
             return preflight(self.absolute.spec, identity_of(self.absolute))
 
     def preview(self, rows: int = 5, step: str | None = None) -> PreviewRows:
-        """Return the first rows after a step, or as the job writes them. The steps run in this
-        process, over the first `rows` rows of the input, and nothing is written."""
+        """Return the first rows after the step `step`, or as the job writes them if it is None. The
+        steps run in this process over the first `rows` rows of the input. Nothing is written."""
         from batchinference.api.preview import preview_rows
 
         with self.prepared():
@@ -167,7 +165,7 @@ class Job:
     def prepared(self) -> Iterator[None]:
         """Store the input if it is a frame, and make the modules of the steps importable, as they
         are now."""
-        from batchinference.pipeline.steps.user_modules import import_path, reload_modules
+        from batchinference.pipeline.steps.import_path import import_path, reload_modules
 
         if self.frame is not None:
             self.frame.store(self.absolute.spec.read)
@@ -185,11 +183,11 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def _read_frame(fields: dict[str, Any]) -> Frame | None:
-    """Return the frame in the field `read`, if it is one, and put its file in its place. Raises
-    SpecError."""
+    """Return the frame in the field `read`, and replace the field by the settings that read its
+    file; None if the field has no frame. Raises SpecError."""
     if isinstance(fields["read"], Mapping | str | None):
         return None
-    from batchinference.api.frames import Frame
+    from batchinference.api.input_frames import Frame
 
     frame = Frame.of(fields["read"])
     fields["read"] = frame.read_for(fields["write"])
@@ -197,12 +195,12 @@ def _read_frame(fields: dict[str, Any]) -> Frame | None:
 
 
 def _with_paths_of_code(fields: dict[str, Any], directory: str) -> CodeByValue | None:
-    """Put `module:name` in place of functions and classes of steps. Return the code that is in no
-    module, if there is any. It may import modules in the directory. Raises SpecError."""
+    """Replace functions and classes in the field `steps` by `module:name`. Return those that other
+    processes cannot import, or None. They may import modules in `directory`. Raises SpecError."""
     if not _holds_code(fields["steps"]):
         return None
-    from batchinference.api.code_by_value import CodeByValue
-    from batchinference.pipeline.steps.user_modules import import_path
+    from batchinference.api.notebook_code import CodeByValue
+    from batchinference.pipeline.steps.import_path import import_path
 
     code = CodeByValue()
     with import_path(directory):
@@ -217,7 +215,7 @@ def _holds_code(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with its models as mappings, with the field names of the YAML file."""
+    """Return a value with mappings, named as in YAML, in place of models."""
     if isinstance(value, SpecModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Mapping):

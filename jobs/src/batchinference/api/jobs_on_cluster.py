@@ -18,7 +18,7 @@ from batchinference.spec.warnings import WarningCount
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The state of a job on a cluster. `raw` is the status of the BatchInference."""
+    """The state of a job on a cluster. `raw` is the field `status` of its BatchInference."""
 
     name: str
     namespace: str
@@ -30,7 +30,7 @@ class JobStatus:
     attempt: int | None
     output: str
     gpus: int | None
-    """GPUs of the pods at present."""
+    """The number of GPUs of the current pods."""
     cost: str
     """The cost so far and the expected total; empty if the platform has no prices."""
     warnings: list[WarningCount]
@@ -44,7 +44,7 @@ class JobStatus:
 
     @classmethod
     def of(cls, job: dict[str, Any]) -> JobStatus:
-        """Return the state of a job from its BatchInference resource."""
+        """Return the state of the job that a BatchInference object describes."""
         status = job.get("status") or {}
         counts, cost = status.get("counts"), status.get("cost")
         ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
@@ -87,10 +87,8 @@ class JobHandle:
         interval: float = 2.0,
         sleep: Callable[[float], Any] = time.sleep,
     ) -> JobStatus:
-        """Wait until the job has ended, and return its state.
-
-        `timeout` and `interval` are in seconds. Raises TimeoutError after `timeout`.
-        """
+        """Wait until the job has ended, and return its state. `timeout` and `interval` are in
+        seconds. Raises TimeoutError after `timeout`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (status := self.status()).ended:
             if deadline is not None and time.monotonic() >= deadline:
@@ -105,8 +103,8 @@ class JobHandle:
     def resume(self) -> None:
         """Continue a suspended job, or start a failed job again.
 
-        A job that has ended never runs again. So a failed job is deleted and created again with its
-        spec, labels and annotations. Raises ClusterError."""
+        A BatchInference object whose job has ended never runs again, so that of a failed job is
+        deleted and created again with its spec, labels and annotations. Raises ClusterError."""
         job = self.cluster.get(self.name)
         if JobStatus.of(job).phase == "Failed":
             self.cluster.replace({**job, "spec": {**job["spec"], "suspend": False}})
@@ -114,19 +112,15 @@ class JobHandle:
             self.cluster.patch(self.name, {"suspend": False})
 
     def cancel(self) -> None:
-        """Stop the job and delete it.
-
-        Its output keeps the rows that were written. If the job is submitted again, it resumes.
-        """
+        """Stop the job and delete it. Its output keeps the rows that were written, so that the job
+        resumes if it is submitted again."""
         self.cluster.delete(self.name)
 
 
 def checked_for_cluster(document: dict[str, Any], values: Values) -> dict[str, Any]:
-    """Return a BatchInference document with the values of its parameters inserted.
-
-    Raises SpecError if it is invalid, or if a cluster would refuse it.
-    """
-    from batchinference.plan import plan_for_cluster  # most commands submit nothing
+    """Return a BatchInference document with the values of its parameters inserted. Raises SpecError
+    if it is invalid, or if a cluster would refuse it."""
+    from batchinference.plan import plan_for_cluster  # imported here: only `submit` needs it
     from batchinference.rendering.paths import check_paths
 
     document = substitute(document, values)

@@ -30,10 +30,10 @@ TIMEOUT_SECONDS = 30
 PAGE = 100
 """Maximum number of objects per page of a list."""
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences")
-"""The metadata of a job that is created again."""
+"""The metadata that a BatchInference keeps if it is deleted and created again."""
 MAX_TRIAL_NAME = 30
 REPLACE_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Seconds between the tries to create a job again."""
+"""Seconds between the tries to delete a job and to create it again."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
 CLUSTER_EXTRA = "./jobs[cluster]"
 Object = dict[str, Any]
@@ -57,12 +57,12 @@ def _is_in_pod_without_kubeconfig() -> bool:
 
 
 class Kubernetes:
-    """Client for the jobs of a namespace, by default the namespace of the kubeconfig's context or
-    of the pod."""
+    """Client for the jobs of one namespace, by default that of the kubeconfig's context, or of the
+    pod in which this program runs."""
 
     def __init__(self, namespace: str | None = None, context: str | None = None) -> None:
-        """Read the kubeconfig, or the token of the pod. Raises ClusterError without either, or
-        without the client package."""
+        """Read the kubeconfig, or the token of the pod if there is none. Raises ClusterError if
+        both are missing, or the package `kubernetes`."""
         try:
             from kubernetes import config
         except ImportError:
@@ -72,7 +72,7 @@ class Kubernetes:
             ) from None
         uses_pod = context is None and _is_in_pod_without_kubeconfig()
         try:
-            default = self._of_pod() if uses_pod else self._of_kubeconfig(context)
+            default = self._connect_in_pod() if uses_pod else self._connect_by_kubeconfig(context)
         except (config.ConfigException, OSError) as error:
             raise ClusterError(
                 f"no cluster: {error}. Set KUBECONFIG to the kubeconfig file of the cluster"
@@ -80,11 +80,11 @@ class Kubernetes:
         self.namespace = namespace or default or "default"
         self.host = self._client.configuration.host
 
-    def _of_kubeconfig(self, context: str | None) -> str | None:
+    def _connect_by_kubeconfig(self, context: str | None) -> str | None:
         """Connect as the user of the kubeconfig, and return the namespace of the context."""
         from kubernetes import config
 
-        file = os.environ.get("KUBECONFIG")  # the client reads it only once
+        file = os.environ.get("KUBECONFIG")  # the client reads the variable only once
         self._client = config.new_client_from_config(file, context=context)
         contexts, active = config.list_kube_config_contexts(file)
         named = (each for each in contexts if each["name"] == context)
@@ -92,7 +92,7 @@ class Kubernetes:
         namespace: str | None = chosen.get("context", {}).get("namespace")
         return namespace
 
-    def _of_pod(self) -> str:
+    def _connect_in_pod(self) -> str:
         """Connect as the ServiceAccount of this pod, and return its namespace."""
         from kubernetes import client, config
 
@@ -102,18 +102,18 @@ class Kubernetes:
         return (IN_POD / "namespace").read_text().strip()
 
     def apply(self, document: Object) -> Object:
-        """Create or change an object by server-side apply, and return it."""
+        """Create or change an object by server-side apply, and return the new object."""
         namespace = document["metadata"].get("namespace") or self.namespace
         path = self._path(document["kind"], namespace, document["metadata"]["name"])
         options = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         return self.request("PATCH", f"{path}?{urlencode(options)}", document, APPLY)
 
     def get(self, name: str) -> Object:
-        """Return a job."""
+        """Return the BatchInference object with this name."""
         return self.request("GET", self._path(KIND, self.namespace, name))
 
     def list_jobs(self) -> Iterator[Object]:
-        """Yield all jobs of the namespace."""
+        """Yield all BatchInference objects of the namespace."""
         return self._list(self._path(KIND, self.namespace))
 
     def list_pods(self, selector: str) -> Iterator[Object]:
@@ -141,30 +141,33 @@ class Kubernetes:
         self.request("DELETE", self._path(KIND, self.namespace, name))
 
     def replace(self, job: Object, sleep: Callable[[float], Any] = time.sleep) -> None:
-        """Delete a job, and create it again without its status. The job is kept if the API server
-        would refuse that. Until it is created, it is in a file in the working directory. Raises
-        ClusterError, with the name of this file if the job may be lost."""
+        """Delete a BatchInference, and create it again without its status.
+
+        First, dry runs check that the API server allows both. Until the object is created again, a
+        copy is in a file in the working directory. Raises ClusterError, which names this file if
+        the object may be missing."""
         metadata = {key: value for key, value in job["metadata"].items() if key in _KEPT}
         new = {key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
         trial = {**metadata, "name": f"{metadata['name'][:MAX_TRIAL_NAME]}-replaced"}
         path, name, uid = self._path(KIND, self.namespace), metadata["name"], job["metadata"]["uid"]
         self.request("POST", f"{path}?dryRun=All", {**new, "metadata": trial})
-        self.request("DELETE", f"{path}/{quote(name)}?dryRun=All", _only(uid))
-        file = _written(new)
+        self.request("DELETE", f"{path}/{quote(name)}?dryRun=All", _delete_options(uid))
+        file = _write_private_file(new)
         for pause in (*REPLACE_PAUSES, None):
             try:
                 self._replace_once(new, uid)
                 break
             except ClusterError as error:
-                if pause is None or not _may_pass(error):
+                if pause is None or not _is_transient(error):
                     fix = f"If the job is missing, create it again: kubectl create -f {file}"
                     raise ClusterError(f"{error}. {fix}", error.status) from None
                 sleep(pause)
         file.unlink()
 
     def _replace_once(self, new: Object, uid: str) -> None:
-        """Delete the job with this uid if it exists, and create the new one unless it exists: the
-        answers to requests before may be lost. Raises ClusterError."""
+        """Delete the object with this uid if it still exists, and create the new one unless it
+        already exists, because earlier tries may have succeeded without an answer. Raises
+        ClusterError."""
         path, found = self._path(KIND, self.namespace, new["metadata"]["name"]), None
         try:
             found = self.get(new["metadata"]["name"])
@@ -173,16 +176,13 @@ class Kubernetes:
                 raise
         if found and found["metadata"]["uid"] == uid:
             if "deletionTimestamp" not in found["metadata"]:
-                self.request("DELETE", path, _only(uid))
+                self.request("DELETE", path, _delete_options(uid))
         elif found and found["spec"] == new["spec"]:
             return
         self.request("POST", self._path(KIND, self.namespace), new)
 
     def execute(self, pod: str, container: str, command: Sequence[str]) -> str:
-        """Run a command in a container of a pod, and return what it prints to stdout.
-
-        Raises ClusterError.
-        """
+        """Run a command in a container, and return its stdout. Raises ClusterError."""
         from kubernetes.client import ApiException, CoreV1Api
         from kubernetes.stream import stream
 
@@ -193,7 +193,7 @@ class Kubernetes:
         try:
             printed = stream(call, pod, self.namespace, **options, _request_timeout=TIMEOUT_SECONDS)
         except ApiException as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # the client package hides it
+            if isinstance(error.__context__, KeyboardInterrupt):  # the package replaces it
                 raise KeyboardInterrupt from None
             raise ClusterError(_websocket_refusal(str(error.reason))) from None
         return str(printed)
@@ -228,20 +228,20 @@ class Kubernetes:
         return parsed
 
 
-def _only(uid: str) -> Object:
+def _delete_options(uid: str) -> Object:
     """Return the options to delete an object only if it has this uid."""
     return {"preconditions": {"uid": uid}}
 
 
-def _may_pass(error: ClusterError) -> bool:
+def _is_transient(error: ClusterError) -> bool:
     """Return whether the same request may succeed later."""
-    passing = (None, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
-    return error.status in passing or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    transient = (None, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+    return error.status in transient or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def _written(document: Object) -> Path:
-    """Write a document to a new file that only its owner can read, and return its path: in the
-    working directory, or for temporary files if that is read-only."""
+def _write_private_file(document: Object) -> Path:
+    """Write a document to a new file that only its owner can read, and return its path. The file is
+    in the working directory, or in that for temporary files if the former is read-only."""
     directory = "." if os.access(".", os.W_OK) else None
     descriptor, path = mkstemp(".yaml", f"{document['metadata']['name']}-", directory)
     with open(descriptor, "w") as file:
@@ -261,9 +261,7 @@ def _refusal(status: int, content: bytes) -> str:
 
 
 def _websocket_refusal(reason: str) -> str:
-    """Return the error message for a WebSocket request that the API server refused.
-
-    `reason` is the text of the client library, which contains the answer as text.
-    """
+    """Return the error message for a WebSocket request that the API server refused. `reason` is the
+    error of the client library, a text that contains the answer."""
     found = _STATUS_MESSAGE.search(reason)
     return found[1].replace("\\", "") if found else reason[:MAX_REASON]

@@ -1,4 +1,4 @@
-"""Sends the notifications about a run on this machine. On a cluster, the operator does that."""
+"""Sends the notifications about a run on this machine. On a cluster, the operator sends them."""
 
 from __future__ import annotations
 
@@ -11,82 +11,95 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from batchinference.spec import BatchInference
-from batchinference.spec.notifications import EndedJob, Notification, is_repeated, problem_of
+from batchinference.spec.notifications import EndedJob, Notification, is_retryable, problem_of
 from batchinference.spec.report import JobState, Report
 
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.stop_signals import StopSignal
 
-ATTEMPTS, FIRST_WAIT_SECONDS = 4, 1.0
+MAX_TRIES, FIRST_WAIT_SECONDS = 4, 1.0
 TIMEOUTS = (5.0, 10.0)
-"""Timeouts in seconds to connect, and until the answer."""
+"""Connect and read timeouts in seconds."""
 MAX_SECONDS = 60.0
-"""The longest time in seconds for all notifications of a run."""
+"""Maximum number of seconds for all notifications of a run together."""
 
 
 def notify(
     job: BatchInference, report: Report, say: Callable[[str], None], stop: StopSignal
 ) -> None:
-    """Send the notifications of a job that has ended, and say how that went. Its result does not
-    depend on them. A run that was interrupted tries once. Another stop signal ends the attempts."""
-    counts = report.counts.model_dump(by_alias=True) if report.counts else {}
-    times = report.started_at, report.updated_at
-    facts = report.state is JobState.SUCCEEDED, None, report.reason, report.message, report.output
-    ended = EndedJob(uuid.uuid4().hex, report.name, *facts, *times, counts)
-    tries = 1 if report.reason == "Interrupted" else ATTEMPTS
-    stopped = stop.forced if stop.event.is_set() else stop.event
+    """Send the notifications of a job that has ended, and say of each whether it was sent. Failures
+    do not change the result of the job. After an interrupted run, each notification is tried once.
+    A second stop signal cancels them."""
+    ended = EndedJob(
+        id=uuid.uuid4().hex,
+        name=report.name,
+        succeeded=report.state is JobState.SUCCEEDED,
+        reason=report.reason,
+        message=report.message,
+        output=report.output,
+        start_time=report.started_at,
+        completion_time=report.updated_at,
+        counts=report.counts.model_dump(by_alias=True) if report.counts else {},
+    )
+    tries = 1 if report.reason == "Interrupted" else MAX_TRIES
+    stop_event = stop.forced if stop.event.is_set() else stop.event
     deadline = time.monotonic() + MAX_SECONDS
-    for one in ended.wanted(job.spec.notifications):
-        send = partial(_send, one, ended, tries, stopped)
-        problem = _unless_stopped(send, stopped, deadline)
+    for notification in ended.wanted(job.spec.notifications):
+        send = partial(_send, notification, ended, tries, stop_event)
+        problem = _call_until_stopped(send, stop_event, deadline)
         result = f"was not sent: {problem}" if problem else "was sent"
-        say(f"{report.name}: notification '{one.name}' {result}")
+        say(f"{report.name}: notification '{notification.name}' {result}")
 
 
-def _unless_stopped(send: Callable[[], str], stopped: threading.Event, deadline: float) -> str:
-    """Return the result of a call in a thread, or why it was not awaited: a signal does not end a
-    request."""
+def _call_until_stopped(
+    send: Callable[[], str], stop_event: threading.Event, deadline: float
+) -> str:
+    """Call `send` in a thread, because a signal does not interrupt a request. Return its result, or
+    why this function stopped waiting for it."""
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(send()), name="notify", daemon=True)
-    if not stopped.is_set() and time.monotonic() < deadline:
+    if not stop_event.is_set() and time.monotonic() < deadline:
         thread.start()
-    while thread.is_alive() and not stopped.is_set() and time.monotonic() < deadline:
+    while thread.is_alive() and not stop_event.is_set() and time.monotonic() < deadline:
         thread.join(0.1)
     if results:
         return results[0]
     late = f"the time for all notifications, {MAX_SECONDS:g} s, is over"
-    return "a signal has stopped it" if stopped.is_set() else late
+    return "a signal has stopped it" if stop_event.is_set() else late
 
 
-def _send(one: Notification, ended: EndedJob, tries: int, stopped: threading.Event) -> str:
-    """Return why a notification was not sent; empty if it was. Nothing is repeated after a stop."""
+def _send(
+    notification: Notification, ended: EndedJob, tries: int, stop_event: threading.Event
+) -> str:
+    """Send a notification, and return why it was not sent, or an empty text. Does not retry after a
+    stop signal."""
     from batchinference.pipeline.storage.retry import RetryPolicy, TryAgain
 
     def is_transient(error: BaseException) -> bool:
-        return isinstance(error, TryAgain) and not stopped.is_set()
+        return isinstance(error, TryAgain) and not stop_event.is_set()
 
     policy = RetryPolicy(tries, FIRST_WAIT_SECONDS, is_transient, max_seconds=MAX_SECONDS)
     try:
-        return policy.call(_post, *one.request(ended, os.environ))
+        return policy.call(_post, *notification.request(ended, os.environ))
     except KeyError as missing:
         return f"the environment variable {missing.args[0]} is not set"
     except ValueError:
-        return f"{one.url_env} holds no URL, or {one.api_key_env} no token"
+        return f"{notification.url_env} holds no URL, or {notification.api_key_env} no token"
     except TryAgain as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - the text of an error may contain the URL
+    except Exception as error:  # noqa: BLE001 - only its type: the text may contain the secret URL
         return f"it cannot be sent ({type(error).__name__})"
 
 
 def _post(url: str, body: bytes, headers: dict[str, str]) -> str:
-    """Return why a request has failed; empty if it has not. The text of an error may contain the
-    URL. Raises TryAgain, and ValueError for an invalid URL or header."""
+    """Send a request, and return why it was refused, or an empty text. Raises TryAgain if a retry
+    may succeed, and ValueError for an invalid URL or header."""
     import requests
 
     from batchinference.pipeline.storage.retry import TryAgain
 
     try:
-        # `auth` that does nothing: requests would send the credentials of ~/.netrc
+        # with an `auth` that does nothing, requests does not send credentials from ~/.netrc
         with requests.post(
             url, body, headers=headers, auth=lambda sent: sent,
             timeout=TIMEOUTS, stream=True, allow_redirects=False,
@@ -94,6 +107,6 @@ def _post(url: str, body: bytes, headers: dict[str, str]) -> str:
             status = answer.status_code
     except (requests.ConnectionError, requests.Timeout) as error:
         raise TryAgain(f"the endpoint gives no answer ({type(error).__name__})") from None
-    if is_repeated(status):
+    if is_retryable(status):
         raise TryAgain(problem_of(status))
     return problem_of(status)

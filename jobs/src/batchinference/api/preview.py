@@ -1,4 +1,4 @@
-"""The rows of a job after one of its steps, computed over the first rows in this process."""
+"""Runs the steps of a job over its first rows in this process, and shows the resulting rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from batchinference.api.display import lines_of_rows, short
-from batchinference.api.rows import Rows
+from batchinference.api.result_frames import Rows
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.execution.ray_connection import machine_devices
-from batchinference.pipeline.output.stored_rows import rows_of_table
+from batchinference.pipeline.output.python_rows import rows_of_table
 from batchinference.pipeline.preview import Outcome, Preview
 from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreviewRows(Rows):
-    """The first rows of a job. `lines` say what each step did."""
+    """The first rows of a job after its steps. `lines` say what each step did."""
 
     table: pa.Table = field(repr=False)
     lines: Sequence[str]
@@ -50,8 +50,8 @@ class PreviewRows(Rows):
 
 
 def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRows:
-    """Return the first rows of a job after a step, or as the job writes them. Raises SpecError if
-    there is no such step, JobFailure, and errors of storage and libraries."""
+    """Return the first rows of a job after `step`, or as the job writes them if that is None.
+    Raises SpecError if there is no such step, JobFailure, and errors of storage and libraries."""
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]
     table = preview.written_rows() if step is None else preview.batch.table
@@ -59,13 +59,13 @@ def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRow
 
 
 def preview_of(job: BatchInference, rows: int) -> Preview:
-    """Return the preview of a job with the devices of this machine."""
+    """Return the preview of a job, with a plan for the devices of this machine."""
     devices = machine_devices()
     return Preview(job.spec, plan_for_machine(job.spec, int(devices.get(GPU, 0)), devices), rows)
 
 
 def lines_of(outcome: Outcome) -> Iterator[str]:
-    """Yield the line of a step or of the read, and a line for its first failed row."""
+    """Yield lines about a step or about reading: counts, times, the first failed row, warnings."""
     load = f" after {outcome.load_seconds:.2f} s of loading" if outcome.load_seconds >= 0.01 else ""
     counts = [f"{outcome.rows} returned"]
     counts += [f"{outcome.filtered} filtered"] if outcome.filtered else []
@@ -78,7 +78,7 @@ def lines_of(outcome: Outcome) -> Iterator[str]:
 
 
 def _until(job: BatchInference, step: str) -> BatchInference:
-    """Return the job without the steps after one."""
+    """Return the job without the steps after `step`. Raises SpecError if there is no such step."""
     names = [each.name for each in job.spec.steps]
     if step not in names:
         known = f". Use one of {', '.join(names)}" if names else ". The job has no steps"

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.changed_jobs import job_of_run
 from batchinference.api.job import Job
-from batchinference.api.rows import Rows
+from batchinference.api.job_for_run import job_of_run
+from batchinference.api.result_frames import Rows
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 
@@ -27,13 +27,13 @@ class JobFailed(Exception):
     """A job has failed. `report` has the reason and the counts of its rows."""
 
     def __init__(self, report: Report) -> None:
-        from batchinference.api.notebook import in_python
+        from batchinference.api.notebook_display import with_python_arguments
 
-        super().__init__(in_python(f"{report.name}: {report.reason}: {report.message}"))
+        super().__init__(with_python_arguments(f"{report.name}: {report.reason}: {report.message}"))
         self.report = report
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows: the cause is in the job, not in this program."""
+        """Return the lines for a notebook: no traceback, because the cause is in the job."""
         return [f"JobFailed: {self}"]
 
 
@@ -44,20 +44,20 @@ class Result(Rows):
     job: BatchInference
     report: Report
     cell: int | None = field(default=None, repr=False, compare=False)
-    """The number of the cell of a notebook that has run the job, and shows its table."""
+    """The number of the notebook cell that has run the job and already shows its table."""
 
     def __repr__(self) -> str:
         return f"Result({self.report!r})"
 
     def _repr_html_(self) -> str:
         """Return the table of the result, which a notebook shows."""
-        from batchinference.api.notebook import html_of
+        from batchinference.api.notebook_display import html_of
 
         return html_of(self.report)
 
     def _ipython_display_(self) -> None:
-        """Show the table, unless the cell shows it already."""
-        from batchinference.api.notebook import cell_number, show
+        """Show the table, unless this cell already shows it."""
+        from batchinference.api.notebook_display import cell_number, show
 
         if self.cell is None or self.cell != cell_number():
             show(self.report)
@@ -68,12 +68,12 @@ class Result(Rows):
         return self.report.output
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows of the output as an Arrow table. Without rows, it has the columns that
-        they would have."""
-        from batchinference.pipeline.output.contents import columns_of, table_of
+        """Return all rows of the output as an Arrow table. If there are no rows, the table has the
+        columns of the output."""
+        from batchinference.pipeline.output.output_rows import all_rows, table_without_rows
 
-        table = table_of(self.job.spec.write)
-        empty = None if table.num_rows else columns_of(self.job.spec)
+        table = all_rows(self.job.spec.write)
+        empty = None if table.num_rows else table_without_rows(self.job.spec)
         return empty if empty is not None and empty.num_columns else table
 
     def to_ray(self) -> ray.data.Dataset:
@@ -86,10 +86,10 @@ class Result(Rows):
         return ray.data.from_arrow(self.to_arrow())
 
     def errors(self) -> pa.Table:
-        """Return the error records of the failed rows, with their path, row, step and error."""
+        """Return the error records of the failed rows, with path, row, step and error."""
         import pyarrow as pa
 
-        from batchinference.api.outputs import error_tables
+        from batchinference.api.output_status import error_tables
         from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
 
         tables = list(error_tables(self.output))
@@ -106,13 +106,13 @@ def run(
 ) -> Result:
     """Run a job on this machine, on a new Ray instance, and return its result.
 
-    `data` is a DataFrame or an Arrow table, which replaces the input of the job. `restart` starts
-    over and replaces what earlier runs of this job have written, `retry_errors` runs only the
-    failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if the job fails,
-    BadInput if it does not support `restart` or `retry_errors`, or if both are set, and SpecError
-    if `data` cannot be stored as it is.
-    """
-    from batchinference.api.notebook import cell_number
+    `data` is a DataFrame or an Arrow table that replaces the input of the job. `restart` starts
+    over and replaces what earlier runs of this job have written. `retry_errors` runs only the
+    failed rows again. `verbose` shows the messages of Ray.
+
+    Raises JobFailed if the job fails, BadInput if the job does not support `restart` or
+    `retry_errors` or if both are set, and SpecError if values in `data` would change."""
+    from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
     from batchinference.pipeline.errors import BadInput
 
@@ -134,9 +134,9 @@ def run(
 
 
 def _display(*, verbose: bool) -> Display:
-    """Return the display of a notebook, or of a terminal."""
+    """Return a display for a notebook, or for a terminal outside of notebooks."""
     from batchinference.api.display import Display
-    from batchinference.api.notebook import NotebookDisplay, cell_number
+    from batchinference.api.notebook_display import NotebookDisplay, cell_number
 
     return (Display if cell_number() is None else NotebookDisplay)(verbose=verbose)
 

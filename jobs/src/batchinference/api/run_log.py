@@ -1,8 +1,7 @@
-"""Stores the log of a run next to the output, where it outlives the cluster.
+"""Stores the log of a run in the state of the output, where it outlives the cluster.
 
-While the job runs, the last lines are stored every minute, in case the process is killed.
-The size of the log is limited. A job does not fail if its log cannot be stored.
-"""
+While the job runs, the last lines are stored every minute, in case the process is killed. A job
+does not fail if its log cannot be stored."""
 
 from __future__ import annotations
 
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
 
 LOG_DIRECTORY = "logs"
 MAX_BEGINNING, MAX_END = 100_000, 900_000
-"""Maximum characters of the beginning and of the end of a log. The middle is dropped."""
+"""Maximum number of characters of the beginning and of the end of a log. The rest is dropped."""
 MAX_LINE = 4000
 KEPT_LOGS = 20
 """Maximum number of logs per output. Older logs are deleted."""
 FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
-"""When the last lines are stored first, and the minimum time between two copies."""
+"""The time of the first copy of a log while the job runs, and the time between copies."""
 MAX_COPY = 64_000
-"""Maximum characters of the log, and of the output of the process, in a copy."""
+"""Maximum number of characters of such a copy from the log, and from the output of the process."""
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNFINISHED = "the run had not ended when this was stored"
 
 
 class RunLog:
-    """The first and the last lines of a log."""
+    """The log of a run, of which only the beginning and the end are kept."""
 
     def __init__(self) -> None:
         self._beginning: list[str] = []
@@ -47,9 +46,9 @@ class RunLog:
         self._state = ""
         self._stdout_start = _stdout_size()
         self._next_copy = time.monotonic() + FIRST_COPY_SECONDS
-        self._place: Location | None = None
+        self._file: Location | None = None
         self.uri: str | None = None
-        """Where the log was stored."""
+        """The address of the stored log; None if it was not stored."""
 
     def add(self, line: str) -> None:
         """Add a line, with the current time."""
@@ -75,37 +74,33 @@ class RunLog:
             self._dropped += 1
 
     def add_own_output(self) -> None:
-        """Add the last output of this process since the run began."""
+        """Add what this process has printed since the run began."""
         for line in self._own_output(MAX_END):
             self._append(line)
 
-    def _own_output(self, most: int) -> list[str]:
-        """Return the last output of this process since the run began, if stdout is a file.
-
-        On a cluster, this file is the log of the driver, to which Ray adds the output of all
-        workers.
+    def _own_output(self, max_bytes: int) -> list[str]:
+        """Return the last lines that this process has printed since the run began, if stdout is a
+        file. On a cluster, it is: the log of the driver, to which Ray adds the output of workers.
         """
         if self._stdout_start is None:
             return []
         with suppress(OSError), open("/proc/self/fd/1", "rb") as file:
-            start = max(self._stdout_start, file.seek(0, os.SEEK_END) - most)
+            start = max(self._stdout_start, file.seek(0, os.SEEK_END) - max_bytes)
             file.seek(start)
             if start > self._stdout_start:
-                file.readline()  # a partial line may lack the name by which a secret is masked
-            lines = file.read(most).decode(errors="replace").splitlines()
+                file.readline()  # a partial line may lack the name by which a secret is recognized
+            lines = file.read(max_bytes).decode(errors="replace").splitlines()
             return list(map(LineMasker(), map(without_controls, lines)))
         return []
 
     def text(self) -> str:
-        """Return the log as text."""
+        """Return the whole log as text, with a line in place of the dropped lines."""
         dropped = [f"... {self._dropped} lines ..."] if self._dropped else []
         return "".join(f"{line}\n" for line in (*self._beginning, *dropped, *self._end))
 
     def store_so_far(self, job: BatchInference, report: Report, *, own_output: bool) -> None:
-        """Store the last lines of a run that has not ended, at most once a minute.
-
-        `own_output` adds the output of this process. `store` replaces the file.
-        """
+        """Store the last lines of a run that has not ended, at most once a minute. `own_output`
+        adds what this process has printed. `store` later replaces this file."""
         if time.monotonic() < self._next_copy or not _has_begun(report):
             return
         self._next_copy = time.monotonic() + COPY_SECONDS
@@ -116,36 +111,36 @@ class RunLog:
             self._write(job, report, f"{_end_of(self.text())}{lines}... {UNFINISHED} ({now}) ...\n")
 
     def store(self, job: BatchInference, report: Report) -> None:
-        """Store the log next to the output, unless the run has not written to it."""
+        """Store the log if the run has written to the output."""
         if not _has_begun(report):
             return
-        with suppress(Exception):  # storage may be the cause of the failure
+        with suppress(Exception):  # the job may have failed because of the storage
             self._write(job, report, self.text())
             for old in stored_logs(log_directory(job))[:-KEPT_LOGS]:
                 old.delete()
 
     def _write(self, job: BatchInference, report: Report, text: str) -> None:
-        """Write the file of this run, whose name has the number of its last attempt."""
+        """Write the log file of this run, which is named after its last attempt."""
         started = report.started_at.replace(":", "")
-        place = log_directory(job) / f"{started}-attempt-{report.attempt}.log"
-        place.write(text.encode())
-        if self._place is not None and self._place != place:
-            self._place.delete()
-        self._place, self.uri = place, place.uri
+        file = log_directory(job) / f"{started}-attempt-{report.attempt}.log"
+        file.write(text.encode())
+        if self._file is not None and self._file != file:
+            self._file.delete()
+        self._file, self.uri = file, file.uri
 
 
 def _has_begun(report: Report) -> bool:
-    """Return whether a run writes to the output. A run with nothing to do has no times."""
+    """Return whether a run writes to the output. If it has nothing to do, it reports no times."""
     return report.attempt is not None and bool(report.seconds)
 
 
 def _end_of(text: str) -> str:
-    """Return the last whole lines of a text, of at most MAX_COPY characters."""
+    """Return the last lines of a text that have at most MAX_COPY characters."""
     return text if len(text) <= MAX_COPY else text[-MAX_COPY:].partition("\n")[2]
 
 
 def _stdout_size() -> int | None:
-    """Return the size of stdout in bytes if it is a file, otherwise None."""
+    """Return the size of stdout in bytes if it is a regular file, otherwise None."""
     with suppress(OSError):
         found = os.fstat(1)
         return found.st_size if stat.S_ISREG(found.st_mode) else None

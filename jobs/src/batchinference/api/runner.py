@@ -1,4 +1,4 @@
-"""Runs a job on this machine, or on an existing Ray cluster."""
+"""Runs a job on a new Ray instance on this machine, or on an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,17 +25,14 @@ if TYPE_CHECKING:
 USER_FAULTS = ("BadInput", "Interrupted")
 """Reasons of failures for which Ray's logs are not needed."""
 SHOWN_LINES = 20
-"""Maximum number of output lines of steps that are shown while the job runs. The log has all."""
+"""Maximum number of lines printed by steps that are shown while the job runs. The log has all."""
 
 
 @dataclass
 class Runner:
-    """One run of a job.
-
-    `directory` has the user's modules. `say` is called with each line for the user, and `publish`
-    with each report. `quiet` hides the output of Ray. With `own_only`, only output of this job is
-    replaced. `prices` are those of the pods, if the platform has any.
-    """
+    """One run of a job. `directory` has the modules of the user. `say` is called with each line for
+    the user, and `publish` with each report. `quiet` hides the output of Ray. With `own_only`, the
+    run fails if it would replace output of another job. `prices` are the prices of pods, if any."""
 
     job: BatchInference
     directory: Path
@@ -51,14 +48,14 @@ class Runner:
     _output: WorkerOutput | None = field(default=None, init=False)
     _shown: int = field(default=0, init=False)
     _warned: set[tuple[str, str | None]] = field(default_factory=set, init=False)
-    """The name and the step of each warning that was shown."""
+    """The name and the step of each warning that was already shown."""
 
     def run_here(self, requested: Plan | None = None) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report. `requested` is
-        its plan, if it is made already."""
+        its plan; by default, it is made here."""
         from batchinference.pipeline.execution.ray_connection import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
-        from batchinference.pipeline.steps.user_modules import add_import_path
+        from batchinference.pipeline.steps.import_path import add_import_path
 
         add_import_path(str(self.directory))
         with ray_files() as files:
@@ -111,7 +108,7 @@ class Runner:
             self.log.store_so_far(self.job, report, own_output=self._logs_stdout)
 
     def _show_output(self) -> None:
-        """Log new output of the steps, and show the first SHOWN_LINES lines of it."""
+        """Log what steps have printed since the last call, and show the first SHOWN_LINES lines."""
         lines: list[str] = []
         if self._output is not None:
             with suppress(OSError):  # Ray may rotate the files
@@ -126,7 +123,7 @@ class Runner:
 
     @contextmanager
     def _ray(self, files: RayFiles, requested: Plan | None) -> Iterator[Plan]:
-        """Start Ray, and yield the plan for the resources that it has found on this machine."""
+        """Start Ray, and yield the plan for the devices and the memory of this machine."""
         from batchinference.pipeline.execution.ray_connection import (
             local_ray,
             machine_cpus,
@@ -153,7 +150,7 @@ class Runner:
         from batchinference.pipeline.execution.task_resources import check_nodes
 
         self._say_for_job(f"connecting to Ray at {address}")
-        self._logs_stdout = True  # Ray redirects the driver of a cluster to its log
+        self._logs_stdout = True  # on a cluster, Ray writes stdout of the driver to its log
         code = str(self.directory) if _uses_code(self.job) else None
         check_stop = self.stop.check
         with remote_ray(address, code, quiet=self.quiet, check_stop=check_stop) as nodes:

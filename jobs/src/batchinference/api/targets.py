@@ -1,4 +1,4 @@
-"""Resolves the name of what to observe: an output path, or the name of a job on a cluster."""
+"""Resolves what a command observes: the path of an output, or the name of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class Target:
 
     @property
     def is_job(self) -> bool:
-        """Whether this is the name of a job: a namespace or context is given, or it is no path."""
+        """Whether this is the name of a job, because a namespace or context is given, or because it
+        does not look like a path."""
         if self.namespace or self.context:
             return True
         is_path = "/" in self.text or self.text.startswith((".", "~")) or Path(self.text).exists()
         return not is_path
 
     def cluster(self) -> Kubernetes:
-        """Return the client of the cluster. Raises ClusterError."""
+        """Return a client for the cluster. Raises ClusterError."""
         try:
             return Kubernetes(self.namespace, self.context)
         except ClusterError as error:
@@ -41,10 +42,7 @@ class Target:
             ) from None
 
     def output(self) -> str:
-        """Return the path of the output. For a job, it is read from its status or its spec.
-
-        Raises ClusterError.
-        """
+        """Return the path of the output, read from the cluster for a job. Raises ClusterError."""
         if not self.is_job:
             if self.text.endswith((".yaml", ".yml")) and Path(self.text).is_file():
                 problem = f"'{self.text}' is a job's file. Name its output: the write.path in it"
@@ -53,10 +51,8 @@ class Target:
         return JobStatus.of(self.cluster().get(self.text)).output
 
     def unset_endpoint(self) -> str:
-        """Return the variable by which a job finds its object store, and which is not set here.
-
-        Empty for a path, and if there is no such variable. Raises ClusterError.
-        """
+        """Return the setting NAME=VALUE by which a job finds its object store, if this environment
+        lacks it; else, and for a path, an empty text. Raises ClusterError."""
         if not self.is_job:
             return ""
         env = self.cluster().get(self.text)["spec"].get("cluster", {}).get("env", [])

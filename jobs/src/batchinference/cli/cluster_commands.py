@@ -30,7 +30,7 @@ def submit(
 
     Exit codes: 0 applied, 1 with --wait: a job failed, 2 the file is wrong or the cluster refused.
     """
-    from batchinference.cli.cluster import submit_file
+    from batchinference.cli.submit_and_control import submit_file
 
     raise typer.Exit(submit_file(file, settings or (), name, namespace, context, wait=wait))
 
@@ -38,7 +38,7 @@ def submit(
 @app.command()
 def suspend(name: Name, namespace: Namespace = None, context: Context = None) -> None:
     """Stop a job until `resume`. Its written rows are kept."""
-    from batchinference.cli.cluster import control
+    from batchinference.cli.submit_and_control import control
 
     control("suspend", name, namespace, context)
 
@@ -50,7 +50,7 @@ def resume(name: Name, namespace: Namespace = None, context: Context = None) -> 
     A failed job is deleted and created again with the same spec. It computes only the rows that its
     output lacks.
     """
-    from batchinference.cli.cluster import control
+    from batchinference.cli.submit_and_control import control
 
     control("resume", name, namespace, context)
 
@@ -58,6 +58,6 @@ def resume(name: Name, namespace: Namespace = None, context: Context = None) -> 
 @app.command()
 def cancel(name: Name, namespace: Namespace = None, context: Context = None) -> None:
     """Stop a job and delete it. Its written rows are kept."""
-    from batchinference.cli.cluster import control
+    from batchinference.cli.submit_and_control import control
 
     control("cancel", name, namespace, context)

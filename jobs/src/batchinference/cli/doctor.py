@@ -1,4 +1,4 @@
-"""The command `doctor`: checks the requirements of jobs on this machine and on the cluster."""
+"""The command `doctor`, which checks what jobs need on this machine and on the cluster."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 
-from batchinference.api.files import load_job
+from batchinference.api.job_files import load_job
 from batchinference.cli import exits
 from batchinference.cli.doctor_cluster import check_cluster
+from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.cli.doctor_storage import check_storage, findings_of_problems
-from batchinference.cli.finding import Finding, Result
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.verbosity import is_quiet
 from batchinference.packages import EXTRAS
@@ -36,8 +36,8 @@ def examine(
     context: str | None,
     form: Format,
 ) -> int:
-    """Run all checks, print their findings, and return the exit code. With the file of a job, its
-    storage and image are checked too."""
+    """Run all checks, print their findings, and return the exit code. If a job file is given, also
+    check the storage and the image of this job."""
     findings, image = [*_check_machine()], None
     if file is not None:
         try:

@@ -1,4 +1,4 @@
-"""Checks of `doctor` on the cluster of the kubeconfig: what it has, and its versions."""
+"""Checks of `doctor` on the cluster of the kubeconfig: installed components and their versions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import quote
 import yaml
 
 from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.cli.doctor_versions import (
     check_fields,
     check_image,
@@ -17,7 +18,6 @@ from batchinference.cli.doctor_versions import (
     check_local_ray,
     check_operator,
 )
-from batchinference.cli.finding import Finding, Result
 from batchinference.rendering.rayjob import RAY_VERSION
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.spec.schema import structural_schema
@@ -32,18 +32,16 @@ _VERSION_LABEL = "app.kubernetes.io/version"
 def check_cluster(
     namespace: str | None, context: str | None, image: str | None
 ) -> Iterator[Finding]:
-    """Yield what is on the cluster, and whether the versions fit together.
-
-    `image` is the image of a job; None for the default of the operator.
-    """
+    """Yield findings about the components of the cluster and their versions. `image` is the image
+    of a job; None for the default of the operator."""
     try:
         cluster = Kubernetes(namespace, context)
         version = cluster.request("GET", "/version")["gitVersion"]
     except ClusterError as error:
         yield Finding("cluster", Result.NOTE, str(error))
         return
-    place = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
-    yield Finding("cluster", Result.OK, place)
+    found = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
+    yield Finding("cluster", Result.OK, found)
     yield _resources(cluster, "BatchInference", API_VERSION, _INSTALL)
     yield _resources(cluster, "KubeRay", "ray.io/v1", "Install the chart, which contains KubeRay")
     yield from _check_or_note("CRD version", lambda: [_fields(cluster)])
@@ -71,10 +69,8 @@ def _resources(cluster: Kubernetes, name: str, group: str, advice: str) -> Findi
 
 
 def _fields(cluster: Kubernetes) -> Finding:
-    """Compare the fields of a job on the cluster with those of this program.
-
-    The OpenAPI document of the cluster is readable by all users, unlike its CRDs.
-    """
+    """Compare the fields that BatchInferences have on the cluster with those of this program. They
+    are read from the OpenAPI document, because not every user may read CRDs."""
     document = cluster.request("GET", f"/openapi/v3/apis/{API_VERSION}")
     schemas = document["components"]["schemas"].items()
     found = (schema for name, schema in schemas if name.endswith(f".{KIND}"))
@@ -85,18 +81,18 @@ def _fields(cluster: Kubernetes) -> Finding:
 
 
 def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:
-    """Yield whether the operator runs, its version, and the image of jobs."""
+    """Yield findings about the operator, its version, and the image of jobs."""
     found = _deployments(cluster, "batch-inference-operator")
     if not found:
         yield Finding("operator", Result.NOTE, "not found", _INSTALL)
         return
     about = found[0]["metadata"]
-    place = f"{about['namespace']}/{about['name']}"
+    deployment = f"{about['namespace']}/{about['name']}"
     ready = sum(each.get("status", {}).get("readyReplicas", 0) for each in found)
     if ready:
-        yield Finding("operator", Result.OK, f"{place}, {ready} replica(s) ready")
+        yield Finding("operator", Result.OK, f"{deployment}, {ready} replica(s) ready")
     else:
-        yield Finding("operator", Result.NOTE, f"{place} is not ready", "See its pods and log")
+        yield Finding("operator", Result.NOTE, f"{deployment} is not ready", "See its pods and log")
     version = (about.get("labels") or {}).get(_VERSION_LABEL, "")
     yield check_operator(version, __version__)
     image = image or _default_image(cluster, about["namespace"], about["name"])
@@ -115,7 +111,9 @@ def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | 
 
 
 def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
-    found = _deployments(cluster, "kuberay-operator", "kuberay")  # of Helm, and of Kustomize
+    found = _deployments(
+        cluster, "kuberay-operator", "kuberay"
+    )  # the names with Helm and Kustomize
     if not found:
         advice = "Install the chart, which contains KubeRay"
         yield Finding("KubeRay", Result.NOTE, "its operator was not found", advice)
@@ -124,7 +122,7 @@ def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
 
 
 def _deployments(cluster: Kubernetes, *names: str) -> list[dict[str, Any]]:
-    """Return the Deployments with one of these names in their labels, in all namespaces."""
+    """Return the Deployments of all namespaces whose name label is one of these names."""
     selector = quote(f"app.kubernetes.io/name in ({','.join(names)})", safe="")
     path = f"/apis/apps/v1/deployments?labelSelector={selector}"
     found: list[dict[str, Any]] = cluster.request("GET", path)["items"]

@@ -1,4 +1,5 @@
-"""Which versions of the client, the operator, the CRD, KubeRay and Ray fit together. Pure."""
+"""Checks of `doctor` whether the versions of the client, the operator, the CRD, KubeRay and Ray fit
+together. The functions read nothing but their arguments."""
 
 from __future__ import annotations
 
@@ -6,18 +7,18 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from batchinference.cli.finding import Finding, Result
+from batchinference.cli.doctor_finding import Finding, Result
 
 KUBERAY = ((1, 6), (1, 7))
-"""The versions of KubeRay that have all fields of rendered RayJobs, as tests check, and with which
-the end-to-end tests were run. Jobs need at least the first."""
+"""The versions of KubeRay with which the end-to-end tests were run. They have all fields of
+rendered RayJobs, as tests check. Jobs need at least the first one."""
 SHOWN_FIELDS = 5
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
 _UPGRADE = "Upgrade the chart: docs/upgrades.md"
 
 
 def version_of(text: str) -> tuple[int, int] | None:
-    """Return the major and minor version in a text such as `v1.6.2`; None if it has none."""
+    """Return the major and minor version in a text such as `v1.6.2`; None if there is none."""
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -65,7 +66,7 @@ def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def _shown(fields: set[str]) -> str:
-    """Return some fields as text, without those below a field that is shown."""
+    """Return the first fields as text. A field below another one of `fields` is not shown."""
     ordered = sorted(fields)
     top = [field for field in ordered if _parent(field) not in fields]
     more = f" and {len(top) - SHOWN_FIELDS} more field(s)" if len(top) > SHOWN_FIELDS else ""
@@ -90,10 +91,8 @@ def check_kuberay(image: str) -> Finding:
 
 
 def check_image(image: str, operator: str, ray: str) -> Finding:
-    """Compare the tag of the image of jobs with the version of the operator.
-
-    `ray` is the version of Ray that the image must contain.
-    """
+    """Compare the tag of the image of jobs with the version of the operator. `ray` is the version
+    of Ray that the image must contain."""
     name, found, needed = "image of jobs", version_of(tag_of(image)), version_of(operator)
     if found is not None and found == needed:
         return Finding(name, Result.OK, f"{image}, with Ray {ray}")

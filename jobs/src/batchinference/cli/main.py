@@ -1,6 +1,6 @@
-"""The program `batchinference`: its commands for job files, and the commands of other modules.
+"""The program `batchinference`. Commands for clusters, outputs and setup are in other modules.
 
-Each command imports its dependencies itself, so that commands such as `validate` start quickly.
+Each command imports its dependencies when it runs, so that commands such as `validate` start fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUPS = {
 }
 """The commands in the order of the help text."""
 MAX_SUMMARY = 60
-"""Maximum characters of the first line of the help text of a command."""
+"""Maximum number of characters of the summary of a command."""
 
 
 class Commands(TyperGroup):
@@ -38,7 +38,7 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name, self._summary(ctx, name)) for name in names])
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
-        """Return the command with this name. A file in its place needs a command before it."""
+        """Return the command with this name. Fails with advice if it is the name of a file."""
         name = args[0] if args else ""
         if name.endswith((".yaml", ".yml")):
             fix = f"Write batchinference run {name}, or validate {name} to check it"
@@ -196,7 +196,7 @@ def validate(
 
     Exit codes: 0 all are valid, 2 at least one is not.
     """
-    from batchinference.cli.check import validate_files
+    from batchinference.cli.validate_and_plan import validate_files
 
     raise typer.Exit(validate_files(files, settings or (), deep=not fields_only, form=form))
 
@@ -216,8 +216,8 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 
     With --format yaml or json, print the objects that the operator would create, for kubectl apply.
     """
-    from batchinference.cli.check import show_plan
     from batchinference.cli.preview import preview_file
+    from batchinference.cli.validate_and_plan import show_plan
 
     if not estimate:
         raise typer.Exit(show_plan(file, defaults, policy, settings or (), form))
@@ -241,7 +241,7 @@ def verify(
 ) -> None:
     """Prove that an output holds each input row once.
 
-    Each row must be in the output or among the errors.
+    Each row must have been written, failed or filtered.
     Input and output are read again and compared with what the job has committed.
 
     Exit codes: 0 proven, 1 rows or files are missing, duplicated, unexpected, damaged or

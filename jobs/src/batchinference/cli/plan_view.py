@@ -1,4 +1,4 @@
-"""The stages and pods of a job on a cluster, as `plan` shows them."""
+"""Prints the stages and pods of a job on a cluster, for the command `plan`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[str, ...]
 
 
 def show_stages_and_groups(spec: BatchInferenceSpec, plan: Plan) -> None:
-    """Print the stages of a plan, and its groups of pods, of which the first is the head."""
+    """Print the stages of a plan, and its groups of pods, beginning with the head."""
     stages = [_single_stage(spec, plan)] if plan.single_segment else _stages(spec, plan)
     print_table([STAGES, *stages])
     echo("")
@@ -27,7 +27,7 @@ def show_stages_and_groups(spec: BatchInferenceSpec, plan: Plan) -> None:
 
 
 def _single_stage(spec: BatchInferenceSpec, plan: Plan) -> Row:
-    """Return the stage of a single segment, whose tasks read, run all steps and write."""
+    """Return the only stage of a plan without pools. Its tasks read, run all steps and write."""
     steps = ",".join([spec.read.format, *(step.name for step in spec.steps), spec.write.format])
     defaults = (step.model.default_batch_size if step.model else None for step in spec.steps)
     sizes = [step.batch_size or size for step, size in zip(spec.steps, defaults, strict=True)]
@@ -39,7 +39,7 @@ def _stages(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Row]:
     yield "read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP
     for stage in plan.stages:
         steps = ",".join(step.name for step in stage.steps)
-        # a task gets a block, and may split it for its functions
+        # a task gets a block, and its steps may divide it into batches
         sizes = [stage.batch_size] if stage.batch_size else [one.batch_size for one in stage.steps]
         batch, group = _listed(sizes) or "block", plan.group_of(stage)
         yield stage.name, steps, _runs_as(stage), batch, f"{stage.cpus:g}", _devices(stage), group
@@ -47,7 +47,7 @@ def _stages(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Row]:
 
 
 def _listed(sizes: Sequence[object]) -> str:
-    """Return the different sizes of batches that are set, in their order."""
+    """Return the distinct batch sizes that are set, in the given order."""
     return ",".join(dict.fromkeys(str(size) for size in sizes if size))
 
 
@@ -57,8 +57,8 @@ def _runs_as(stage: Stage) -> str:
         return "tasks"
     if not stage.needs_pool:
         return "actors"  # as many as the CPUs can run
-    least, most = stage.replicas.min, stage.replicas.max
-    return f"{'' if least == most else f'{least}-'}{counted(most, 'actor')}"
+    low, high = stage.replicas.min, stage.replicas.max
+    return f"{'' if low == high else f'{low}-'}{counted(high, 'actor')}"
 
 
 def _group(group: WorkerGroup) -> Row:

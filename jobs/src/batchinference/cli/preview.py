@@ -1,4 +1,4 @@
-"""The command `preview`."""
+"""The command `preview`, and the option `--estimate` of `plan`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from batchinference.api.files import directory_of, load_job
+from batchinference.api.job_files import directory_of, load_job
 from batchinference.cli import exits
-from batchinference.cli.check import print_problems
-from batchinference.cli.packages import pipeline_is_installed
+from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
+from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine
@@ -32,11 +32,9 @@ def preview_file(
     form: Format = Format.TEXT,
     prices: Sequence[float] | None = None,
 ) -> int:
-    """Run the steps of the job in a file over its first rows, and print each step and the results;
-    or with `prices` only what its models need for all rows.
-
-    Return the exit code, which is 1 if a row has failed.
-    """
+    """Run the steps of the job in a file over its first rows, and print what each step does and the
+    resulting rows. With `prices`, only print an estimate of tokens and cost for all rows. Return
+    the exit code, which is 1 if a row has failed."""
     directory = directory_of(file)
     try:
         job = _load(file, settings, directory)
@@ -56,11 +54,11 @@ def preview_file(
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        raise  # as of `preview | head`; it is not about the job
+        raise  # the reader of stdout has ended, such as in `preview | head`
     except SystemExit as end:
         echo(f"{job.metadata.name}: a step called sys.exit({end.code})", err=True)
         return exits.JOB_FAILED
-    except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
+    except Exception as error:  # noqa: BLE001 - storage and libraries may raise any error
         failure = root_cause(error)
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return exits.code_of(failure.reason) if outcomes else exits.BAD_INPUT
@@ -76,8 +74,8 @@ def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference
 
 
 class LinesOfSteps(io.TextIOBase):
-    """Prints what steps print on a stream, line by line, without credentials and control
-    characters. The steps may print data of others."""
+    """A stream for the output of steps, which is untrusted. It passes on whole lines, without
+    credentials and control characters."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -101,23 +99,22 @@ class LinesOfSteps(io.TextIOBase):
         return self._stream.fileno()
 
     def close(self) -> None:
-        """Print the last line if it has no end. The stream stays open."""
+        """Print an unfinished last line. The underlying stream stays open."""
         if self._parts:
             self.write("\n")
         super().close()
 
 
 def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
-    """Print what each step does and the resulting rows. Return the number of failed rows.
-
-    Append the outcome of reading and of each step to `outcomes`."""
+    """Print what each step does and the resulting rows, and return the number of failed rows. Adds
+    the outcomes of reading and of each step to `outcomes`."""
     from batchinference.api.display import lines_of_rows
     from batchinference.api.preview import lines_of
-    from batchinference.pipeline.output.stored_rows import rows_of_table
+    from batchinference.pipeline.output.python_rows import rows_of_table
     from batchinference.pipeline.report.builder import NO_ROWS
 
     rows = preview.rows
-    # what steps print must not be mixed with data
+    # with JSON and YAML, stdout must only have data
     stream = sys.stdout if form is Format.TEXT else sys.stderr
     with LinesOfSteps(stream) as output, redirect_stdout(output):
         for outcome in preview.run():
@@ -142,7 +139,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
 
 
 def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> int:
-    """Print what the models need for all rows. Return the exit code."""
+    """Print the tokens, device hours and prices of all rows, and return the exit code."""
     from batchinference.pipeline.estimate import estimates
 
     with LinesOfSteps(sys.stderr) as output, redirect_stdout(output):
@@ -172,9 +169,9 @@ def _text_of(known: tuple[float, float] | None, form: str = ",") -> str:
 
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
-    """Return the preview of a job with the devices of this machine, and print notes on its plan."""
+    """Return the preview of a job on this machine, and print the notes of its plan."""
     from batchinference.api.preview import preview_of
-    from batchinference.pipeline.steps.user_modules import add_import_path
+    from batchinference.pipeline.steps.import_path import add_import_path
 
     add_import_path(str(directory))
     preview = preview_of(job, rows)
@@ -184,7 +181,7 @@ def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as plain data. Images and other tensors are shown by their shape and type."""
+    """Return a row as plain data, with shape and type in place of images and other tensors."""
     from batchinference.api.display import short
 
     return {name: short(value) if hasattr(value, "dtype") else value for name, value in row.items()}

@@ -1,4 +1,4 @@
-"""Prints lines and data without the control characters that they may contain."""
+"""Prints lines, tables and data, without the control characters that they may contain."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def print_data(data: Any, form: Format, indent: int | None = 2) -> None:
-    """Print data as one JSON or YAML document. Without an indent, JSON is one line."""
+    """Print data as one JSON or YAML document. With `indent=None`, JSON is one line."""
     text = to_json(data, indent)
     if form is Format.JSON:
         echo(escaped_controls(text))
@@ -43,7 +43,7 @@ def print_data(data: Any, form: Format, indent: int | None = 2) -> None:
 
 
 def as_data(value: DataclassInstance) -> dict[str, Any]:
-    """Return a dataclass as plain data, with the names of its fields in camelCase."""
+    """Return a dataclass as a mapping with camelCase keys."""
     return asdict(value, dict_factory=_in_camel_case)
 
 

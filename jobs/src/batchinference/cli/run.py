@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchinference.api.changed_jobs import job_of_run, trial
-from batchinference.api.files import (
+from batchinference.api.job_files import (
     directory_of,
     parameter_values,
-    read_text,
+    read_file_or_stdin,
     with_absolute_paths,
 )
+from batchinference.api.job_for_run import job_of_run, trial
 from batchinference.api.runner import Runner
 from batchinference.cli import exits
-from batchinference.cli.check import print_problems
-from batchinference.cli.packages import pipeline_is_installed
+from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
+from batchinference.cli.validate_and_plan import print_problems
 from batchinference.plan import (
     Plan,
     parse_plan,
@@ -55,11 +55,11 @@ class RunOptions:
     restart: bool = False
     quiet: bool = False
     form: Format = Format.TEXT
-    """The format in which the report is printed to stdout. `text` prints no report."""
+    """The format in which the report is printed to stdout; TEXT prints no report."""
     settings: Sequence[str] = ()
     """Values of parameters, as NAME=VALUE."""
     limit: int | None = None
-    """The number of rows of a trial. None for the whole job."""
+    """The number of rows of a trial; None to run the job itself."""
 
 
 def run_file(file: str, options: RunOptions) -> int:
@@ -82,7 +82,7 @@ def run_file(file: str, options: RunOptions) -> int:
 
     try:
         job, own_only = job_of_run(job, restart=options.restart, retry_errors=options.retry_errors)
-        own_only |= options.limit is not None  # a trial may only replace output of this job
+        own_only |= options.limit is not None  # a trial may only replace its own output
         report = _run(job, plan, file, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
@@ -93,8 +93,8 @@ def run_file(file: str, options: RunOptions) -> int:
 
 
 def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInference, Plan]:
-    """Return the job in a file, or its trial, and the plan. Raises SpecError."""
-    text = read_text(file)
+    """Return the job in a file, or its trial, and the plan to run. Raises SpecError."""
+    text = read_file_or_stdin(file)
     check_mounted_file(file, text, os.environ)
     job = with_absolute_paths(parse_one(text, parameter_values(options.settings)), directory)
     if options.limit is not None:
@@ -105,30 +105,29 @@ def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInferen
 
 
 def _mounted_plan(file: str) -> Plan | None:
-    """Return the plan that the operator made for this attempt, or None without an operator."""
+    """Return the plan that the operator has made for this attempt; None without an operator."""
     if file != JOB_PATH or DIGEST_VARIABLES[PLAN_FILE] not in os.environ:
         return None
-    text = read_text(PLAN_PATH)
+    text = read_file_or_stdin(PLAN_PATH)
     check_mounted_file(PLAN_PATH, text, os.environ)
     return parse_plan(text)
 
 
 def _exit_code(report: Report) -> int:
-    """Return the exit code of a failed job. A job that fails before its first attempt, and so
-    before Ray starts, has wrong input."""
+    """Return the exit code of a failed job: that for wrong input if no attempt has begun."""
     code = exits.code_of(report.reason)
     refused = code == exits.JOB_FAILED and report.attempt is None
     return exits.BAD_INPUT if refused else code
 
 
 def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
-    if options.report_directory is not None:  # this process is the driver on a cluster
+    if options.report_directory is not None:  # this process is the driver of a job on a cluster
         echo(failure_line(reason, message), err=True)
     return code
 
 
 def _problem_of_options(options: RunOptions) -> str | None:
-    """Return why a job cannot run with these options; None if it can."""
+    """Return the reason why a job cannot run with these options; None if it can."""
     for option, given in (("restart", options.restart), ("limit", options.limit is not None)):
         if options.retry_errors and given:
             return f"--retry-errors: it excludes --{option}. Remove one of them"
@@ -151,9 +150,9 @@ def _run(
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         if options.limit is not None:
-            rows, place = options.limit, job.spec.write.path
+            rows, path = options.limit, job.spec.write.path
             display.say(
-                f"{job.metadata.name}: trial with the first {rows} row(s), written to {place}"
+                f"{job.metadata.name}: trial with the first {rows} row(s), written to {path}"
             )
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
@@ -177,8 +176,8 @@ def _run(
 
 
 def _with_command(report: Report, file: str, options: RunOptions) -> Report:
-    """Return the report with the file and the parameters of this run in the commands that its
-    message recommends."""
+    """Return the report with the file and parameters of this run in the commands that its message
+    recommends."""
     from batchinference.pipeline.errors import RUN
 
     if not report.message:
@@ -193,7 +192,7 @@ def _show_sample(display: Display, job: BatchInference, rows: int) -> None:
 
     try:
         display.show_sample(job, rows)
-    except (JobFailure, OSError) as error:  # the job has succeeded nevertheless
+    except (JobFailure, OSError) as error:  # only print it, because the job has succeeded
         echo(f"--sample: {error}", err=True)
 
 
@@ -202,10 +201,10 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
         return show
     from batchinference.pipeline.storage.location import Location
 
-    place = Location(str(directory)) / REPORT_FILE
+    file = Location(str(directory)) / REPORT_FILE
 
     def publish(report: Report) -> None:
-        place.write(report.serialized())
+        file.write(report.serialized())
         show(report)
 
     return publish

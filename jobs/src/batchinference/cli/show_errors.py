@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchinference.api.outputs import error_groups
+from batchinference.api.output_status import error_groups
 from batchinference.api.targets import Target
+from batchinference.cli.exit_on_error import read_output
 from batchinference.cli.printing import Format, echo, print_data
-from batchinference.cli.targets import read_output
 from batchinference.cli.verbosity import note
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.text import counted, in_one_line

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
-from batchinference.api.outputs import outputs_below, status_of
-from batchinference.api.progress import Observation, observed_job, observed_output
+from batchinference.api.observation import Observation, observed_job, observed_output
+from batchinference.api.output_status import outputs_below, status_of
 from batchinference.api.targets import Target
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import Format, echo, print_data, print_table
-from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.text import in_one_line
 
 

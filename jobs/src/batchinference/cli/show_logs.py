@@ -10,14 +10,14 @@ from typing import Any
 from batchinference.api.driver_log import running_log
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError
-from batchinference.api.outputs import last_log, logs_of, status_of, stored_jobs
+from batchinference.api.output_status import last_log, logs_of, status_of, stored_jobs
 from batchinference.api.targets import Target
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import echo
-from batchinference.cli.targets import exit_on_cluster_error, read_output
 
 FOLLOW_SECONDS = 2.0
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
-"""The statuses with which the API server refuses all further requests for a job."""
+"""The statuses after which the API server would also refuse further requests for a job."""
 
 
 def list_logs(target: Target) -> None:
@@ -27,14 +27,14 @@ def list_logs(target: Target) -> None:
 
 
 def show_log(target: Target, *, previous: bool) -> None:
-    """Print the log of the running driver of a job, or else the stored log."""
+    """Print the log of the running driver of a job on a cluster, or else the stored log."""
     running = None if previous or not target.is_job else _running_log(target)
     echo(running if running is not None else _stored_log(target))
 
 
 def follow_log(target: Target, sleep: Callable[[float], Any] = time.sleep) -> None:
-    """Print the log, and then its new lines until the run has ended. Print each reason why there
-    are no lines at present once, to stderr."""
+    """Print the log, and then its new lines until the run has ended. If the log cannot be read yet,
+    print the reason to stderr, but each reason only once."""
     if target.is_job:
         with exit_on_cluster_error("logs"):
             target.cluster().get(target.text)
@@ -56,10 +56,8 @@ def follow_log(target: Target, sleep: Callable[[float], Any] = time.sleep) -> No
 
 
 def new_lines(shown: list[str], lines: list[str]) -> list[str]:
-    """Return the lines of a log after those that were shown before.
-
-    The first lines of a log may have been left out since. If no shown line is in the log any more,
-    all of its lines are new:
+    """Return the lines of a log that follow the lines that were shown before. The log may no longer
+    have its first lines. If it has no shown line at all, all of its lines are new:
 
     >>> new_lines(["a", "b"], ["b", "c"])
     ['c']
@@ -72,7 +70,8 @@ def new_lines(shown: list[str], lines: list[str]) -> list[str]:
 
 
 def _current_log(target: Target) -> tuple[bool, str | None, str]:
-    """Return whether the run has ended, and its log, or None and why it cannot be read yet."""
+    """Return whether the run has ended, its log, and "". If the log cannot be read yet, return None
+    and the reason instead of the last two."""
     if not target.is_job:
         states = read_output("logs", target, status_of)
         return all(each.state != "running" for each in states), _stored_log(target), ""

@@ -1,4 +1,4 @@
-"""The command `status`, for an output or for a job on a cluster."""
+"""The command `status` without `--watch`, for an output or a job on a cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from batchinference.api.outputs import OutputStatus, history_of, report_page, status_of
-from batchinference.api.progress import observed_job, observed_output
+from batchinference.api.observation import observed_job, observed_output
+from batchinference.api.output_status import OutputStatus, history_of, report_page, status_of
 from batchinference.api.targets import Target
-from batchinference.api.workers import read_job
+from batchinference.api.worker_pods import read_job
 from batchinference.cli import exits
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
-from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.spec.history import KEPT_RUNS, table_of
 from batchinference.spec.report import Report
 
@@ -38,7 +38,7 @@ def show_status(target: Target, form: Format) -> None:
     found: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
         first, *others = map(_data_of, found)
-        runs = read_output("status", target, partial(history_of, most=KEPT_RUNS))
+        runs = read_output("status", target, partial(history_of, limit=KEPT_RUNS))
         records = [run.model_dump(mode="json", by_alias=True, exclude_none=True) for run in runs]
         print_data([first | {"history": records}, *others], form)
         return
@@ -53,7 +53,7 @@ def show_status(target: Target, form: Format) -> None:
 
 
 def _of_last_run(report: Report) -> list[tuple[str, str]]:
-    """Return the lines of the summary of a run that the status of its output does not have."""
+    """Return the lines of the summary of a run, without those that the status also has."""
     from batchinference.api.display import summary_of
 
     lines = summary_of(report, resumes=True)

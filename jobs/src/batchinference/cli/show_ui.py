@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
-from batchinference.cli.packages import outputs_are_readable
+from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def show_ui(
     *,
     browser: bool,
 ) -> int:
-    """Serve the page of some outputs and jobs until the user interrupts the program, and return the
-    exit code. Without a port, it takes the first free one of DEFAULT_PORTS."""
+    """Serve the page of outputs and jobs until the user interrupts the program, and return the exit
+    code. By default, the port is the first of DEFAULT_PORTS that is free."""
     if not outputs_are_readable():
         return exits.BAD_INPUT
-    from batchinference.ui.jobs import GivenJobs, JobsOfNamespace
+    from batchinference.ui.observed_jobs import GivenJobs, JobsOfNamespace
     from batchinference.ui.site import Site
 
     try:
@@ -52,7 +52,7 @@ def show_ui(
 
 
 def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
-    """Serve the page at the first of these ports that is free, and return the exit code."""
+    """Serve the page on the first of these ports that is free, and return the exit code."""
     from batchinference.ui.server import address_of, serving
 
     try:
@@ -70,8 +70,8 @@ def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
 
 
 def _targets(target: Target) -> list[Target]:
-    """Return a target, or the outputs in a directory and below it."""
-    from batchinference.api.outputs import outputs_below
+    """Return the outputs in a directory and below it, or the target itself if it is none."""
+    from batchinference.api.output_status import outputs_below
 
     if target.is_job or not Path(target.text).is_dir():
         return [target]
@@ -80,11 +80,9 @@ def _targets(target: Target) -> list[Target]:
 
 @contextmanager
 def _announced(address: str, *, browser: bool) -> Iterator[None]:
-    """Print the address, and open it in the browser if stdout is a terminal.
-
-    The browser gets the path of a private file that redirects to the address. Other users can see
-    the arguments of the browser's process, and the address contains the token.
-    """
+    """Print the address, and open it in the browser if stdout is a terminal. The browser opens a
+    private file that redirects to the address, because other users can see the arguments of
+    processes, and the address contains the token."""
     echo(f"Open {address} in a browser. Press Ctrl+C to stop.")
     if not (browser and sys.stdout.isatty()):
         yield

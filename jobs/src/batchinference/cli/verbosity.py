@@ -15,12 +15,9 @@ import typer
 from batchinference.cli.printing import echo
 
 LOGGER = logging.getLogger("batchinference")
-"""Has the details that only `--verbose` shows."""
-
-
+"""The logger of details that only `--verbose` shows."""
 _current = ContextVar("verbosity", default="normal")
-"""How much the command that runs prints besides its result and errors: `quiet`, `normal` or
-`verbose`."""
+"""The verbosity of the running command: `quiet`, `normal` or `verbose`."""
 _Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")
 ]
@@ -50,7 +47,7 @@ def note(text: str, *, err: bool = False) -> None:
 
 
 def with_verbosity(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command that also has the options `--quiet` and `--verbose`."""
+    """Return the command with the additional options `--quiet` and `--verbose`."""
 
     @functools.wraps(command)
     def run(*, quiet: bool, verbose: bool, **arguments: Any) -> Any:
@@ -68,8 +65,7 @@ def with_verbosity(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """Set the verbosity of the command that runs in the block. A verbose one prints to stderr what
-    is logged."""
+    """Set the verbosity within the block. If it is `verbose`, print what is logged to stderr."""
     token = _current.set("verbose" if verbose else "quiet" if quiet else "normal")
     handler, level = _Printer(), LOGGER.level
     if verbose:

@@ -15,60 +15,63 @@ from batchinference.pipeline.verify.findings import (
 from batchinference.spec.warnings import WarningCount, sum_warnings, summarize
 from batchinference.text import counted, named_lines
 
-SHOWN_SPOTS = 5
+MAX_SPOTS = 5
 WIDTH = 13
 _RESULT_TEXTS = {
-    Result.PROVEN: "proven: each row of the input is in the output or among the errors, once",
+    Result.PROVEN: "proven: each input row was written, failed or filtered, exactly once",
     Result.NOT_PROVEN: "NOT PROVEN",
 }
 Line = tuple[str, str]
 
 
-def show(proof: VerificationReport) -> None:
+def show(report: VerificationReport) -> None:
     """Print what was verified, one line for each result."""
-    for name, text in _lines(proof):
+    for name, text in _lines(report):
         echo(f"{name.ljust(WIDTH)}{text}".rstrip())
 
 
-def _lines(proof: VerificationReport) -> Iterator[Line]:
-    yield "output", proof.output
-    for work in proof.works:
-        yield from _job_lines(work, named=len(proof.works) > 1)
-    for finding in proof.findings:
+def _lines(report: VerificationReport) -> Iterator[Line]:
+    yield "output", report.output
+    for job in report.works:
+        yield from _job_lines(job, named=len(report.works) > 1)
+    for finding in report.findings:
         yield from _finding_lines(finding)
-    if len(proof.works) > 1 or proof.findings:
-        warnings = sum_warnings(warning for work in proof.works for warning in work.warnings)
-        yield "overall", _with_warnings(proof.result, warnings)
+    if len(report.works) > 1 or report.findings:
+        warnings = sum_warnings(warning for job in report.works for warning in job.warnings)
+        yield "overall", _with_warnings(report.result, warnings)
 
 
-def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
+def _job_lines(job: JobReport, *, named: bool) -> Iterator[Line]:
     if named:
-        yield "job", work.state
-    yield "result", _result(work)
-    counts, made = work.committed.counts, work.committed
+        yield "job", job.state
+    yield "result", _result(job)
+    counts, committed = job.committed.counts, job.committed
     total = counts.written + counts.failed + counts.filtered
-    prefix = f"{total} = " if work.accounted == total else ""
+    prefix = f"{total} = " if job.accounted == total else ""
     parts = f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
     yield "rows", prefix + parts
-    rows = "" if work.rows is None else f"{counted(work.rows, 'row')} in "
+    rows = "" if job.rows is None else f"{counted(job.rows, 'row')} in "
     yield (
         "input",
-        f"{rows}{counted(work.input_files, 'file')}, {work.input_files_counted} counted again",
+        f"{rows}{counted(job.input_files, 'file')}, {job.input_files_counted} of them recounted",
     )
-    errors = counted(len(made.errors), "error file")
-    yield "committed", f"{len(made.data)} data and {errors}, {made.bytes} B"
-    if work.missing:
-        yield from _spot_lines("to be done", work.missing, len(work.missing))
-    for finding in work.findings:
+    data, errors = (
+        counted(len(committed.data), "data file"),
+        counted(len(committed.errors), "error file"),
+    )
+    yield "committed", f"{data}, {errors}, {committed.bytes} B"
+    if job.missing:
+        yield from _spot_lines("missing", job.missing, len(job.missing))
+    for finding in job.findings:
         yield from _finding_lines(finding)
-    yield from named_lines("warnings", work.warnings)
-    yield from named_lines("not shown", work.unproven)
+    yield from named_lines("warnings", job.warnings)
+    yield from named_lines("not verified", job.unproven)
 
 
-def _result(work: JobReport) -> str:
-    if work.finished or work.result is not Result.UNFINISHED:
-        return _with_warnings(work.result, work.warnings)
-    return f"unfinished: {work.accounted} of {'?' if work.rows is None else work.rows} rows"
+def _result(job: JobReport) -> str:
+    if job.finished or job.result is not Result.UNFINISHED:
+        return _with_warnings(job.result, job.warnings)
+    return f"unfinished: {job.accounted} of {'?' if job.rows is None else job.rows} rows"
 
 
 def _with_warnings(result: Result, warnings: Iterable[WarningCount]) -> str:
@@ -84,7 +87,7 @@ def _finding_lines(finding: Finding) -> Iterator[Line]:
 
 
 def _spot_lines(name: str, spots: list[Spot], count: int) -> Iterator[Line]:
-    for number, spot in enumerate(spots[:SHOWN_SPOTS]):
+    for number, spot in enumerate(spots[:MAX_SPOTS]):
         yield "" if number else name, f"  {spot}"
-    if count > SHOWN_SPOTS:
-        yield "", f"  and {count - SHOWN_SPOTS} more"
+    if count > MAX_SPOTS:
+        yield "", f"  and {count - MAX_SPOTS} more"

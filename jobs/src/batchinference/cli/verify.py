@@ -7,7 +7,7 @@ import sys
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
-from batchinference.cli.packages import outputs_are_readable
+from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.verbosity import note
 from batchinference.spec.uris import Uri

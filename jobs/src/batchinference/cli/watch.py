@@ -1,4 +1,4 @@
-"""`status --watch`: the progress of an output or of a job on a cluster until it ends."""
+"""The command `status --watch`, which shows the progress of an output or a job until it ends."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.outputs import OutputStatus, status_of
-from batchinference.api.progress import (
+from batchinference.api.observation import (
     Observation,
     SpeedMeter,
     observed_job,
     observed_output,
 )
+from batchinference.api.output_status import OutputStatus, status_of
 from batchinference.api.targets import Target
-from batchinference.api.workers import read_job
+from batchinference.api.worker_pods import read_job
 from batchinference.cli import exits
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import Format, as_data, echo, print_data
-from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.cli.verbosity import is_quiet
 from batchinference.text import in_one_line
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 View = Callable[[Observation], None]
-"""Shows what is known of a job."""
+"""A function that shows what is known of a job."""
 
 
 def watch_status(
@@ -61,7 +61,7 @@ def _observe(target: Target) -> Observation:
 
 @contextmanager
 def _line_view(form: Format) -> Iterator[View]:
-    """Yield a function that prints a line or a record for each change."""
+    """Yield a view that prints a line of text, or JSON or YAML, for each change."""
     shown: object = None
 
     def show(seen: Observation) -> None:
@@ -77,7 +77,7 @@ def _line_view(form: Format) -> Iterator[View]:
 
 @contextmanager
 def _table_view() -> Iterator[View]:
-    """Yield a function that updates a table on the terminal."""
+    """Yield a view that updates a table on the terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -107,7 +107,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return what is known of a job as data. Values that are unknown are null."""
+    """Return what is known of a job as plain data, with None for unknown values."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

@@ -1,4 +1,4 @@
-"""Writes readable YAML: without anchors, and with multi-line strings as block scalars."""
+"""Writes YAML that people can read, without anchors and with multi-line texts as block scalars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER_OR_BOOLEAN = re.compile(
     r"[yYnN]|[-+]?(0[oOxXbB][0-9a-fA-F_]+"
     r"|(\.[0-9][0-9_]*|[0-9][0-9_]*\.?[0-9_]*)([eE][-+]?[0-9]+)?)"
 )
-"""Strings that PyYAML does not quote, although kubectl would read them as numbers or booleans."""
+"""Texts that kubectl would read as numbers or booleans, but that PyYAML does not quote."""
 
 
 class _Dumper(yaml.SafeDumper):

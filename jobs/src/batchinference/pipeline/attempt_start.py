@@ -28,22 +28,22 @@ from batchinference.pipeline.commit.output_plan import (
 from batchinference.pipeline.commit.removed_files import without_files
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
-from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import FileInput, known_columns, open_at_output
-from batchinference.pipeline.input.planning import sizing_of
-from batchinference.pipeline.input.snapshot import (
+from batchinference.pipeline.input import NO_ENDS, JobInput
+from batchinference.pipeline.input.changed_files import (
     NoNewFiles,
     check_previous_versions,
     describe_changes,
 )
+from batchinference.pipeline.input.file_input import FileInput, known_columns, open_at_output
+from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.job_checks import check_input, check_job
-from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.tables import Table, table_of
+from batchinference.pipeline.output.file_split import FileSplit
+from batchinference.pipeline.output.tables import Table, table_or_none
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report.stored import finished_report
 from batchinference.pipeline.row_batch import MissingRows
-from batchinference.pipeline.steps.code_identity import code_of
-from batchinference.pipeline.steps.no_rows import columns_after_all
+from batchinference.pipeline.steps.code_hashes import code_of
+from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
 
@@ -66,7 +66,7 @@ def prepare_attempt(
     identity of the job. With `own_only`, only output of this job may be replaced. Raises BadOutput
     if the job must not change the output."""
     check_job(spec, target.layout)
-    request, table = request_of(spec, job, own_only=own_only), table_of(spec.write)
+    request, table = request_of(spec, job, own_only=own_only), table_or_none(spec.write)
     request = replace(request, recompute=target.recompute)
     plan = look_at_output(target, request, table)
     if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
@@ -85,7 +85,7 @@ def prepare_attempt(
         return NothingToDo(complete, describe_changes(source, parts, restart))
     plan = _with_changes(plan, source, spec.read.format)
     _open_table(table, spec, source)
-    count = source.count(plan.start.ends if plan.start else NOTHING)
+    count = source.count(plan.start.ends if plan.start else NO_ENDS)
     merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
@@ -116,7 +116,7 @@ def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
 def _with_changes(plan: OutputPlan, source: JobInput, kind: str) -> OutputPlan:
     """Return the plan without committed rows that this source cannot continue, and without the rows
     of input files that were changed or removed."""
-    if plan.start is not None and not source.continues(plan.start.input):
+    if plan.start is not None and not source.has_ids_of(plan.start.input):
         plan = plan.without_rows(kind)
     if plan.start is None or not isinstance(source, FileInput):
         return plan
@@ -136,7 +136,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
     """Raise BadOutput if a table cannot take the rows, as far as their columns are known by now."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
-        names = FileLayout.of(spec.write).written(columns.names)
+        names = FileSplit.of(spec.write).written(columns.names)
         table.open(pa.schema(map(columns.field, names)))
 
 

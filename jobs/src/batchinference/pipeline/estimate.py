@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.preview import Outcome, Preview
 from batchinference.pipeline.runtimes import prompt_lengths
-from batchinference.pipeline.steps.relational import Filter
+from batchinference.pipeline.steps.filter import Filter
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 

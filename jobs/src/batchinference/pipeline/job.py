@@ -32,8 +32,8 @@ from batchinference.pipeline.first_rows import limited_to_first_rows, with_findi
 from batchinference.pipeline.first_rows.cascade import with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.files import FileInput, has_changes
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.file_input import FileInput, has_changes
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports

@@ -5,10 +5,10 @@ from __future__ import annotations
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.files import FileInput, known_columns
+from batchinference.pipeline.input.file_input import FileInput, known_columns
 from batchinference.pipeline.steps import check_step
-from batchinference.pipeline.steps.no_rows import columns_after_all
-from batchinference.pipeline.steps.type_check import code_problems, type_problems
+from batchinference.pipeline.steps.column_checks import code_problems, type_problems
+from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import shape_of
 from batchinference.plan.columns import check_columns, partition_problems
@@ -82,7 +82,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     BadInput if a step reads a missing or unsuitable column, if the first rows must be computed
     first but can differ in each read, or if the job does not accept that files are ignored."""
     for target in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
-        if (inside := source.below(target)) is not None:
+        if (inside := source.path_inside(target)) is not None:
             raise BadOutput(
                 f"'{target.uri}' is an output path and contains an input file ({inside}). Choose "
                 "another write.path or errors.path"

@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.output_plan import plan_outputs
 from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
-from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.job_checks import (
@@ -24,7 +24,7 @@ from batchinference.pipeline.job_checks import (
     check_input,
     check_paths,
 )
-from batchinference.pipeline.output.tables import table_of
+from batchinference.pipeline.output.tables import table_or_none
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.reachable import unreachable
@@ -105,7 +105,9 @@ def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str],
 def _check_beginnings(source: FileInput) -> None:
     """Raise BadInput if all of a few sampled files begin like another format, or if a `.gz` file is
     not compressed. In a run, each such file would only become a failed row."""
-    files = [source.frozen.address(file) for file in sample(source.frozen.files(), COMPARED_FILES)]
+    files = [
+        source.snapshot.address(file) for file in sample(source.snapshot.files(), COMPARED_FILES)
+    ]
     plain = [file for file in files if not file.path.endswith(tuple(COMPRESSIONS))]
     formats = [source.rows.reader.other_format(file.read(HEAD_BYTES)) for file in plain]
     if formats and all(formats):
@@ -126,7 +128,7 @@ def _check_output(
         return
     (target, *_) = plan_outputs(spec, layout)
     request = request_of(spec, job)
-    decide(load_state(target.layout, request, table_of(spec.write), target.reader), request)
+    decide(load_state(target.layout, request, table_or_none(spec.write), target.reader), request)
 
 
 def check_writable(location: Location) -> None:

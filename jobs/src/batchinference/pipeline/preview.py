@@ -19,10 +19,10 @@ from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
-from batchinference.pipeline.input.files import FileInput, open_input
+from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.job_checks import check_input
 from batchinference.pipeline.output.error_records import error_records
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -86,7 +86,7 @@ class Preview:
         JobFailure if such a column is missing."""
         write, table = self.spec.write, self.batch.table
         columns = write.columns if isinstance(write, WriteColumns) else None
-        return FileLayout(tuple(columns)).chosen(table) if columns and table.num_rows else table
+        return FileSplit(tuple(columns)).chosen(table) if columns and table.num_rows else table
 
     def read(self) -> Outcome:
         """Read the first rows, and return the outcome."""

@@ -1,4 +1,3 @@
-"""An HTTP service with the Batch API of OpenAI, which runs batches as BatchInferences.
+"""An HTTP service with OpenAI's Batch API, which runs each batch as a BatchInference.
 
-The state is in the BatchInferences and in the object store, so any replica can answer a request.
-"""
+All state is in the BatchInferences and in the object store, so any replica can answer a request."""

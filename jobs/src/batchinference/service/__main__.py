@@ -1,4 +1,5 @@
-"""`python -m batchinference.service CONFIG KEYS`: a configuration file, a directory with keys."""
+"""The program `python -m batchinference.service CONFIG KEYS`, which serves requests. CONFIG is the
+configuration file, and KEYS a directory with API keys."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from pathlib import Path
 
 from aiohttp import web
 
+from batchinference.service.api_keys import Keys
+from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig, parse_config
-from batchinference.service.keys import Keys
-from batchinference.service.kubernetes import Kubernetes
 from batchinference.service.server import Service
 from batchinference.spec import SpecError
 
 PORT = 8080
 IDLE_SECONDS = 75.0
-"""How long a connection may be open without a request."""
+"""Maximum seconds for which a connection is open without a request."""
 STOP_SECONDS = 60.0
-"""How long requests may go on after the pod was asked to stop."""
+"""Maximum seconds for which requests continue after the pod was asked to stop."""
 ACCESS_LOG = '%a "%r" %s %b %Tf'
 
 

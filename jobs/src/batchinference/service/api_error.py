@@ -1,4 +1,4 @@
-"""Errors in the form of OpenAI's API."""
+"""Errors in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, message, param)
 
 
-def parsed(kind: type[Model], body: bytes | Mapping[str, str]) -> Model:
-    """Return the JSON body of a request, or fields of a form. Raises ApiError with the first
-    invalid field."""
+def parse_request(kind: type[Model], body: bytes | Mapping[str, str]) -> Model:
+    """Return the model in a JSON body or in form fields. Raises ApiError for an invalid field."""
     try:
         if isinstance(body, bytes):
             return kind.model_validate_json(body)
@@ -50,5 +49,5 @@ def parsed(kind: type[Model], body: bytes | Mapping[str, str]) -> Model:
 
 
 def not_found(kind: str, name: str) -> ApiError:
-    """Return the error for an object that the namespace of the key does not have."""
+    """Return the error for an object that does not exist in the namespace of the API key."""
     return ApiError(HTTPStatus.NOT_FOUND, f"No such {kind}: {name[:128]}", "id")

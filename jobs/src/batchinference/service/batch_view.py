@@ -1,4 +1,4 @@
-"""Shows a BatchInference as a batch of OpenAI's API."""
+"""Converts a BatchInference to a batch of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from batchinference.spec.times import time_of
 
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"
-"""The annotation with the Record, and the label, of a batch."""
-UNRUN = {
+"""The label of the BatchInferences of batches, and their annotation with the Record."""
+NOT_RUN = {
     "expired": ("batch_expired", "before the completion window expired"),
     "cancelled": ("batch_cancelled", "before the batch was cancelled"),
 }
-"""The statuses of batches that may have lines that did not run: the code of the error of these
-lines, and until when they did not run."""
+"""The final statuses with which some lines of a batch may not have run: for each, the error code of
+these lines, and the end of the error message."""
 ENDED = ("failed", "completed", "expired", "cancelled")
 """The final statuses of a batch."""
 
 
 class Record(BaseModel):
-    """The request for a batch, and what was found in its file."""
+    """The request for a batch, and the result of the check of its file."""
 
     input_file_id: str
     endpoint: str
@@ -41,27 +41,27 @@ class Record(BaseModel):
 
 
 def record_of(job: Object) -> Record | None:
-    """Return what a BatchInference records about its batch; None if it is no batch."""
+    """Return the Record in a BatchInference; None if it does not belong to a batch."""
     try:
         return Record.model_validate_json(job["metadata"].get("annotations", {}).get(RECORD, ""))
     except ValidationError:
         return None
 
 
-def started_at(job: Object) -> int:
-    """Return the Unix time of the creation of the batch."""
+def created_at_of(job: Object) -> int:
+    """Return the Unix time at which the BatchInference was created; 0 if it is unknown."""
     return _unix(job["metadata"].get("creationTimestamp")) or 0
 
 
 def as_batch(job: Object) -> Object:
-    """Return the batch of a BatchInference. Raises ValueError if it has none."""
+    """Return a BatchInference as a batch. Raises ValueError if it does not belong to a batch."""
     record = record_of(job)
     if record is None:
         raise ValueError("not a batch")
     status, number = status_of(job), job["metadata"]["name"].removeprefix("batch-")
     counts = job.get("status", {}).get("counts", {})
     written, failed = counts.get("written", 0), counts.get("failed", 0)
-    has_errors = written < record.lines if status in UNRUN else status == "completed" and failed
+    has_errors = written < record.lines if status in NOT_RUN else status == "completed" and failed
     return {
         "id": f"batch_{number}",
         "object": "batch",
@@ -81,7 +81,7 @@ def as_batch(job: Object) -> Object:
 
 
 def _usage(counts: Object) -> Object | None:
-    """Return the tokens of the finished lines; None if no step has counted tokens."""
+    """Return the token usage of the finished lines; None if no step has counted tokens."""
     read, generated = (counts.get(kind) for kind in (TokenKind.INPUT, TokenKind.OUTPUT))
     if read is None and generated is None:
         return None
@@ -95,7 +95,7 @@ def _usage(counts: Object) -> Object | None:
 
 
 def status_of(job: Object) -> str:
-    """Return the status of the batch of a BatchInference."""
+    """Return the status that a batch has in OpenAI's API."""
     record, status = record_of(job), job.get("status", {})
     if record and record.errors:
         return "failed"
@@ -115,8 +115,8 @@ def status_of(job: Object) -> str:
 
 
 def _times(job: Object, record: Record, status: str) -> Object:
-    """Return the times of a batch. A time that is not reached is None."""
-    details, created_at = job.get("status", {}), started_at(job)
+    """Return the times of a batch. The time of an event that has not happened is None."""
+    details, created_at = job.get("status", {}), created_at_of(job)
     end = _unix(details.get("completionTime")) or _since(job, "Failed") or created_at
     return {
         "created_at": created_at,
@@ -132,7 +132,7 @@ def _times(job: Object, record: Record, status: str) -> Object:
 
 
 def _errors(job: Object, record: Record) -> Object:
-    """Return the errors of the lines of the file, or why the job failed."""
+    """Return the errors of lines of the file, or else the reason why the job failed."""
     found = [error.model_dump() for error in record.errors]
     if not found:
         failed = _condition(job, "Failed")

@@ -1,4 +1,5 @@
-"""Batches, each of which is a BatchInference in the namespace of the key."""
+"""Creates, reads, lists and cancels batches. Each is a BatchInference in the namespace of the API
+key of the request."""
 
 from __future__ import annotations
 
@@ -13,40 +14,41 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from batchinference.openai_urls import path_of
-from batchinference.service.api_error import ApiError, bad_request, not_found, parsed
+from batchinference.service.api_error import ApiError, bad_request, not_found, parse_request
+from batchinference.service.batch_files import Files
 from batchinference.service.batch_view import (
     ENDED,
+    NOT_RUN,
     RECORD,
-    UNRUN,
     Object,
     Record,
     as_batch,
+    created_at_of,
     record_of,
-    started_at,
     status_of,
 )
+from batchinference.service.cluster_client import AlreadyExists, Kubernetes
 from batchinference.service.config import ServiceConfig
-from batchinference.service.files import Files
-from batchinference.service.kubernetes import AlreadyExists, Kubernetes
 from batchinference.service.line_check import FileCheck, LineError
-from batchinference.service.pages import Pages
+from batchinference.service.list_pages import Pages
 from batchinference.spec import API_VERSION, KIND
 from batchinference.spec.durations import Duration
 from batchinference.spec.job import CANCELLED_AT
 
 NEVER_RUN = "batchinference.dev/batch-service"
-"""The value of `managedBy` of a batch whose file has errors. The operator ignores it."""
+"""The value of `managedBy` in the BatchInference of a batch whose file has errors. The operator
+ignores objects with it."""
 MAX_RUNS = 1000
-"""Maximum number of equal batches."""
+"""Maximum number of batches for equal requests."""
 RETRY_SECONDS = 3600
-"""Age up to which an ended batch is the answer to a repeated request."""
+"""A repeated request returns a batch that has ended if it is at most this old."""
 _NAME = re.compile("batch-[0-9a-f]{32}")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
 
 
 def _with_version(endpoint: object) -> object:
-    """Return an endpoint with `/v1`, which is left out for Azure."""
+    """Return an endpoint with `/v1`, which clients of Azure leave out."""
     path = path_of(endpoint)
     return endpoint if path is None else f"/v1{path}"
 
@@ -65,7 +67,7 @@ class BatchRequest(BaseModel):
 
 
 class Batches:
-    """The batches of a cluster. Each method takes the namespace of the key of the request first."""
+    """The batches of a cluster. The first argument of methods is the namespace of the API key."""
 
     def __init__(self, config: ServiceConfig, files: Files, cluster: Kubernetes) -> None:
         self._config, self._files, self._cluster = config, files, cluster
@@ -76,51 +78,51 @@ class Batches:
     ) -> Object:
         """Create a batch and return it. Raises ApiError.
 
-        Clients repeat a request whose answer they have not received. So an equal request returns
-        the batch of the first one until that has ended. `key` is the idempotency key of the
-        request, if it has one: requests with the same key are one. `repeated` is whether the client
-        says that it repeats a request."""
-        request = parsed(BatchRequest, body)
+        Clients repeat requests whose answers are lost, so an equal request returns the existing
+        batch unless that has ended. A request with the idempotency key `key`, or with `repeated`,
+        which says that the client repeats it, may also return a batch that has ended."""
+        request = parse_request(BatchRequest, body)
         try:
             file = await self._files.get(namespace, request.input_file_id)
             check = await self._files.check(file)
         except ApiError as error:
             raise bad_request(str(error), "input_file_id") from None
-        latest, name = await self._runs(namespace, request, key)
+        latest, name = await self._latest_and_next_name(namespace, request, key)
         if latest is not None:
-            young = time.time() - started_at(latest) < RETRY_SECONDS
+            young = time.time() - created_at_of(latest) < RETRY_SECONDS
             if key or status_of(latest) not in ENDED or (repeated and young):
                 return as_batch(latest)
         source = self._files.location(file.parts[0]["path"]).uri
         target = self._files.location(f"{namespace}/batches/{name}").uri
-        self._compare(namespace, request, check)
+        self._add_mismatches(namespace, request, check)
         model = self._config.models_of(namespace).get(check.model or "")
         spec = self._config.spec_of(model, source, target, request.completion_window)
         document = _document(name, spec, request, check)
         try:
             return as_batch(await self._cluster.create(namespace, document))
-        except AlreadyExists:  # the same request, at the same time
+        except AlreadyExists:  # an equal request at the same time has created it
             return as_batch(await self._get(namespace, name))
 
-    async def _runs(
+    async def _latest_and_next_name(
         self, namespace: str, request: BatchRequest, key: str
     ) -> tuple[Object | None, str]:
-        """Return the last of the equal batches, if there is one, and the name of the next one.
+        """Return the last batch for an equal request, or None, and the name for another batch.
 
-        The names depend only on the request, so that a name is used once, whichever replica uses
-        it. The output of a batch outlives its object."""
+        Names are made of the request and a number, so that two replicas cannot create two batches
+        for one request. A name whose output exists is not used, even if its BatchInference was
+        deleted."""
         prefix, latest = _name_prefix(request.input_file_id), None
         for number in range(MAX_RUNS):
-            work = json.dumps([request.model_dump(), key, number], sort_keys=True)
-            name = f"{prefix}{hashlib.sha256(work.encode()).hexdigest()[:20]}"
+            identity = json.dumps([request.model_dump(), key, number], sort_keys=True)
+            name = f"{prefix}{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
             found = await self._cluster.get(namespace, name)
             latest = found or latest
             if not found and not await self._files.objects(f"{namespace}/batches/{name}"):
                 return latest, name
         raise bad_request(f"There are {MAX_RUNS} equal batches. Set other metadata", "metadata")
 
-    def _compare(self, namespace: str, request: BatchRequest, check: FileCheck) -> None:
-        """Add errors to the result of a check if its requests do not fit the batch."""
+    def _add_mismatches(self, namespace: str, request: BatchRequest, check: FileCheck) -> None:
+        """Add errors to the check of a file if its lines do not fit the request for the batch."""
         if check.url and check.url != request.endpoint:
             message = f"url: {check.url} differs from the endpoint of the batch"
             check.add(LineError(code="invalid_url", message=message, line=1, param="url"))
@@ -132,18 +134,17 @@ class Batches:
         """Return a batch. Raises ApiError."""
         return as_batch(await self._get(namespace, _name_of(identifier)))
 
-    async def complete_file(self, namespace: str, file: str) -> None:
-        """Write the error file of a batch that has ended early, if `file` is its id. Raises
-        ApiError."""
+    async def write_missing_error_file(self, namespace: str, file: str) -> None:
+        """Write the error file with this id if its batch has ended early. Raises ApiError."""
         name = f"batch-{file.removeprefix('file-errors-')}"
         if not file.startswith("file-errors-") or not _NAME.fullmatch(name):
             return
         job = await self._cluster.get(namespace, name)
         record = job and record_of(job)
-        if job and record and (ended := UNRUN.get(status_of(job))):
+        if job and record and (ended := NOT_RUN.get(status_of(job))):
             message = f"This request could not be executed {ended[1]}."
             error = {"code": ended[0], "message": message}
-            await self._files.add_unrun(namespace, name, record.input_file_id, error)
+            await self._files.write_error_file(namespace, name, record.input_file_id, error)
 
     async def _get(self, namespace: str, name: str) -> Object:
         found = await self._cluster.get(namespace, name)
@@ -152,9 +153,8 @@ class Batches:
         return found
 
     async def cancel(self, namespace: str, identifier: str) -> Object:
-        """Suspend the job of a batch, which commits its finished lines, and return the batch.
-
-        Raises ApiError if the batch has ended."""
+        """Suspend the job of a batch, so that it commits its finished lines and stops, and return
+        the batch. Raises ApiError if the batch has ended."""
         name = _name_of(identifier)
         found = await self._get(namespace, name)
         if (status := status_of(found)) in ENDED:
@@ -166,20 +166,20 @@ class Batches:
         change = {"metadata": {"annotations": annotations}, "spec": {"suspend": True}}
         try:
             return as_batch(await self._cluster.patch(namespace, name, change) or found)
-        except AlreadyExists:  # the client repeats the request
+        except AlreadyExists:  # a conflict: the client may repeat the request
             message = "The batch is being changed. Try again"
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def is_file_in_use(self, namespace: str, file: str) -> bool:
-        """Return whether a batch that has not ended reads a file, or its error file needs the lines
-        that did not run. Raises ApiError."""
+        """Return whether a batch needs an input file, because it has not ended, or because its
+        error file still lacks the lines that did not run. Raises ApiError."""
         names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
         jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
         for job in jobs:
             if (record := record_of(job)) and record.input_file_id == file:
                 status, name = status_of(job), job["metadata"]["name"]
                 if status not in ENDED or (
-                    status in UNRUN
+                    status in NOT_RUN
                     and as_batch(job)["error_file_id"]
                     and not await self._files.has_error_file(namespace, name)
                 ):
@@ -195,8 +195,8 @@ class Batches:
     async def list_newest(
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
-        """Return the newest batches, or those after one of them, and whether there are more."""
-
+        """Return up to `limit` batches, newest first, and whether there are more. `after` is the id
+        of the batch before the first one; None to begin with the newest."""
         names = await self._pages.after(
             namespace, lambda: self.names(namespace), after and _name_of(after)
         )
@@ -207,7 +207,7 @@ class Batches:
 
 
 def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) -> Object:
-    """Return the BatchInference of a batch. One whose file has errors never runs."""
+    """Return the BatchInference of a batch. It never runs if its file has errors."""
     record = Record(**request.model_dump(), **check.model_dump(exclude={"url"}))
     return {
         "apiVersion": API_VERSION,
@@ -222,12 +222,12 @@ def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) 
 
 
 def _name_prefix(file: str) -> str:
-    """Return how the names of the batches of a file begin: with when it was uploaded."""
+    """Return the prefix of the names of all batches of a file, made of its upload time."""
     return f"batch-{file.removeprefix('file-')[:12]}"
 
 
 def _name_of(identifier: str) -> str:
-    """Return the name of the object of a batch. Raises ApiError."""
+    """Return the name of the BatchInference of a batch. Raises ApiError for an invalid id."""
     name = f"batch-{identifier.removeprefix('batch_')}"
     if not _NAME.fullmatch(name):
         raise not_found("Batch object", identifier)

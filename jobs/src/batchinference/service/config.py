@@ -1,4 +1,4 @@
-"""The configuration of the service: a YAML file with the values `batchService` of the chart."""
+"""The configuration of the service: a YAML file with `batchService` of the chart's values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Object = dict[str, Any]
 
 
 class BatchModel(SpecModel):
-    """A model that batches may name, and the job that runs them."""
+    """A model that batches may use, and the job that runs these batches."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_MODEL)]
     """The name of the model in requests."""
@@ -49,8 +49,8 @@ class ServiceConfig(SpecModel):
         return {model.name: model for model in allowed}
 
     def spec_of(self, model: BatchModel | None, source: str, target: str, window: str) -> Object:
-        """Return the spec of a job that answers the requests in the file `source`. Without a model,
-        it has no steps."""
+        """Return the spec of the job that runs the requests in the file `source` within `window`.
+        If there is no model, the spec has no steps."""
         spec: Object = copy.deepcopy(model.spec) if model else {}
         storage = self.storage.model_dump(by_alias=True, exclude_defaults=True)
         access = {"storage": storage} if storage else {}
@@ -62,8 +62,8 @@ class ServiceConfig(SpecModel):
 
 
 def parse_config(text: str) -> ServiceConfig:
-    """Return the configuration in a YAML text. Raises SpecError with the problems of the first
-    model whose jobs would be invalid."""
+    """Return the configuration in a YAML text. Raises SpecError if it, or the job of a model, is
+    invalid."""
     config = parse_settings(text, ServiceConfig)
     for number, model in enumerate(config.models):
         field = f"models[{number}].spec"

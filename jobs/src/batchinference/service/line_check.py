@@ -16,24 +16,24 @@ from pydantic_core import from_json
 from batchinference.openai_urls import PATHS, path_of
 
 MAX_LINE = 16 * 2**20
-"""Maximum bytes of a line."""
+"""Maximum number of bytes of a line."""
 MAX_MODEL = 256
-"""Maximum length of the name of a model."""
+"""Maximum number of characters of the name of a model."""
 MAX_ERRORS = 50
-"""Maximum number of errors that a batch shows."""
+"""Maximum number of errors of lines that are kept and shown."""
 ENDPOINTS = tuple(f"/v1{path}" for path in PATHS)
 _FIELDS = ("custom_id", "method", "url", "body")
 _MISSING = "missing_required_parameter"
 
 
 def _parsed(line: bytes) -> Any:
-    """Return a line of JSON. Raises ValueError or RecursionError if it is none."""
+    """Return the JSON value in a line. Raises ValueError or RecursionError if it has none."""
     try:
         return from_json(line, allow_inf_nan=False)
     except ValueError:
         if rb"\u" not in line:
             raise
-    # it refuses halves of surrogate pairs, which texts that were cut have, and which are JSON
+    # pydantic refuses half a surrogate pair, which is valid JSON and occurs in texts that were cut
     return json.loads(line, parse_constant=_refuse)
 
 
@@ -42,12 +42,12 @@ def _refuse(constant: str) -> None:
 
 
 def _is_text(value: Any) -> TypeGuard[str]:
-    """Return whether a value is a text that is not empty and that UTF-8 can encode."""
+    """Return whether a value is a text that is not empty and can be encoded in UTF-8."""
     return isinstance(value, str) and value.encode(errors="replace").decode() == value != ""
 
 
 class LineError(BaseModel):
-    """An error of a line, or of the file, in the form of OpenAI."""
+    """An error of a line, or of the file, in the format of OpenAI's API."""
 
     code: str
     message: str
@@ -56,7 +56,7 @@ class LineError(BaseModel):
 
 
 class FileCheck(BaseModel):
-    """What the lines of a file have in common, and their first errors."""
+    """The result of checking a file: what its lines have in common, and the first errors."""
 
     lines: int = 0
     """Number of requests."""
@@ -67,7 +67,7 @@ class FileCheck(BaseModel):
     """Number of errors after the first MAX_ERRORS."""
 
     def add(self, error: LineError) -> None:
-        """Add an error, or count it if there are many."""
+        """Add an error, or only count it if there are already MAX_ERRORS."""
         if len(self.errors) < MAX_ERRORS:
             self.errors.append(error)
         else:
@@ -75,7 +75,7 @@ class FileCheck(BaseModel):
 
 
 class LineChecker:
-    """Checks blocks of a file in order. It keeps 8 bytes per line, and at most one line."""
+    """Checks the blocks of a file in order. Memory holds 8 bytes per line, and the last line."""
 
     def __init__(self, max_lines: int) -> None:
         self.found = FileCheck()
@@ -86,7 +86,7 @@ class LineChecker:
         """A hash of the custom_id of each line; 0 if it has none."""
 
     def add(self, block: bytes) -> None:
-        """Check the lines that end in a block."""
+        """Check the lines that end in the next block of the file."""
         first, *others = block.split(b"\n")
         self._append(first)
         for part in others:
@@ -94,7 +94,7 @@ class LineChecker:
             self._append(part)
 
     def end(self) -> FileCheck:
-        """Return the result, after the last block."""
+        """Check the last line, and return the result. Call this after the last block."""
         if self._rest or self._too_long:
             self._end_line()
         for line in self._repeated():
@@ -142,7 +142,7 @@ class LineChecker:
     def _problems(
         self, custom_id: Any, method: Any, url: Any, body: Any
     ) -> Iterator[tuple[str, str, str]]:
-        """Yield the problems of a request: code, field, message."""
+        """Yield the problems of a request as code, field and message."""
         path, model = path_of(url), body.get("model") if isinstance(body, dict) else None
         if not _is_text(custom_id):
             yield _MISSING, "custom_id", "expected a text that no other line has"
@@ -171,7 +171,7 @@ class LineChecker:
         self.found.add(LineError(code=code, message=message, line=number, param=param))
 
     def _repeated(self) -> list[int]:
-        """Return the numbers of the lines whose custom_id a line before has."""
+        """Return the numbers of the lines whose custom_id an earlier line already has."""
         ids = np.frombuffer(self._ids, dtype=np.uint64)
         ordered = np.sort(ids)
         twice = ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]

@@ -13,27 +13,27 @@ from obstore.exceptions import BaseError
 
 from batchinference.service import uploads
 from batchinference.service.api_error import ApiError, bad_request
+from batchinference.service.api_keys import Keys
+from batchinference.service.batch_files import Files, StoredFile
 from batchinference.service.batches import Batches
+from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig
-from batchinference.service.files import Files, StoredFile
-from batchinference.service.keys import Keys
-from batchinference.service.kubernetes import Kubernetes
-from batchinference.service.pages import Pages
+from batchinference.service.list_pages import Pages
 from batchinference.service.upload_form import GRACE_SECONDS, UploadForm
 
 UPLOADS = 8
-"""Uploads that a replica receives at the same time. Others wait."""
+"""Maximum number of uploads that a replica receives at the same time. Others wait."""
 MAX_PAGE = 100
 NAMESPACE = web.RequestKey("namespace", str)
 SENDING = web.RequestKey("sending", bool)
-"""Whether the answer has begun."""
+"""The key under which a request stores that its answer has begun."""
 _LOGGER = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @web.middleware
 async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Answer errors in the form of OpenAI."""
+    """Convert exceptions of a handler into error responses in the format of OpenAI's API."""
     try:
         return await handler(request)
     except ApiError as error:
@@ -49,9 +49,9 @@ async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamRes
         _LOGGER.exception("a request failed")
         found = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error")
     if request.get(SENDING):
-        raise ConnectionResetError  # the client must not take a part of a file for all of it
+        raise ConnectionResetError  # so that the client does not take a part for the whole file
     response = web.json_response(found.body, status=found.status)
-    response.force_close()  # a part of the body may be unread
+    response.force_close()  # the rest of the request was not read
     return response
 
 
@@ -69,7 +69,7 @@ class Service:
         return await self._batches.is_file_in_use(namespace, file)
 
     def application(self) -> web.Application:
-        """Return the application."""
+        """Return the aiohttp application with all routes."""
         found = web.Application(middlewares=[_with_errors, self._authenticated])
         router = found.router
         router.add_get("/healthz", self._health)
@@ -152,28 +152,28 @@ class Service:
     async def _listed_file(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return a file; None if it does not exist, or if its state is too large."""
         try:
-            await self._batches.complete_file(namespace, identifier)
+            await self._batches.write_missing_error_file(namespace, identifier)
         except ApiError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
         return await self._files.find(namespace, identifier)
 
     async def _file(self, request: web.Request) -> web.Response:
-        return web.json_response((await self._found(request)).as_json())
+        return web.json_response((await self._requested_file(request)).as_json())
 
-    async def _found(self, request: web.Request) -> StoredFile:
-        """Return the file that a request names. Raises ApiError."""
+    async def _requested_file(self, request: web.Request) -> StoredFile:
+        """Return the file whose id is in the path of a request. Raises ApiError."""
         namespace, identifier = request[NAMESPACE], request.match_info["id"]
-        await self._batches.complete_file(namespace, identifier)
+        await self._batches.write_missing_error_file(namespace, identifier)
         return await self._files.get(namespace, identifier)
 
     async def _delete_file(self, request: web.Request) -> web.Response:
-        file = await self._found(request)
+        file = await self._requested_file(request)
         await self._files.delete(request[NAMESPACE], file)
         return web.json_response({"id": file.id, "object": "file", "deleted": True})
 
     async def _content(self, request: web.Request) -> web.StreamResponse:
-        file = await self._found(request)
+        file = await self._requested_file(request)
         response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
         response.content_length = file.bytes
         await response.prepare(request)
@@ -206,7 +206,7 @@ class Service:
 
 
 def _limit(request: web.Request, default: int) -> int:
-    """Return the size of a page, at most MAX_PAGE: the answer says that there are more."""
+    """Return the page size that a request asks for, but at most MAX_PAGE."""
     text = request.query.get("limit", str(default))
     if not (text.isascii() and text.isdecimal() and len(text) < 7 and int(text)):
         raise bad_request("limit: expected a number of 1 or more", "limit")

@@ -1,4 +1,4 @@
-"""The form with an uploaded file, read as it arrives."""
+"""Reads a form with an uploaded file while it arrives."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeVar
 from aiohttp import BodyPartReader, web
 from aiohttp.http import HttpProcessingError
 
-from batchinference.service.api_error import ApiError, bad_request, parsed
-from batchinference.service.files import Expiry
+from batchinference.service.api_error import ApiError, bad_request, parse_request
+from batchinference.service.batch_files import Expiry
 
 GRACE_SECONDS = 60.0
 MIN_BYTES_PER_SECOND = 10_000
-"""An upload that is slower than this, after GRACE_SECONDS, is ended."""
+"""The minimum speed of an upload after GRACE_SECONDS. A slower upload is ended."""
 CHUNK = 2**18
 MAX_FIELD = 1024
 MAX_FIELDS = 16
@@ -24,11 +24,13 @@ Result = TypeVar("Result")
 
 
 class UploadForm:
-    """A form with a file in the field `field`, of at most `most` bytes. With `file`, it has a field
-    `purpose` before or after it, and may have fields of `expires_after` before it."""
+    """A form with a file of at most `max_bytes` in the field `field`. If this is `file`, the form
+    also has a field `purpose`, and may have fields `expires_after` before the file."""
 
-    def __init__(self, request: web.Request, field: str = "file", most: int | None = None) -> None:
-        self._request, self._field, self._most, self._fields = request, field, most, 0
+    def __init__(
+        self, request: web.Request, field: str = "file", max_bytes: int | None = None
+    ) -> None:
+        self._request, self._field, self._max_bytes, self._fields = request, field, max_bytes, 0
         self._values: dict[str, str] = {}
         self._start, self._received = asyncio.get_running_loop().time(), 0
 
@@ -36,7 +38,7 @@ class UploadForm:
         """Read the form up to the file, and return its name. Raises ApiError."""
         if self._request.content_type != "multipart/form-data":
             raise bad_request("Send the file as multipart/form-data")
-        self._reader = await self._timed(self._request.multipart())
+        self._reader = await self._within_time_limit(self._request.multipart())
         file = await self._next_file()
         if file is None:
             raise bad_request("file: the form has no file", "file")
@@ -45,17 +47,17 @@ class UploadForm:
 
     @property
     def expires_after(self) -> Expiry | None:
-        """When the file expires; None if never. Raises ApiError if that is invalid."""
+        """The expiry of the file; None if it does not expire. Raises ApiError if it is invalid."""
         given = {name[len("expires_after[") : -1]: value for name, value in self._values.items()
                  if name != "purpose"}  # fmt: skip
-        return parsed(Expiry, given) if given else None
+        return parse_request(Expiry, given) if given else None
 
     async def content(self) -> AsyncIterator[bytes]:
-        """Yield the content of the file. Raises ApiError at its end for an invalid form."""
-        while chunk := await self._timed(self._file.read_chunk(CHUNK)):
+        """Yield the content of the file, and raise ApiError at its end if the form is invalid."""
+        while chunk := await self._within_time_limit(self._file.read_chunk(CHUNK)):
             self._received += len(chunk)
-            if self._most is not None and self._received > self._most:
-                message = f"{self._field}: larger than {self._most} bytes. Send several parts"
+            if self._max_bytes is not None and self._received > self._max_bytes:
+                message = f"{self._field}: larger than {self._max_bytes} bytes. Send several parts"
                 raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, self._field)
             yield chunk
         if await self._next_file() is not None:
@@ -64,7 +66,7 @@ class UploadForm:
             raise bad_request("purpose: expected batch", "purpose")
 
     async def _next_file(self) -> BodyPartReader | None:
-        while (part := await self._timed(self._reader.next())) is not None:
+        while (part := await self._within_time_limit(self._reader.next())) is not None:
             self._fields += 1
             if not isinstance(part, BodyPartReader) or self._fields > MAX_FIELDS:
                 raise bad_request("The form has too many parts, or parts of parts")
@@ -75,7 +77,7 @@ class UploadForm:
 
     async def _read_field(self, part: BodyPartReader) -> None:
         value = b""
-        while chunk := await self._timed(part.read_chunk(MAX_FIELD)):
+        while chunk := await self._within_time_limit(part.read_chunk(MAX_FIELD)):
             value += chunk
             if len(value) > MAX_FIELD:
                 raise bad_request("A field of the form is too long", part.name)
@@ -85,9 +87,9 @@ class UploadForm:
             raise bad_request(f"{name}: not supported. {fix}", name)
         self._values[name] = value.decode(errors="replace")
 
-    async def _timed(self, reading: Awaitable[Result]) -> Result:
-        """Return what is read. Raises TimeoutError if the client sends too slowly, and ApiError if
-        the form is malformed."""
+    async def _within_time_limit(self, reading: Awaitable[Result]) -> Result:
+        """Return the result of `reading`. Raises TimeoutError if the client sends too slowly, and
+        ApiError if the form is malformed."""
         allowed = GRACE_SECONDS + self._received / MIN_BYTES_PER_SECOND
         try:
             async with asyncio.timeout_at(self._start + allowed):

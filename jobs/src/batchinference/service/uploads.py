@@ -1,6 +1,6 @@
-"""Uploads in parts, which become a file at their end.
+"""Receives files in parts, and joins the parts of an upload when it is completed.
 
-PATH/NAMESPACE/uploads/UPLOAD/upload.json   the request, and how the upload has ended
+PATH/NAMESPACE/uploads/UPLOAD/upload.json   the request and the status of the upload
 PATH/NAMESPACE/uploads/UPLOAD/PART          the content of a part
 """
 
@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 import obstore
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from batchinference.service.api_error import ApiError, bad_request, not_found, parsed
-from batchinference.service.files import PARTS_AT_ONCE, Expiry, Files, StoredFile
+from batchinference.service.api_error import ApiError, bad_request, not_found, parse_request
+from batchinference.service.batch_files import PARTS_AT_ONCE, Expiry, Files, StoredFile
 
 OPEN_SECONDS = 3600
-"""How long parts can be added."""
+"""Seconds after its creation in which parts can be added to an upload."""
 MAX_PART = 64 * 2**20
 _UPLOAD, _PART = re.compile("upload_([0-9a-f]{12})[0-9a-f]{20}"), re.compile("part_[0-9a-f]{32}")
 
@@ -38,7 +38,7 @@ class UploadRequest(BaseModel):
 
 
 class _Stored(BaseModel):
-    """An upload."""
+    """The content of upload.json."""
 
     request: UploadRequest
     status: Literal["pending", "completed", "cancelled"] = "pending"
@@ -46,7 +46,7 @@ class _Stored(BaseModel):
 
 
 class _Completion(BaseModel):
-    """The body of a request that ends an upload."""
+    """The body of a request that completes an upload."""
 
     model_config = ConfigDict(extra="forbid")
     part_ids: Annotated[list[str], Field(min_length=1, max_length=10_000)]
@@ -54,14 +54,14 @@ class _Completion(BaseModel):
 
 
 class Uploads:
-    """The uploads of a store. Each method takes the namespace of the key of the request first."""
+    """The uploads in a store. The first argument of methods is the namespace of the API key."""
 
     def __init__(self, files: Files) -> None:
         self._files, self._store = files, files.store
 
     async def create(self, namespace: str, body: bytes) -> dict[str, Any]:
         """Begin an upload and return it. Raises ApiError."""
-        stored = _Stored(request=parsed(UploadRequest, body))
+        stored = _Stored(request=parse_request(UploadRequest, body))
         if stored.request.bytes > self._files.max_bytes:
             raise bad_request(f"bytes: more than {self._files.max_bytes}", "bytes")
         identifier = f"upload_{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
@@ -74,16 +74,16 @@ class Uploads:
         """Store a part and return it. Raises ApiError."""
         await self._pending(namespace, identifier)
         part = f"part_{secrets.token_hex(16)}"
-        place = f"{namespace}/uploads/{identifier}/{part}"
+        key = f"{namespace}/uploads/{identifier}/{part}"
         await obstore.put_async(
-            self._store, place, content, use_multipart=True, max_concurrency=PARTS_AT_ONCE
+            self._store, key, content, use_multipart=True, max_concurrency=PARTS_AT_ONCE
         )
         about = {"object": "upload.part", "created_at": int(time.time())}
         return {"id": part, **about, "upload_id": identifier}
 
     async def complete(self, namespace: str, identifier: str, body: bytes) -> dict[str, Any]:
-        """Make a file of the parts of an upload, and return the upload. Raises ApiError."""
-        wanted, stored = parsed(_Completion, body), await self._read(namespace, identifier)
+        """Join the parts of an upload to a file, and return the upload. Raises ApiError."""
+        wanted, stored = parse_request(_Completion, body), await self._read(namespace, identifier)
         if stored.status == "completed":  # the answer to the first request was lost
             return _shown(identifier, stored, await self._files.get(namespace, stored.file or ""))
         request = (await self._pending(namespace, identifier)).request
@@ -94,15 +94,20 @@ class Uploads:
         return _shown(identifier, done, file)
 
     async def cancel(self, namespace: str, identifier: str) -> dict[str, Any]:
-        """End an upload without a file, and return it. Raises ApiError."""
+        """Cancel an upload, and return it. Raises ApiError if it has ended."""
         stored = await self._pending(namespace, identifier)
         done = stored.model_copy(update={"status": "cancelled"})
         await self._end(namespace, identifier, done)
         return _shown(identifier, done)
 
-    async def _content(self, place: str, wanted: _Completion, size: int) -> AsyncIterator[bytes]:
-        """Yield the content of the parts. Raises ApiError at its end if it is not as announced."""
-        found = {each["path"].rpartition("/")[2]: each for each in await self._files.objects(place)}
+    async def _content(
+        self, directory: str, wanted: _Completion, size: int
+    ) -> AsyncIterator[bytes]:
+        """Yield the content of the parts. Raises ApiError if it has another size than announced, or
+        (at its end) another checksum."""
+        found = {
+            each["path"].rpartition("/")[2]: each for each in await self._files.objects(directory)
+        }
         for part in wanted.part_ids:
             if not _PART.fullmatch(part) or part not in found:
                 raise bad_request(f"part_ids: there is no part {part[:64]}", "part_ids")
@@ -117,7 +122,7 @@ class Uploads:
             raise bad_request("md5: the content of the parts has another one", "md5")
 
     async def _end(self, namespace: str, identifier: str, done: _Stored) -> None:
-        """Store how an upload has ended, and delete its parts."""
+        """Store the final status of an upload, and delete its parts."""
         await self._write(namespace, identifier, done)
         for each in await self._files.objects(f"{namespace}/uploads/{identifier}"):
             if not each["path"].endswith(".json"):
@@ -140,7 +145,7 @@ class Uploads:
             key = f"{namespace}/uploads/{identifier}/upload.json"
             found = await obstore.get_async(self._store, key)
             return _Stored.model_validate_json(bytes(await found.bytes_async()))
-        except (FileNotFoundError, ValidationError):  # tenants can write there
+        except (FileNotFoundError, ValidationError):  # the object is untrusted
             raise not_found("Upload", identifier) from None
 
     async def _write(self, namespace: str, identifier: str, stored: _Stored) -> None:

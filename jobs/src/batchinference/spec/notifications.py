@@ -158,7 +158,7 @@ def problem_of(status: int) -> str:
     return "" if 200 <= status < 300 else f"the endpoint answers {status}"
 
 
-def is_repeated(status: int) -> bool:
+def is_retryable(status: int) -> bool:
     """Return whether a request is sent again after an answer with this status."""
     return status in (408, 425, 429) or status >= 500
 

@@ -1,6 +1,4 @@
-"""A local web page over jobs: live progress, failed rows, and reports.
+"""The local web page of the command `ui`, with live progress, failed rows, and reports of jobs.
 
-`site` answers requests, `server` receives them, and `pages` renders HTML. The page shows data of
-other people's outputs and never trusts it: every value is escaped, and nothing is loaded or
-requested from an address in an output.
-"""
+`server` receives requests, `site` answers them, and `pages` renders HTML. Data in outputs is
+untrusted: every value is escaped, and nothing is requested from an address in an output."""

@@ -1,7 +1,6 @@
-"""Renders the pages as HTML: pure functions of their data.
+"""Renders the pages as HTML. The functions read nothing but their arguments.
 
-All data is untrusted. Jinja escapes every value, and control characters are removed.
-"""
+All data is untrusted: Jinja escapes every value, and control characters are removed."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from batchinference.api.progress import Observation
+from batchinference.api.observation import Observation
 from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.page import page_environment
 from batchinference.pipeline.output.error_groups import ErrorGroup, Record
@@ -20,7 +19,7 @@ REFRESH_SECONDS = 2
 
 @dataclass(frozen=True)
 class JobEntry:
-    """A job in the list. `key` identifies it in addresses. `problem` says why it cannot be read."""
+    """A job in the list. `key` identifies it in URLs. `problem` says why it cannot be read."""
 
     key: str
     target: str
@@ -29,7 +28,7 @@ class JobEntry:
 
     @property
     def name(self) -> str:
-        """The job's name, or what identifies it if it is unknown."""
+        """The name of the job, or the text by which the user has named it if that is unknown."""
         return self.seen.name if self.seen and self.seen.name else self.target
 
     @property
@@ -39,7 +38,7 @@ class JobEntry:
 
 @dataclass(frozen=True)
 class JobDetails:
-    """The page of one job."""
+    """Everything that the page of one job shows."""
 
     entry: JobEntry
     history: RowsOverTime
@@ -48,7 +47,7 @@ class JobDetails:
     """The last lines of the log of the last run."""
     has_report: bool = False
     runs: Sequence[Sequence[str]] = ()
-    """The table of the last runs."""
+    """The rows of the table of the last runs, with a header."""
 
 
 def jobs_page(entries: Sequence[JobEntry], title: str) -> str:

@@ -1,4 +1,4 @@
-"""Serves the pages over HTTP, to the browser of the user who started the program."""
+"""Serves the pages over HTTP to the browser of the user who started the program."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests below a path that only the user knows.
-
-    Other users of this machine and other websites in the user's browser can also send requests to
-    the server. They do not know the token.
-    """
+    """Answers GET requests whose path begins with a secret token. Other users of this machine, and
+    websites in the user's browser, can also send requests to this server, but they do not know the
+    token."""
 
     server: _Server
 
@@ -40,7 +38,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = "/".join(unquote(part) for part in parts)
         try:
             answer = self.server.site.answer(path)
-        except Exception:  # noqa: BLE001 - it is printed, and other pages still work
+        except Exception:  # noqa: BLE001 - the error is printed, and other pages still work
             traceback.print_exc()
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
             return
@@ -62,15 +60,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer.content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Write no log of requests, which would contain the token."""
+        """Log nothing, because the paths of requests contain the token."""
 
 
 @contextmanager
 def serving(ports: Sequence[int], token: str, site: Site) -> Iterator[_Server]:
-    """Yield a server that listens on the first free one of these ports of the loopback address; 0
-    takes any free port.
-
-    Raises OSError if all ports are in use."""
+    """Yield a server that listens on the loopback address, on the first of these ports that is
+    free. Port 0 stands for any free port. Raises OSError if all ports are in use."""
     with _listening(ports, token, site) as server:
         yield server
 

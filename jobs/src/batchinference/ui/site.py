@@ -1,13 +1,13 @@
-"""Answers the requests of the page, independently of HTTP."""
+"""Answers the requests of the page. `server` handles HTTP."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from batchinference.api.outputs import report_page
+from batchinference.api.output_status import report_page
 from batchinference.ui import pages
-from batchinference.ui.jobs import Jobs, ObservedJob, Unreadable, readable
+from batchinference.ui.observed_jobs import Jobs, ObservedJob, Unreadable, readable
 
 HTML, SCRIPT = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
 POLICY = (
@@ -15,7 +15,7 @@ POLICY = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Somebody else may have replaced a stored report. It gets no scripts and an origin of its own."""
+"""Stored reports are untrusted, so they may run no scripts, and have an origin of their own."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Answer:
 
 
 class Site:
-    """All pages. Safe for concurrent requests."""
+    """All pages of the server. Safe for concurrent requests."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs

@@ -20,7 +20,7 @@ from batchinference.spec.notifications import (
     EndedJob,
     Notification,
     is_allowed,
-    is_repeated,
+    is_retryable,
     problem_of,
 )
 from batchinference_operator.controller.workqueue import WorkQueue
@@ -148,4 +148,4 @@ class Notifier:
             return f"the URL in {one.url_env} {refusal('notifications', ', '.join(allowed))}", False
         sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=TIMEOUT)
         async with sent as answer:
-            return problem_of(answer.status), is_repeated(answer.status)
+            return problem_of(answer.status), is_retryable(answer.status)

@@ -13,13 +13,13 @@ from pydantic import TypeAdapter
 
 from batchinference.pipeline.commit.layout import work_of
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.json import (
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import (
     START_OVER,
     dump_checksummed,
     load_json,
     verify_checksum,
 )
-from batchinference.pipeline.storage.location import Location
 
 _CODE = TypeAdapter(dict[str, str])
 MAX_CHANGES, MAX_VALUE = 3, 120

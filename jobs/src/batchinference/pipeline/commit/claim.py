@@ -18,9 +18,9 @@ from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_le
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.errors import BadOutput, Incomplete
-from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.local_files import LinkedPath
 from batchinference.pipeline.storage.location import Location, delete_all
+from batchinference.pipeline.storage.state_json import damaged_state, load_json
 
 
 @dataclass(frozen=True)

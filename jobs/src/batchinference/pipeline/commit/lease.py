@@ -20,8 +20,8 @@ from pydantic import Field, TypeAdapter
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import Digest, RunId
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.pipeline.storage.state_json import load_json
 from batchinference.version import __version__
 
 if TYPE_CHECKING:

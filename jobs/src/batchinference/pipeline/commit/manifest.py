@@ -20,13 +20,13 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 
 from batchinference.pipeline.commit.layout import part_prefix
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
-from batchinference.pipeline.storage.json import (
+from batchinference.pipeline.storage.location import base_name, is_inside
+from batchinference.pipeline.storage.state_json import (
     CHECKSUM_FIELD,
     dump_checksummed,
     load_json,
     verify_checksum,
 )
-from batchinference.pipeline.storage.location import base_name, is_inside
 from batchinference.spec.progress import Counts, TokenKind
 from batchinference.spec.warnings import WarningCount, WarningName, sum_warnings
 

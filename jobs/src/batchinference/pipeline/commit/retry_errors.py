@@ -11,8 +11,8 @@ from batchinference.pipeline.commit.manifest import ManifestEntry, Range, rows_i
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_batch import READ_STEP, ROW_BITS, pack_id
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state
 
 
 def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:

@@ -28,14 +28,14 @@ from batchinference.pipeline.commit.manifest import (
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps, rows_in_all
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import MissingRows
-from batchinference.pipeline.storage.json import (
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import (
     START_OVER,
     damaged_state,
     dump_checksummed,
     load_json,
     verify_checksum,
 )
-from batchinference.pipeline.storage.location import Location
 from batchinference.spec.progress import Counts, ReplacedFiles
 from batchinference.version import __version__
 

@@ -43,21 +43,21 @@ from batchinference.pipeline.execution.task_sizing import (
 )
 from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.input.files import known_columns
+from batchinference.pipeline.input.file_input import known_columns
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.empty_output import with_columns, without_empty_files
-from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import (
     MERGED_BYTES,
     fit_in_driver,
     rewrites,
     size_of,
 )
-from batchinference.pipeline.output.removed_rows import without_removed
+from batchinference.pipeline.output.file_split import FileSplit
+from batchinference.pipeline.output.removed_row_rewrites import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.tables.keys import store_keys
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
-from batchinference.pipeline.steps.no_rows import columns_after_all
+from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.job import BatchInferenceSpec
@@ -149,8 +149,8 @@ class Executor:
         return mergeable and not (layout.rows_per_file or partitions)
 
     @cached_property
-    def _layout(self) -> FileLayout:
-        return FileLayout.of(self._spec.write)
+    def _layout(self) -> FileSplit:
+        return FileSplit.of(self._spec.write)
 
     @cached_property
     def _at_once(self) -> float:
@@ -282,10 +282,10 @@ class Executor:
             return TableFiles(schema_without_rows(end.empty_schemas), [])
         schema = schema_of_all(data, entries)
         with table_errors_as_bad_output():
-            table.find_place()
+            table.find_data_location()
         files = [file for entry in entries for file in entry.data]
         keys = store_keys(table, self._prepared.attempt.layout, files)
-        functions = [partial(table.place, data, file, schema) for file in files]
+        functions = [partial(table.stage, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
         origin = getattr(self._prepared.input, "origin", None)
         return TableFiles(schema, self._results(functions, in_tasks=in_tasks), keys, origin)

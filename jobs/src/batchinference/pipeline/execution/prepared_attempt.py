@@ -17,8 +17,8 @@ from batchinference.pipeline.commit.warning_counts import WarningTracker, with_p
 from batchinference.pipeline.errors import Incomplete, JobFailure
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Death, Isolation
 from batchinference.pipeline.input import JobInput, RowCount
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.input.planning import Sizing
-from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.row_batch import MissingRows

@@ -36,7 +36,7 @@ from batchinference.pipeline.ray_compat import (
     on_loopback,
     without_monitors,
 )
-from batchinference.pipeline.steps.user_modules import add_import_path
+from batchinference.pipeline.steps.import_path import add_import_path
 
 Resources = dict[str, float]
 CheckStop = Callable[[], None]

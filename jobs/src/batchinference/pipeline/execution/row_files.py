@@ -14,9 +14,9 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import JobFailure, UnwritableValue
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
-from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, numbers_of
@@ -38,7 +38,7 @@ def committer_for(
 ) -> Committer:
     """Return the committer of an attempt that uses this writer. `first_file` is the number of the
     first input file, for row numbers. With `by_file`, later runs can remove the rows of a file."""
-    files = OutputFiles(writer, FileLayout.of(write), errors, first_file)
+    files = OutputFiles(writer, FileSplit.of(write), errors, first_file)
     return Committer(attempt, files, by_file)
 
 
@@ -47,7 +47,7 @@ class OutputFiles:
     """Encodes rows as the data files and error files of an output."""
 
     writer: Writer
-    layout: FileLayout
+    layout: FileSplit
     handling: ErrorHandling
     first_file: int = 0
 

@@ -40,7 +40,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
-from batchinference.pipeline.input.snapshot import paths_of
+from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.model_turns import OCCUPANCY, TURNS
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import node_of_this_process
@@ -57,13 +57,13 @@ from batchinference.pipeline.steps import (
     RESULT_BYTES,
     Transform,
     TransformResult,
-    checked,
     load_step,
     with_condition,
+    without_bad_rows,
 )
-from batchinference.pipeline.steps.no_rows import result_without_rows
-from batchinference.pipeline.steps.preparation import Preparation
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.pipeline.steps.schema_inference import result_without_rows
+from batchinference.pipeline.steps.tokenization import Preparation
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.progress import TokenKind
@@ -555,7 +555,7 @@ def _try(
     try:
         with collect_warnings() as warnings:
             result = apply(batch)
-        result = checked(result, warnings, failing)
+        result = without_bad_rows(result, warnings, failing)
     except Exception as error:
         if not is_about_the_row(error):
             raise

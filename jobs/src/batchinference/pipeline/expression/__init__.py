@@ -1,12 +1,12 @@
 """Computes expressions over columns with Arrow.
 
-Values and operators behave as in Python, except that null behaves as in SQL: an operation on null
-returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, `in` if
-the list contains None, and a null condition of `if`, which counts as false. Division by zero also
-returns null, and so does an item beyond the end of a list. A column that is null in a whole block
-has the null type in that block. It is treated like any other null. Integers are computed as int64,
-and decimals as float64. Comparisons do not round integers: a comparison of a column of integers
-with one of floating-point numbers fails for an integer that float64 does not hold.
+Values and operators behave as in Python, except that an operation on null returns null, as in SQL.
+Exceptions: `None in [None]` is true, `False and None` is false, `True or None` is true, and a null
+condition of `if` is false. A division by zero and an item beyond the end of a list return null.
+A column with only nulls in a block may have the null type there.
+
+Integers are computed as int64, and decimals as float64. Comparisons do not round: a comparison of a
+column of integers with one of floats fails for an integer that float64 cannot hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow.dataset as pads
 
 from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.expression.advice import advice, part_of
+from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
 from batchinference.pipeline.type_widening import is_list, unify_types
 from batchinference.spec.expression import (
     column_of,
@@ -73,16 +73,16 @@ class UnsuitableTypes(BadInput):
 
 
 class NoSuchPart(TypeError):
-    """A value has no fields or items, or not this field."""
+    """A value does not have the field or item that an expression reads."""
 
 
-class NoSuchValue(ValueError):
-    """A text is not a value of the type that it is compared with."""
+class InvalidTime(ValueError):
+    """A text cannot be converted to the type of the date or time that it is compared with."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A part of an expression, and its type. If it is null in every row, its type is null."""
+    """A part of an expression, and its type. The type is null if the part is null in every row."""
 
     expression: pc.Expression
     kind: pa.DataType
@@ -94,12 +94,11 @@ class Operand:
         return bool(pa.types.is_null(self.kind))
 
     def cast(self, kind: pa.DataType) -> Operand:
-        """Return the operand cast to another type, with the nearest value if the cast is not
-        exact."""
+        """Return the operand cast to another type, rounded if the type cannot hold a value."""
         return Operand(self.expression.cast(kind, safe=False), kind)
 
     def as_condition(self) -> Operand:
-        """Return the operand as a condition: a null operand gets the boolean type."""
+        """Return the operand with the boolean type if it has the null type, else unchanged."""
         return constant(pa.scalar(None, pa.bool_())) if self.is_null else self
 
 
@@ -113,8 +112,8 @@ NULL = constant(None)
 
 
 def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
-    """Raise UnsuitableTypes if a column holds no texts, which `reader` needs. Nothing is known of
-    the columns that are not in `known`."""
+    """Raise UnsuitableTypes if a column is known to hold other values than texts. `known` has the
+    columns of known type, and `reader` is what needs texts, for the message."""
     kind = known.schema.field(column).type if column in known.column_names else pa.null()
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if _is_text(kind) or pa.types.is_null(kind):
@@ -139,16 +138,16 @@ class ColumnExpression:
         self._tree = parse_expression(text)
         self.columns = sorted(columns_of(self._tree))
         self._as_lists = sorted(columns_with_items(self._tree))
-        self._known: dict[pa.Schema, Operand | UnsuitableTypes] = {}
+        self._translated: dict[pa.Schema, Operand | UnsuitableTypes] = {}
 
     def is_known(self, table: pa.Table) -> bool:
         """Return whether a table has all columns of the expression."""
         return set(self.columns) <= set(table.column_names)
 
     def __call__(self, batch: pa.Table) -> pa.ChunkedArray:
-        """Return the value of each row. The type is null if all values are null. Raises
-        UnsuitableTypes if the expression does not fit the columns, and ArrowInvalid if it fails for
-        a row, for example because a sum overflows."""
+        """Return the value of each row. The type is null if the expression is null for these column
+        types. Raises UnsuitableTypes if the expression does not suit the types of the columns, and
+        ArrowInvalid if it fails for a row, for example because a sum overflows."""
         narrow = batch.select(self.columns)
         lists = tensors_to_lists(batch.select(self._as_lists))
         for name in self._as_lists:
@@ -156,17 +155,17 @@ class ColumnExpression:
         return compute(self.arrow(narrow.schema), narrow)
 
     def arrow(self, schema: pa.Schema) -> pc.Expression:
-        """Return the expression of Arrow for these columns. Raises UnsuitableTypes."""
+        """Return the Arrow expression for columns with these types. Raises UnsuitableTypes."""
         schema = schema.remove_metadata()
-        if schema not in self._known:
+        if schema not in self._translated:
             try:
-                self._known[schema] = self._translate(schema)
+                self._translated[schema] = self._translate(schema)
             except UnsuitableTypes as error:
-                self._known[schema] = error
-        known = self._known[schema]
-        if isinstance(known, UnsuitableTypes):
-            raise UnsuitableTypes(known.message)
-        return known.expression
+                self._translated[schema] = error
+        translated = self._translated[schema]
+        if isinstance(translated, UnsuitableTypes):
+            raise UnsuitableTypes(translated.message)
+        return translated.expression
 
     def _translate(self, schema: pa.Schema) -> Operand:
         null_row = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
@@ -179,11 +178,11 @@ class ColumnExpression:
 
         try:
             return checked(self._tree)
-        except NoSuchValue as error:
+        except InvalidTime as error:
             fix = "Write it as '2026-01-31', or '2026-01-31 12:00:00' with a time"
             raise UnsuitableTypes(f"{self._label}: {error}: {self._text}. {fix}") from None
         except NoSuchPart as error:
-            fix, message = advice(self._text, lambda part: checked(part).kind), str(error)
+            fix, message = fix_for_types(self._text, lambda x: checked(x).kind), str(error)
             message = f"{message.partition('. ')[0]}. {fix}" if fix.startswith("Write") else message
             raise UnsuitableTypes(f"{self._label}: {self._text}: {message}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
@@ -192,11 +191,13 @@ class ColumnExpression:
             if "regular expression" in reason:
                 raise UnsuitableTypes(f"{message}. Correct it") from None
             types = ", ".join(f"{field.name} is {_shown(field.type)}" for field in schema)
-            fix = advice(self._text, lambda part: checked(part).kind)
+            fix = fix_for_types(self._text, lambda part: checked(part).kind)
             raise UnsuitableTypes(f"{message}. Here {types}. {fix}") from None
 
 
 class _Translation:
+    """Translates syntax trees of expressions to Arrow, for columns with the types of a schema."""
+
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._empty = schema.empty_table()
@@ -228,7 +229,7 @@ class _Translation:
         raise ValueError(f"'{ast.unparse(node)}' is not part of the expression language")
 
     def _apply(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
-        """Return the result of a function on operands; null if one of them is null in every row."""
+        """Return the result of an Arrow function; null if an operand is null in every row."""
         if any(operand.is_null for operand in operands):
             return NULL
         expression = function(*(operand.expression for operand in operands))
@@ -244,7 +245,7 @@ class _Translation:
         operand = self.of(node.operand)
         if isinstance(node.op, ast.Not):
             return self._apply(operator.invert, operand.as_condition())
-        # not pc.negate, which turns the unsigned 1 into the largest number
+        # not pc.negate, which returns the largest integer for the unsigned integer 1
         return self._operation(ast.Sub(), constant(0), operand)
 
     def _comparisons(self, node: ast.Compare) -> Operand:
@@ -279,8 +280,7 @@ class _Translation:
         return self._apply(_OPERATORS[type(op)], *sides(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
-        """Return whether the value is in the list. The result is null for a null value, as in any
-        comparison, unless the list contains None."""
+        """Return whether a list contains a value. For null: true if it contains None, else null."""
         if value.is_null:
             return constant(True) if None in values else NULL
         value = _without_decimal(value)
@@ -301,24 +301,16 @@ class _Translation:
         whole = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
         if isinstance(op, ast.Mod) and whole:
             return self._apply(_modulo, *_with_compatible_types(left, divisor))
-        sides = left.cast(pa.float64()), divisor.cast(pa.float64())
-        return self._apply(
-            operator.truediv if isinstance(op, ast.Div) else _float_remainder, *sides
-        )
+        function = operator.truediv if isinstance(op, ast.Div) else _float_remainder
+        return self._apply(function, left.cast(pa.float64()), divisor.cast(pa.float64()))
 
     def _choice(self, test: Operand, body: Operand, orelse: Operand) -> Operand:
-        if body.is_null and orelse.is_null:
-            return NULL
         condition = pc.coalesce(test.as_condition().expression, pc.scalar(False))
-        if body.is_null or orelse.is_null:
-            kind = body.kind if orelse.is_null else orelse.kind
-            null = constant(pa.scalar(None, kind))
-            sides = (null, orelse) if body.is_null else (body, null)
-        else:
-            sides = body, orelse
-            if body.kind != orelse.kind:
-                sides = _with_common_type(*_with_compatible_types(body, orelse))
-        return self._apply(lambda *both: pc.if_else(condition, *both), *sides)
+        body = constant(pa.scalar(None, orelse.kind)) if body.is_null else body
+        orelse = constant(pa.scalar(None, body.kind)) if orelse.is_null else orelse
+        if body.kind != orelse.kind:
+            body, orelse = _with_common_type(*_with_compatible_types(body, orelse))
+        return self._apply(lambda *both: pc.if_else(condition, *both), body, orelse)
 
     def _column(self, name: str) -> Operand:
         return _computable(Operand(pc.field(name), self._schema.field(name).type))
@@ -347,8 +339,8 @@ class _Translation:
         return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
 
     def _rounded(self, value: Operand, digits: int | None = None) -> Operand:
-        """Return the nearest number with these decimal places, half to even: of the number times a
-        power of ten. As in Python, the result is an integer without `digits` and for integers."""
+        """Return the nearest number with these decimal places. Arrow multiplies by a power of ten
+        and rounds half to even. As in Python, the result without `digits` is an integer."""
         if value.is_null or pa.types.is_integer(value.kind):
             return value
         nearest = self._apply(
@@ -358,8 +350,7 @@ class _Translation:
         return nearest if digits is not None else _CASTS["int"](nearest)
 
     def _length(self, value: Operand) -> Operand:
-        """Return the number of characters of a text, bytes of a binary, elements of a list, or keys
-        of a map."""
+        """Return the number of characters of a text, of bytes, or of elements of a list or map."""
         kind, length = value.kind, pc.utf8_length
         if pa.types.is_map(kind):
             pairs = pa.struct([kind.key_field, kind.item_field])
@@ -373,8 +364,8 @@ class _Translation:
 
 
 def _computable(operand: Operand) -> Operand:
-    """Return an operand with numbers cast to types in which Arrow can compute without an overflow.
-    Computing it raises ArrowInvalid for a uint64 above the largest int64."""
+    """Return a column or part in a type with which Arrow computes: integers as int64, for example.
+    Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
     kind = operand.kind
     if pa.types.is_integer(kind):
         return Operand(operand.expression.cast(pa.int64()), pa.int64())
@@ -390,13 +381,13 @@ def _field_of(value: Operand, name: str) -> Operand:
     if not pa.types.is_struct(kind):
         fix = f". Read an item first, such as [0].{name}" if is_list(kind) else _decode_fix(kind)
         raise NoSuchPart(f"there is no field '{name}', because the value is {_shown(kind)}{fix}")
-    place = kind.get_field_index(name)
-    if place < 0:
+    index = kind.get_field_index(name)
+    if index < 0:
         from batchinference.spec.problems import did_you_mean  # only for errors
 
         fields = ", ".join(kind.names)[:MAX_TYPE] + did_you_mean(name, kind.names)
         raise NoSuchPart(f"there is no field '{name}'. The fields are {fields}")
-    return Operand(pc.struct_field(value.expression, [place]), kind.field(place).type)
+    return Operand(pc.struct_field(value.expression, [index]), kind.field(index).type)
 
 
 def _decode_fix(kind: pa.DataType) -> str:
@@ -409,20 +400,19 @@ def _shown(kind: pa.DataType) -> str:
 
 def _item_of(value: Operand, index: int) -> Operand:
     if not is_list(value.kind):
-        problem = (
-            f"there is no item {index}, because the value is {_shown(value.kind)}, and no list"
-        )
+        shown = _shown(value.kind)
+        problem = f"there is no item {index}, because the value is {shown}, and no list"
         begins = ". For its beginning, use startswith" if _is_text(value.kind) else ""
         raise NoSuchPart(f"{problem}{begins}{_decode_fix(value.kind)}")
-    # list_element fails for an index beyond a list that is not null, and list_slice may crash
-    none = pc.scalar(pa.scalar(None, value.kind))
-    long_enough = pc.list_value_length(value.expression) > index
-    lists = pc.if_else(long_enough, value.expression, none)
+    # replace short lists by null, because list_element fails for them, and list_slice may crash
+    null = pc.scalar(pa.scalar(None, value.kind))
+    is_long_enough = pc.list_value_length(value.expression) > index
+    lists = pc.if_else(is_long_enough, value.expression, null)
     return Operand(pc.list_element(lists, index), value.kind.value_type)
 
 
 def _to_integer(value: Operand) -> Operand:
-    """Return a number without its fraction, or a text, as an integer."""
+    """Return a number without its fraction, or a text with an integer, as an integer."""
     value = _without_decimal(value)
     expression = value.expression
     if pa.types.is_floating(value.kind):
@@ -436,20 +426,20 @@ def _to_text(value: Operand) -> Operand:
     if pa.types.is_boolean(value.kind):
         text = pc.if_else(value.expression, pc.scalar("True"), pc.scalar("False"))
     elif pa.types.is_floating(value.kind):
-        # cast the text and not the number: the text of a float32 has fewer digits than its float64
+        # cast the text, because a float32 has more digits as float64: 0.1 becomes 0.10000000149
         text = pc.Expression._call(_float_text(), [text.cast(pa.float64())])
     return Operand(text, pa.string())
 
 
 @cache
 def _float_text() -> str:
-    """Register an Arrow function that formats float64 numbers as text, and return its name."""
+    """Register an Arrow function that formats float64 numbers as Python does. Return its name."""
 
     def texts(_: object, numbers: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
         if isinstance(numbers, pa.Scalar):
             return pa.scalar(str(numbers.as_py()) if numbers.is_valid else None, pa.string())
-        found = (None if number is None else str(number) for number in numbers.to_pylist())
-        return pa.array(found, pa.string())
+        formatted = (None if number is None else str(number) for number in numbers.to_pylist())
+        return pa.array(formatted, pa.string())
 
     name = "batchinference_float_text"
     doc = {"summary": "texts of numbers", "description": "as Python's str"}
@@ -491,8 +481,8 @@ def _float_remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expr
 
 
 def _with_compatible_types(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types in which Arrow can compute. Raises NoSuchValue if a text is not
-    a value of the type of the other operand."""
+    """Return both operands in types with which Arrow computes. Raises InvalidTime if a text that is
+    compared with a date or time cannot be converted."""
     left, right = _without_decimal(left), _without_decimal(right)
     return _convert_for(left, right.kind), _convert_for(right, left.kind)
 
@@ -507,7 +497,7 @@ def _convert_for(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types that Arrow can compare. Raises NoSuchValue as
+    """Return both operands in types that Arrow compares exactly. Raises InvalidTime as
     `_with_compatible_types` does."""
     if pa.types.is_decimal(left.kind) and pa.types.is_decimal(right.kind):
         return left, right
@@ -519,8 +509,8 @@ def _comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
 
 
 def _constant_for(operand: Operand, other: pa.DataType) -> Operand:
-    """Return a constant with the type of the column that it is compared with: 2.0 as an integer if
-    the column has integers, and 0.1 as float32 if it has such numbers."""
+    """Return a constant in the type of the column that it is compared with: 2.0 as an integer for
+    integers, and 0.1 as float32 for float32. Return other operands unchanged."""
     value = operand.literal
     if isinstance(value, float) and pa.types.is_integer(other) and _fits_integer(value):
         return constant(int(value))
@@ -534,34 +524,29 @@ def _fits_integer(value: float) -> bool:
 
 
 def _exact_for(operand: Operand, other: pa.DataType) -> Operand:
-    """Return integers to compare with floating-point numbers. Computing them raises ArrowInvalid
-    for one that float64 does not hold."""
+    """Return integers that are compared with floating-point numbers as float64. Computing them
+    raises ArrowInvalid for an integer that float64 cannot hold."""
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
         return Operand(operand.expression.cast(pa.float64()), pa.float64())
     return operand
 
 
 def _without_decimal(operand: Operand) -> Operand:
-    """Return decimals as floating-point numbers, in which Arrow computes without an overflow."""
+    """Return decimals as float64, because Arrow's operations on decimals may overflow."""
     return operand.cast(pa.float64()) if pa.types.is_decimal(operand.kind) else operand
 
 
 def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the constants of an `in` list in a type that Arrow can compare with `kind`. Raises
-    NoSuchValue if a text is not a value of that type."""
+    InvalidTime if `kind` is that of a date or time and a text cannot be converted."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
     if pa.types.is_integer(kind):
         floats = (value for value in values if isinstance(value, float))
-        other = [value for value in floats if not _fits_integer(value)]  # equal to no integer
-        values = [
-            int(value) if isinstance(value, float) else value
-            for value in values
-            if value not in other
-        ]
-    if any(is_number(kind) for is_number in _NUMBERS) and any(
-        isinstance(value, str) for value in values
-    ):
+        unequal = [value for value in floats if not _fits_integer(value)]  # equal to no integer
+        values = [int(x) if isinstance(x, float) else x for x in values if x not in unequal]
+    is_number = any(is_kind(kind) for is_kind in _NUMBERS)
+    if is_number and any(isinstance(value, str) for value in values):
         raise TypeError(f"a list of texts cannot be compared with {kind}")
     if _is_temporal(kind):
         return pa.array([_parse_time(v, kind) if isinstance(v, str) else v for v in values], kind)
@@ -569,8 +554,8 @@ def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
-    """Return the date or time of a text in ISO 8601. If the type has a time zone and the text has
-    none, the text is a time in that zone. Raises NoSuchValue if the text is invalid."""
+    """Return the date or time of a text in ISO 8601. A text without a time zone has that of the
+    type. Raises InvalidTime if the text is invalid."""
     try:
         if pa.types.is_time(kind):
             return pa.scalar(dt.time.fromisoformat(text), kind)
@@ -578,7 +563,7 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
             return _in_zone(text, kind)
         return pa.scalar(text).cast(kind)
     except ValueError:  # including Arrow's errors
-        raise NoSuchValue(f"'{text}' is no {kind}") from None
+        raise InvalidTime(f"'{text}' is no {kind}") from None
 
 
 def _in_zone(text: str, kind: pa.TimestampType) -> pa.Scalar:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.first_rows.row_values import values_of_rows
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.plan import Plan
 from batchinference.spec.cascade import Cascade
 from batchinference.spec.steps import Step

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.errors import GateFailed
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.first_rows.row_values import values_of_rows
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.spec.gate import Gate, parse_expectation
 from batchinference.text import counted
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import pyarrow as pa
 
 from batchinference.pipeline.expression import ColumnExpression
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.spec.expression import columns_read_by
 
 ROWS_AT_ONCE = 4096

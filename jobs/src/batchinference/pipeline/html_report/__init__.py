@@ -15,7 +15,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 
 MAX_RECORDS, MAX_FILES, MAX_GROUPS = 10_000, 32, 20
-"""Limits on the error records that are read, and on the groups that are shown."""
+"""Maximum numbers of error records and of error files that are read, and of groups on the page."""
 _COLUMNS = ("path", "row", "step", "error", "traceback", "values")
 
 
@@ -26,17 +26,17 @@ def write_page(
     entries: Iterable[ManifestEntry],
     runs: Sequence[RunRecord] = (),
 ) -> str | None:
-    """Write the page of a report next to its report.json, and return its address.
-
-    `entries` name the files of the output, and `runs` are its last runs. The page is optional, so
-    no error raised here fails a job: without a page, the result is None."""
-    from batchinference.pipeline.html_report.samples import sample_of  # needs Pillow, `ui` does not
+    """Write the HTML page of a report next to report.json, and return its address, or None if this
+    fails. Never raises an error, because a job succeeds without the page. `entries` name the files
+    of the output, and `runs` are its last runs."""
+    # imported here because it needs Pillow, and `ui` does not
+    from batchinference.pipeline.html_report.sample_rows import sample_rows_of
 
     try:
-        named, failed = list(entries), report.counts is not None and report.counts.failed
-        errors = sample_errors(layout, named) if failed else []
+        entries, failed = list(entries), report.counts is not None and report.counts.failed
+        errors = sample_errors(layout, entries) if failed else []
         succeeded = report.state is JobState.SUCCEEDED
-        sample = sample_of(spec.write, layout, named) if succeeded else []
+        sample = sample_rows_of(spec.write, layout, entries) if succeeded else []
         page = render(PageData(report, spec, errors, sample, runs))
         layout.report_page.write(page.encode())
     except Exception:  # noqa: BLE001 - values of rows and storage may raise any error
@@ -45,7 +45,7 @@ def write_page(
 
 
 def sample_errors(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorGroup]:
-    """Return the groups of the first MAX_RECORDS error records of these manifest entries."""
+    """Return the first MAX_RECORDS error records of manifest entries, grouped by step and cause."""
     return group_errors(islice(_records(layout, entries), MAX_RECORDS))[:MAX_GROUPS]
 
 

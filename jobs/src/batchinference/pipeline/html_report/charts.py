@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from batchinference.spec.progress import RowsOverTime
 
 WIDTH, HEIGHT = 720, 220
-"""Pixels of the plot of a line chart, without the labels of its axes."""
+"""The size in pixels of the plot of a line chart, without the labels of its axes."""
 TICKS = 4
 _STEPS = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
-"""Multiples of a power of ten at which an axis may end."""
+"""The largest value of the row axis is one of these numbers times a power of ten."""
 _GAPS = [number * unit for unit in (1, 60, 3600) for number in (1, 2, 5, 10, 15, 30)]
-"""Seconds between the labels of the time axis."""
+"""The possible distances between labels of the time axis, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,6 @@ def rows_chart(history: RowsOverTime) -> LineChart | None:
 
 
 def _rounded_up(value: float) -> float:
-    """Return the next number whose TICKS parts have short labels."""
+    """Return the next larger number that gives short labels if it is divided by TICKS."""
     unit = 10.0 ** math.floor(math.log10(value))
     return max(TICKS, next(step * unit for step in _STEPS if step * unit >= value))

@@ -1,4 +1,4 @@
-"""Renders a report as an HTML page: a pure function of its data.
+"""Renders a report as an HTML page. The result depends only on the arguments.
 
 All data is untrusted. Jinja escapes every value. Control characters, which could change the order
 of the displayed text, are removed. The page contains no scripts and only links to itself, and
@@ -10,14 +10,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from batchinference.credentials import without_credentials
-from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
+from batchinference.pipeline.html_report.performance_advice import advice, limiting_step
 from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of, key_of_row
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.causes import Cause
@@ -30,25 +30,25 @@ from batchinference.spec.steps import Step, to_alias
 from batchinference.text import byte_size, counted, in_one_line, without_controls
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.html_report.samples import Row  # needs Pillow
+    from batchinference.pipeline.html_report.sample_rows import SampleRow  # needs Pillow
 
 MAX_JOB = 100_000
-"""Characters of the job file on the page."""
+"""Maximum number of characters of the job file on the page."""
 
 
 @dataclass(frozen=True)
 class PageData:
-    """The data of a page."""
+    """Everything that a page shows."""
 
     report: Report
     spec: BatchInferenceSpec
     errors: Sequence[ErrorGroup] = ()
-    sample: Sequence[Row] = field(default=())
+    sample: Sequence[SampleRow] = field(default=())
     runs: Sequence[RunRecord] = ()
 
 
 def render(data: PageData) -> str:
-    """Return the page. Equal data gives an equal page."""
+    """Return the HTML of the page, which depends only on `data`."""
     report, spec = data.report, data.spec
     history = report.rows_over_time
     total = sum(times.seconds for times in report.steps.values())
@@ -81,24 +81,20 @@ def render(data: PageData) -> str:
 
 @cache
 def page_environment(package: str) -> Environment:
-    """Return an environment for the templates in a package. It escapes all values."""
+    """Return the Jinja environment for the templates in a package. It escapes all values, and
+    removes control characters from plain strings."""
     found = Environment(
         loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_safe,
+        finalize=lambda value: without_controls(value) if type(value) is str else value,
     )
     found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
     found.filters |= {"fields": fields_of, "row_key": key_of_row}
     found.filters["rows"] = lambda number: counted(number, "row", ",")
     return found
-
-
-def _safe(value: Any) -> Any:
-    """Return a plain string without control characters, and any other value unchanged."""
-    return without_controls(value) if type(value) is str else value
 
 
 def _input(spec: BatchInferenceSpec) -> str:
@@ -110,7 +106,7 @@ def _input(spec: BatchInferenceSpec) -> str:
 
 
 def _normalized(path: str) -> str:
-    """Return a path to show, without `..` if it is local."""
+    """Return a path as it is shown: without `..` if it is local."""
     return os.path.normpath(local_path(path)) if is_local(path) else path
 
 
@@ -142,7 +138,7 @@ def _resources(step: Step, report: Report) -> str:
 
 
 def _job_file(report: Report, spec: BatchInferenceSpec) -> str:
-    """Return the job as YAML, without secrets and without settings of the cluster."""
+    """Return the job as YAML, without secrets and without `cluster`."""
     job = {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -1,4 +1,4 @@
-"""The interface of a job's input, which is the same for files and tables."""
+"""The interface of a job's input: files, tables with versions, or another source."""
 
 from __future__ import annotations
 
@@ -18,18 +18,14 @@ from batchinference.pipeline.row_batch import READ_STEP, MissingRows, RowBatch, 
 from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
 from batchinference.pipeline.storage.location import Location
 
-NOTHING: Mapping[int, int] = MappingProxyType({})
+NO_ENDS: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
-"""Yields batches of rows. The end of each part follows its last row, unless the number of rows per
-part is known (`JobInput.rows_each`)."""
-
-
+"""Yields batches of rows. After the last row of a part, a batch has the end of the part
+(`RowBatch.ends`), unless the number of rows per part is known (`JobInput.rows_each`)."""
 ReadNote: TypeAlias = Callable[[int], AbstractContextManager[object]]
-"""Returns a context in which rows are read. Its argument is the id of the first row."""
-
-
+"""Returns a context manager around the reading of rows. Its argument is the id of the first row."""
 AFTER_CRASH: ContextVar[bool] = ContextVar("after_crash", default=False)
-"""Whether a process died that read the same rows, so that native code may crash again."""
+"""Whether a process has died while it read the same rows, so native code may crash again."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +37,9 @@ class RowCount:
 
 
 class JobInput(Protocol):
-    """An input that does not change while the job runs: numbered parts that contain rows.
+    """An input that does not change while the job runs. It has numbered parts, such as files.
 
-    The id of a row consists of the number of its part and its position in the part."""
+    The id of a row consists of the number of a part and the position of the row in this part."""
 
     def __len__(self) -> int:
         """Return the number of parts."""
@@ -54,7 +50,7 @@ class JobInput(Protocol):
 
     @property
     def ignored(self) -> IgnoredFiles:
-        """The files of its directories that are not read."""
+        """The files in input directories that the job does not read."""
 
     @property
     def repeatable(self) -> bool:
@@ -65,39 +61,38 @@ class JobInput(Protocol):
         """The number of rows of every part, if it is known before reading; else None."""
 
     def divisible(self, tasks: float) -> bool:
-        """Return whether the rows can be divided about evenly among `tasks` read tasks, as far as
-        it is known. Call `read_tasks` first to find out."""
+        """Return whether `tasks` read tasks can get about the same number of rows. This is a guess
+        until `read_tasks` has tried to divide the input."""
 
     def columns(self) -> list[str] | None:
         """Return the columns of the rows; None if they are unknown until the rows are read."""
 
-    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
+    def count(self, ends: Mapping[int, int] = NO_ENDS) -> RowCount | None:
         """Return the number of rows, counted or estimated; None if unknown. `ends` maps the number
         of a part to its number of rows, for the parts where this is known."""
 
     def share(self, gaps: MissingRows | None) -> float:
-        """Return the fraction of the input (0 to 1) that must be read to get the rows in `gaps`;
-        None means all rows."""
+        """Return the fraction of the input (0 to 1) that must be read to get the rows in `gaps`.
+        `gaps` is None for all rows."""
 
-    def first_rows(self, most: int, ends: Mapping[int, int]) -> MissingRows:
-        """Return the first `most` rows. `ends` are as for `count`. If the numbers of rows of parts
-        are unknown, the result has fewer rows than there are, and must be asked for again with the
-        ends that became known."""
+    def first_rows(self, count: int, ends: Mapping[int, int]) -> MissingRows:
+        """Return the ranges of the first `count` rows. `ends` is as in `self.count`. A part without
+        a known end is assumed to be long enough. If it is not, call this again with its end."""
 
     def serialized(self) -> bytes:
-        """Return a Parquet file whose column `path` identifies each part."""
+        """Return the input snapshot: a Parquet file whose column `path` identifies each part."""
 
-    def below(self, place: Location) -> str | None:
-        """Return an input path that is inside the directory `place`; None if there is none."""
+    def path_inside(self, directory: Location) -> str | None:
+        """Return the path of an input file that is in this directory; None if there is none."""
 
-    def continues(self, before: str) -> bool:
-        """Return whether the rows have the same ids as in the input with the digest `before`."""
+    def has_ids_of(self, before: str) -> bool:
+        """Return whether rows have the same ids as in the snapshot with the digest `before`."""
 
     def read_tasks(
         self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
     ) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
-        are the rows to read, for a repeatable input only; None means all rows."""
+        are the rows to read (None for all rows), and need a repeatable input."""
 
 
 def batch_of(
@@ -106,16 +101,16 @@ def batch_of(
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> RowBatch:
-    """Return a batch of rows that were read, with their warnings. Rows with unreadable values are
-    failed rows, and so are rows with a warning whose name is in `failing`."""
+    """Return a batch of rows that were read, with their warnings. Rows with an unreadable value, or
+    with a warning whose name is in `failing`, become failed rows."""
     errors = {**errors_of(warnings, failing), **unreadable_rows(table)}
-    about_good = [warning for warning in warnings if warning.row not in errors]
+    kept = [warning for warning in warnings if warning.row not in errors]
     batch = _batch_without(errors, table, ids) if errors else RowBatch.read(table, ids)
-    return batch.with_warnings(warning_table(READ_STEP, ids, about_good)) if about_good else batch
+    return batch.with_warnings(warning_table(READ_STEP, ids, kept)) if kept else batch
 
 
 def _batch_without(errors: Mapping[int, Exception], table: pa.Table, ids: np.ndarray) -> RowBatch:
-    """Return rows that were read, with the rows in `errors` as failed rows."""
+    """Return a batch in which the rows with an error are failed rows. `errors` is by row index."""
     readable = np.ones(len(ids), dtype=bool)
     readable[list(errors)] = False
     rows_by_error: dict[str, list[int]] = {}

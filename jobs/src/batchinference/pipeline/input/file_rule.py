@@ -1,4 +1,4 @@
-"""Decides which files of a directory a job reads."""
+"""Decides which files in an input directory a job reads, by name, extension and first bytes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ tmp temp part partial crdownload download filepart inprogress _copying_ swp swo 
 sha1 sha256 sha512 sig asc lock
 """
 TEMPORARY = frozenset(_TEMPORARY.split())
-"""Extensions of unfinished files, backups and checksums. A file with one is not read, because it
-may be a copy of another."""
-_OTHERS = """
+"""Extensions of unfinished files, backups and checksums. Such a file is never read, because it may
+be a copy of another file."""
+_UNREADABLE = """
 xml css js mjs py ipynb java c h cc cpp hpp cs rs go rb php pl r jl sh bat ps1 sql yaml yml
 toml ini cfg conf properties tex bib rtf doc xls xlsx xlsm ppt odt ods odp epub
 msg vcf ics avro orc arrow feather ipc lance h5 hdf5 hdf nc mat sav dta rds rda pkl pickle pt pth
@@ -36,27 +36,27 @@ iso dmg exe dll so dylib pyc class svg eps ps ai psd xcf ico icns cur wmf emf tg
 dng cr2 cr3 nef nrw arw orf rw2 raf pef srw raw dcm nii fits svs ndpi scn mrxs lsm vtt srt ass m3u
 m3u8 pls cue mid midi mod sf2 ape wv ra rm dts aae xmp woff woff2 ttf otf lnk url
 """
-"""Extensions of files that no format reads. Raw pictures of cameras and scans begin like TIFF, but
-Pillow would read only the thumbnail in them."""
+"""Extensions of files that no format reads, even if their content looks readable: raw pictures of
+cameras begin like TIFF, but Pillow would read only the thumbnail in them."""
 _KNOWN = TEMPORARY.union(
-    _OTHERS.split(),
+    _UNREADABLE.split(),
     *((*kind.EXTENSIONS, *kind.PACKAGED) for kind in FILE_FORMATS.values()),
 )
 
 
 def is_known(extension: str) -> bool:
-    """Return whether an extension tells the kind of a file."""
+    """Return whether an extension is known, so that the content need not be examined."""
     return not _KNOWN.isdisjoint(extension.split("."))
 
 
 def reads_heif() -> bool:
-    """Return whether HEIC pictures can be decoded here."""
+    """Return whether the package that decodes HEIC pictures is installed."""
     return importlib.util.find_spec(HEIF_PACKAGE.replace("-", "_")) is not None
 
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
-"""Files with the same extension that are opened first. If their content is of one kind, the others
-are not opened. MAX_EXAMINED is the maximum number of files that are opened for a path."""
+"""Of files with the same extension, EXAMINED_SAMPLE are opened first. If the decision is the same
+for all of them, it holds for the others, too. At most MAX_EXAMINED files are opened per path."""
 THREADS = 32
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"
@@ -64,22 +64,22 @@ _MARKER = re.compile(
     r"|\.ipynb_checkpoints|\.trash.*|\.thumbnails|.*\.crc|.*\.sw[op]",
     re.IGNORECASE,
 )
-"""Matches hidden names that programs give to what is not data."""
+"""Matches hidden names of files and directories that are not data, such as those of Spark."""
 _MARKER_FILE = re.compile("_(common_)?metadata|_logs|_tmp.*", re.IGNORECASE)
-"""Matches further names of such files. Directories with these names may hold data."""
+"""Matches names that only files without data have. Directories with these names may hold data."""
 _SYSTEM_FILES = frozenset(("thumbs.db", "desktop.ini"))
 
 Decision: TypeAlias = Literal["read"] | Reason
 """Whether a file is read, or why it is ignored."""
 ByName: TypeAlias = Decision | Literal["examine"]
-"""The decision by the name of a file, or that its content decides."""
+"""The decision by the name of a file. `examine` means that its content decides."""
 
 
 @dataclass(frozen=True)
 class FileRule:
-    """Which files of a directory are read: those with one of the `endings`, such as `.csv`; all if
-    it is empty. With `by_content`, also files with an unknown extension that the reader
-    `recognizes` by their first bytes."""
+    """Which files in a directory are read: files with one of the `endings`, such as `.csv` (all
+    files if `endings` is empty). With `by_content`, also files with an unknown extension that the
+    reader `recognizes` by their first bytes."""
 
     endings: tuple[str, ...]
     kind: type[ReadFiles] = ReadFiles
@@ -88,8 +88,8 @@ class FileRule:
 
     @classmethod
     def of(cls, extensions: Sequence[str] | None, kind: type[ReadFiles]) -> FileRule:
-        """Return the rule for these extensions, with or without a dot, in any case; None for the
-        default of the format."""
+        """Return the rule for these extensions, with or without a dot, in upper or lower case. None
+        is the default of the format."""
         if extensions is None:
             endings = (*kind.EXTENSIONS, *(kind.PACKAGED if reads_heif() else ()))
             recognizes = reader_class(format_of(kind)).recognizes
@@ -98,8 +98,8 @@ class FileRule:
         return cls(tuple(f".{ending}" for ending in endings), kind)
 
     def decide(self, info: pafs.FileInfo, within: str) -> ByName:
-        """Return the decision by the name of a file. `within` is its path relative to the directory
-        that is listed."""
+        """Return the decision by the name of a file. `within` is its path in the listed
+        directory."""
         if info.type != pafs.FileType.File:
             return Reason.SPECIAL
         parts = within.split("/")
@@ -108,9 +108,8 @@ class FileRule:
         if not has_ending:
             decision = self._decide_by_extension(parts[-1], info.size or 0)
         if any(map(is_hidden, parts)):
-            # a file that would be examined may be data, too
-            data = (has_ending or decision in ("examine", Reason.PACKAGE)) and not _is_marker(parts)
-            return Reason.HIDDEN if data else Reason.MARKER
+            may_be_data = has_ending or decision in ("examine", Reason.PACKAGE)
+            return Reason.HIDDEN if may_be_data and not _is_marker(parts) else Reason.MARKER
         return decision
 
     def _decide_by_extension(self, name: str, size: int) -> ByName:
@@ -128,26 +127,26 @@ class FileRule:
         return "examine" if size else Reason.EMPTY
 
     def _is_undecided(self, extension: str) -> bool:
-        """Return whether only the content shows whether a file with this extension is read."""
+        """Return whether only the content can decide about a file with this extension."""
         return not is_known(extension) or extension in self.kind.AMBIGUOUS
 
     def examine(self, files: Sequence[Location]) -> Iterator[tuple[Location, Decision]]:
-        """Yield each file with the decision by its content. Opens a bounded number of files."""
+        """Yield each file with the decision by its content. Opens at most MAX_EXAMINED files."""
         by_extension: dict[str, list[Location]] = {}
         for file in files:
             by_extension.setdefault(extension_of(base_name(file.path)), []).append(file)
         samples = [same[:: -(-len(same) // EXAMINED_SAMPLE)] for same in by_extension.values()]
         sampled = [file for sample in samples for file in sample][:MAX_EXAMINED]
         decisions = self._examined(sampled)
-        mixed: list[Location] = []
+        still_open: list[Location] = []
         for same in by_extension.values():
             others = [file for file in same if file not in decisions]
             kinds = {decisions[file] for file in same if file in decisions}
             if len(kinds) == 1:
                 decisions |= dict.fromkeys(others, kinds.pop())
             else:
-                mixed += others
-        decisions |= self._examined(mixed[: MAX_EXAMINED - len(sampled)])
+                still_open += others
+        decisions |= self._examined(still_open[: MAX_EXAMINED - len(sampled)])
         return ((file, decisions.get(file, Reason.UNEXAMINED)) for file in files)
 
     def _examined(self, files: Sequence[Location]) -> dict[Location, Decision]:
@@ -169,7 +168,7 @@ class FileRule:
 
 
 def _is_marker(parts: Sequence[str]) -> bool:
-    """Return whether a hidden file is not data, by the parts of its path."""
+    """Return whether a hidden file is known to be no data. `parts` are the parts of its path."""
     return bool(_MARKER_FILE.fullmatch(parts[-1])) or any(
         _MARKER.fullmatch(part) for part in parts if is_hidden(part)
     )

@@ -1,6 +1,6 @@
-"""The files of the listed directories that a job does not read: how many, and why.
+"""Counts the files in input directories that a job does not read, by extension and reason.
 
-They are stored with the input snapshot, so that a resumed job and `verify` know them.
+The counts are stored with the input snapshot, so that a resumed job and `verify` know them.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from batchinference.spec.warnings import WarningCount, WarningName, WarningPolic
 from batchinference.text import counted, in_one_line
 
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
-"""Maximum number of groups that are stored with their extension, and that a message names."""
+"""Maximum number of groups that are stored separately, and that a message names."""
 MAX_EXAMPLE = 512
 _REST = "*"
-"""The extension of the group that stands for all further groups."""
+"""The extension of the group that sums up all further groups."""
 
 
 class Reason(StrEnum):
     """Why a file of a directory is not read. The value is its description for people."""
 
     EXTENSION = ""
-    """Its extension belongs to something else, or is not among `fileExtensions`."""
+    """Its extension is not of the format of the job, or not in `fileExtensions`."""
     CONTENT = "not of this format"
-    """Its extension does not tell its format, and its content is not of the format of the job."""
+    """Its extension is unknown, and its content is not of the format of the job."""
     EMPTY = "empty"
     PACKAGE = f"needs the package {HEIF_PACKAGE} of the extra heic"
     HIDDEN = "hidden"
-    """It would be read if no part of its path began with a dot or an underscore."""
+    """Part of its path begins with a dot or an underscore. Otherwise it would be read."""
     TEMPORARY = "unfinished, or a copy"
     SPECIAL = "no regular file"
     """It is a named pipe, a broken link, or a link to a directory that contains it."""
     UNREADABLE = "unreadable"
     UNEXAMINED = "not examined"
-    """Its content would show its format, but there are too many such files."""
+    """Its content would decide, but too many files would have to be opened."""
     MARKER = "marker"
-    """It belongs to the program that wrote the directory, such as _SUCCESS. This is normal."""
+    """The program that wrote the directory has added it, such as _SUCCESS. It causes no warning."""
 
 
 @dataclass(frozen=True)
 class IgnoredGroup:
-    """Ignored files with the same extension and the same reason. `example` is the path of one."""
+    """Ignored files with the same extension and reason. `example` is the path of one of them."""
 
     extension: str
     reason: Reason
@@ -64,10 +64,10 @@ class IgnoredGroup:
 
 @dataclass(frozen=True)
 class IgnoredFiles:
-    """The ignored files by extension and reason, the largest group first.
+    """The numbers of ignored files, the largest group first.
 
-    `similar` is the number of files that are read and whose name equals that of another one except
-    for its Unicode form, and `similar_example` is one of them."""
+    `similar` is the number of files that are read although their path differs from another one only
+    in its Unicode form. `similar_example` is one of them."""
 
     groups: tuple[IgnoredGroup, ...] = ()
     similar: int = 0
@@ -75,7 +75,7 @@ class IgnoredFiles:
 
     @classmethod
     def of(cls, reasons: Mapping[str, Reason]) -> IgnoredFiles:
-        """Return the groups of ignored files. `reasons` are the reasons by path."""
+        """Return the groups of ignored files. `reasons` has why a file is ignored, by path."""
         counts: Counter[tuple[str, Reason]] = Counter()
         examples: dict[tuple[str, Reason], str] = {}
         for path, reason in reasons.items():
@@ -90,18 +90,19 @@ class IgnoredFiles:
         return cls(tuple(_bounded(groups)))
 
     def with_similar(self, paths: Sequence[str]) -> IgnoredFiles:
-        """Return this with the paths of files whose names equal those of others."""
+        """Return this with the number and an example of `paths`, the result of `similar_names`."""
         example = paths[0][-MAX_EXAMPLE:] if paths else ""
         return replace(self, similar=len(paths), similar_example=example)
 
     @property
-    def _alarming(self) -> list[IgnoredGroup]:
+    def _unexpected(self) -> list[IgnoredGroup]:
+        """The groups without markers."""
         return [group for group in self.groups if group.reason is not Reason.MARKER]
 
     @property
     def total(self) -> int:
         """The number of ignored files, without markers such as _SUCCESS."""
-        return sum(group.count for group in self._alarming)
+        return sum(group.count for group in self._unexpected)
 
     @property
     def markers(self) -> int:
@@ -110,14 +111,13 @@ class IgnoredFiles:
 
     @property
     def text(self) -> str:
-        """The numbers for people, such as `3 files ignored: .heic 2, .txt 1`; empty if no file
-        was ignored except for markers."""
+        """A text such as `3 files ignored: .heic 2, .txt 1`; empty if only markers are ignored."""
         total = self.total
         return f"{total} file{'s'[: total != 1]} ignored: {self._numbers}" if total else ""
 
     @property
     def _numbers(self) -> str:
-        groups = self._alarming
+        groups = self._unexpected
         shown = [str(group) for group in groups[:SHOWN_GROUPS]]
         rest = sum(group.count for group in groups[SHOWN_GROUPS:])
         return ", ".join([*shown, f"others {rest}"] if rest else shown)
@@ -128,7 +128,7 @@ class IgnoredFiles:
 
     def _warnings(self) -> Iterator[WarningCount]:
         name = WarningName.FILES_IGNORED
-        if groups := self._alarming:
+        if groups := self._unexpected:
             message = f"{name.meaning} ({self._numbers}). {name.fix}"
             yield _warning(name, self.total, groups[0].example, message)
         if self.similar:
@@ -136,14 +136,14 @@ class IgnoredFiles:
             yield _warning(name, self.similar, self.similar_example, name.message)
 
     def check(self, policies: Sequence[WarningPolicy]) -> None:
-        """Raise BadInput if a job with these policies does not accept the warnings."""
+        """Raise BadInput if one of these policies (`errors.warnings`) does not allow a warning."""
         counts = {warning.name: warning for warning in self.warnings()}
         for index, policy in enumerate(policies):
-            most = 0 if policy.action == "fail" else policy.max_rows
+            limit = 0 if policy.action == "fail" else policy.max_rows
             warning = counts.get(policy.name.value)
-            if warning is not None and most is not None and warning.count > most:
+            if warning is not None and limit is not None and warning.count > limit:
                 raise BadInput(
-                    f"errors.warnings[{index}] allows {counted(most, 'file')}. {warning}"
+                    f"errors.warnings[{index}] allows {counted(limit, 'file')}. {warning}"
                 )
 
     def serialized(self) -> bytes:
@@ -151,7 +151,7 @@ class IgnoredFiles:
 
     @classmethod
     def parse(cls, content: bytes) -> IgnoredFiles:
-        """Return the stored form. Raises ValueError if it is not valid."""
+        """Parse the stored form. Raises ValueError if it is invalid."""
         return _ADAPTER.validate_json(content)
 
 
@@ -160,8 +160,8 @@ _ADAPTER = TypeAdapter(IgnoredFiles)
 
 
 def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the paths that equal another one of them, or one of `known`, except for their Unicode
-    form: `é` is one character, or two on a disk of a Mac."""
+    """Return the paths that differ from another one of `paths` or `known` only in their Unicode
+    form. For example, macOS stores `é` as two characters."""
     unique = [path for path in dict.fromkeys(paths) if not path.isascii()]
     forms: dict[str, set[str]] = {}
     for path in (*unique, *(path for path in known if not path.isascii())):
@@ -170,7 +170,7 @@ def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
 
 
 def _bounded(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:
-    """Yield the first groups, and one with the sum of the others for each kind of others."""
+    """Yield the first MAX_GROUPS groups, and the sums of the others, separately for markers."""
     yield from groups[:MAX_GROUPS]
     for markers in (False, True):
         rest = [

@@ -1,7 +1,8 @@
-"""Parses JSON rows to tables with known column types. No value is changed silently.
+"""Infers the column types of JSON rows, and parses rows to tables without changing a value
+silently.
 
-pyarrow parses the rows. It would round integers in a column of floating-point numbers, drop the
-time zone of a timestamp, and convert texts that look like timestamps.
+pyarrow parses the rows. Without the checks here, it would round integers in columns of floats, drop
+time zones of timestamps, and convert texts that look like timestamps.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from batchinference.pipeline.declared_types import (
 )
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.exact_json import documents_in, has_json, load_exact, with_texts
-from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.storage.state_json import load_json
 from batchinference.pipeline.type_widening import is_list
 from batchinference.spec.column_types import ColumnType
 
@@ -45,35 +46,35 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
 
 
 MAX_LEVELS = 100
-"""Lists and structs below this level are read as text, because Python limits recursion."""
+"""Deeper lists and structs are read as text, because Python limits recursion."""
 _DEEP = (b"]" * 5000, b"}" * 5000, b"]}" * 2500)
-"""Ends of values that may have so many levels that pyarrow crashes."""
+"""Ends of values that may be nested so deep that pyarrow crashes."""
 
 
 class SeveralShapes(Exception):
-    """The values of a column or field have no type in common."""
+    """The values of a column or field have no common type."""
 
 
 @dataclasses.dataclass
 class Shape:
-    """The JSON types of the values of a column or field, without nulls.
+    """Collects the JSON types of the values of a column or field, without nulls, to infer its type.
 
-    An integer is `int64`, or `uint64` if it is larger. A column with fractions is `float64`, unless
-    it also has an integer that would be rounded. A column, or a field of a struct, whose values
-    have several shapes, such as texts and lists, has no type: it is read as text."""
+    Integers are `int64`, or `uint64` if they need it. Numbers with fractions are `float64`, unless
+    there is an integer that float64 would round. Values without a common type (several shapes),
+    such as texts and lists, are read as text."""
 
     kinds: set[type] = dataclasses.field(default_factory=set)
     lowest: int = 0
     highest: int = 0
     inexact: bool = False
-    """Whether there is an integer that float64 cannot hold."""
+    """Whether there is an integer that float64 would round."""
     elements: Shape | None = None
     fields: dict[str, Shape] = dataclasses.field(default_factory=dict)
     levels: int = MAX_LEVELS
-    """How many levels of lists and structs have a type."""
+    """How many nested levels of lists and structs still get a type."""
 
     def add(self, values: list[Any]) -> None:
-        """Add values of this column."""
+        """Add more values of this column."""
         kinds = set(map(type, values))
         self.kinds |= kinds - {NoneType}
         if int in kinds:
@@ -110,9 +111,10 @@ class Shape:
             self.fields.setdefault(name, self._inner()).merge(inner)
 
     def type(self, path: str, several: list[str]) -> ColumnType:
-        """Return the type of the values; `string` if all of them are null. A field of a struct
-        whose values have several shapes is a `string` too, and its path is added to `several`.
-        Raises SeveralShapes for the values themselves."""
+        """Return the type of the values; `string` if all are null. `path` is their name.
+
+        If a field of a struct has several shapes, the field is `string`, and its path is added to
+        `several`. Raises SeveralShapes if the values themselves have several shapes."""
         kinds = frozenset(self.kinds)
         if self.levels and kinds == {dict}:
             return self.struct(path, several)
@@ -125,7 +127,7 @@ class Shape:
         return _SCALARS.get(kinds, "string")
 
     def struct(self, path: str, several: list[str]) -> dict[str, ColumnType]:
-        """Return the types of the fields of structs or rows, as `type` does."""
+        """Return the types of the fields of structs or rows, like `type`."""
         types: dict[str, ColumnType] = {}
         for name, inner in self.fields.items():
             try:
@@ -136,8 +138,8 @@ class Shape:
         return types
 
     def element_type(self) -> ColumnType:
-        """Return the type of the elements of a list. Raises SeveralShapes also for their fields:
-        the list is then text as a whole."""
+        """Return the type of the elements of a list. Raises SeveralShapes if they, or fields of
+        them, have several shapes. Then the whole list is text."""
         several: list[str] = []
         kind = self.type("", several)
         if several:
@@ -169,26 +171,26 @@ def _by_name(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 _LOGGER = logging.getLogger(__name__)
 _NOT_TEXT = re.compile("changed from string to|Number too big")
-"""Matches errors of pyarrow about values that are quoted to be read as text."""
+"""Matches errors of pyarrow about values that it can only read as text if they are quoted."""
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
 MAX_ATTEMPTS = 8
-"""How often rows are parsed, each time with further fields as text."""
+"""Maximum number of times that rows are parsed, each time with more fields as text."""
 NULL_ROW = "a row of the line is null, and must be an object"
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
 _MAYBE_NULL = re.compile(rb"[}\n][ \t\r]*null\b")
-"""Matches what may be a row that is null, or the value null within a row or a text."""
+"""Matches a possible null row. It can also match the value null in a row, or a text."""
 _SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
-"""An integer that `float64` may not hold."""
+"""Matches integers that `float64` may round."""
 
 
 class JsonRows:
-    """Parses rows with known types of columns. All other columns and fields are texts: texts stay
-    as they are, and other values are their JSON.
+    """Parses rows with known column types. In other columns and fields, all values become text: a
+    value that is no text becomes its JSON.
 
-    `declared` and `sampled` are the types that the user has declared, and those of the first rows.
-    `several_shapes` says whether a sampled column is text because its values have several types."""
+    `declared` are the types that the user has declared, `sampled` those inferred from samples.
+    `several_shapes` tells whether a sampled column is text for lack of a common type."""
 
     def __init__(
         self,
@@ -199,7 +201,7 @@ class JsonRows:
     ) -> None:
         self._declared, self._types = declared, {**sampled, **declared}
         self._read_types = {name: _as_read(kind) for name, kind in self._types.items()}
-        self._quotes_first = several_shapes or any(
+        self._always_quotes = several_shapes or any(
             has_json(kind) or "decimal" in str(kind) for kind in declared.values()
         )
 
@@ -213,16 +215,15 @@ class JsonRows:
         return _schema_of(self._read_types)
 
     def of_column(self, name: str) -> JsonRows:
-        """Return a parser of rows that have only one of the columns."""
+        """Return a parser for rows that only have the column `name`."""
         types = ({k: v for k, v in t.items() if k == name} for t in (self._declared, self._types))
-        return JsonRows(*types, several_shapes=self._quotes_first)
+        return JsonRows(*types, several_shapes=self._always_quotes)
 
     def parse(self, chunk: bytes) -> pa.Table:
-        """Return the rows of some lines. Raises ValueError for invalid JSON, for a value that does
-        not fit its type, and for a row that is null, which pyarrow reads as an object without
-        fields."""
+        """Return the rows of some lines. Raises ValueError for invalid JSON, a value that does not
+        fit its type, and a null row, which pyarrow would read as an object without fields."""
         chunk.decode()  # pyarrow accepts invalid UTF-8
-        if _NULL_FIRST.match(chunk):  # pyarrow crashes
+        if _NULL_FIRST.match(chunk):  # pyarrow would crash
             raise ValueError(NULL_ROW)
         if any(ends in chunk for ends in _DEEP):
             for line in filter(bytes.strip, chunk.splitlines()):
@@ -239,8 +240,9 @@ class JsonRows:
         return table
 
     def _table(self, chunk: bytes) -> pa.Table:
-        """Return the rows, with times and decimals as texts."""
-        types, quotes = self._read_types, self._quotes_first
+        """Return the rows, with times and decimals as text. Fields whose values have no common type
+        are quoted, so that pyarrow reads them as text."""
+        types, quotes = self._read_types, self._always_quotes
         for _ in range(MAX_ATTEMPTS):
             content = with_texts(chunk.decode(), types).encode() if quotes else chunk
             try:
@@ -257,7 +259,8 @@ class JsonRows:
         raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
-        """Return the error of a line that could not be parsed, with the column that caused it."""
+        """Return an error that names the column with the value that does not fit; `error` if none
+        is found."""
         try:
             row = load_exact(line)
         except ValueError:
@@ -272,14 +275,14 @@ class JsonRows:
 
 
 def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -> JsonRows:
-    """Return a parser with the types that the rows in samples of files have in common. Raises
-    BadInput for a declared column that no sampled row has if one has its name in another case."""
-    agreed = Shape()
+    """Return a parser with the common types of the rows in samples of files. Raises BadInput if a
+    declared column only occurs with its name in another case."""
+    common = Shape()
     for sample in samples:
-        agreed.merge(_shape_of(sample))
-    _check_cases(declared, agreed.fields)
+        common.merge(_shape_of(sample))
+    _check_cases(declared, common.fields)
     several: list[str] = []
-    types = agreed.struct("", several)
+    types = common.struct("", several)
     if several := [path for path in several if path.split(".")[0] not in declared]:
         _LOGGER.warning(
             "%s: the values have several JSON types, so they are read as text. To choose a type, "
@@ -298,21 +301,21 @@ def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
 
 
 def _shape_of(rows: bytes) -> Shape:
-    """Return the types of sampled rows. Invalid rows become failed rows when they are read."""
+    """Return the types of sampled rows. Invalid rows are left out; they fail when they are read."""
     shape = Shape()
     surrogates = _SURROGATE.search(rows)
     shape.add(
         [
             row
             for row in documents_in(rows.decode(errors="replace"))
-            if isinstance(row, dict) and not (surrogates and _is_no_text(row))
+            if isinstance(row, dict) and not (surrogates and _has_lone_surrogate(row))
         ]
     )
     return shape
 
 
-def _is_no_text(row: dict[str, Any]) -> bool:
-    """Return whether a name or a text of a row has one half of a surrogate pair."""
+def _has_lone_surrogate(row: dict[str, Any]) -> bool:
+    """Return whether a name or a text in a row has half of a surrogate pair."""
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -321,18 +324,17 @@ def _is_no_text(row: dict[str, Any]) -> bool:
 
 
 def _has_null(rows: bytes) -> bool:
-    """Return whether one of the rows is null, or may be null because some of several lines are
-    invalid."""
+    """Return whether a row is null. Also True if one of several lines is invalid JSON."""
     if b"null" not in rows or not _MAYBE_NULL.search(rows):
         return False
     text = rows.decode().strip()
-    decode, place = json.JSONDecoder(strict=False).raw_decode, 0
+    decode, position = json.JSONDecoder(strict=False).raw_decode, 0
     try:
-        while place < len(text):
-            row, end = decode(text, place)
+        while position < len(text):
+            row, end = decode(text, position)
             if row is None:
                 return True
-            place = _SPACE.match(text, end).end()  # type: ignore[union-attr] # it always matches
+            position = _SPACE.match(text, end).end()  # type: ignore[union-attr] # it always matches
     except ValueError:
         return "\n" in text
     return False
@@ -346,8 +348,8 @@ def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _as_read(kind: ColumnType) -> ColumnType:
-    """Return a type with texts in place of dates, timestamps and decimals. pyarrow checks the
-    digits of a decimal before it adds zeros for the scale."""
+    """Return the type with which pyarrow reads values: text for times and decimals, which are cast
+    later. pyarrow would check the digits of a decimal before it adds zeros for the scale."""
     if isinstance(kind, dict):
         return {name: _as_read(inner) for name, inner in kind.items()}
     if isinstance(kind, list):
@@ -355,18 +357,18 @@ def _as_read(kind: ColumnType) -> ColumnType:
     return "string" if is_time(kind) or kind.startswith("decimal") else kind
 
 
-def _declared_within(found: pa.DataType, kind: ColumnType) -> pa.DataType:
-    """Return the type of parsed values, with the declared types of what was read as text. Further
-    fields stay."""
+def _declared_within(parsed: pa.DataType, kind: ColumnType) -> pa.DataType:
+    """Return `parsed`, the type of values that pyarrow has read, with the types of `kind` in place
+    of text. Fields that `kind` lacks keep their type."""
     if isinstance(kind, dict):
         return pa.struct(
             field.with_type(_declared_within(field.type, kind[field.name]))
             if field.name in kind
             else field
-            for field in found
+            for field in parsed
         )
     if isinstance(kind, list):
-        return pa.list_(_declared_within(found.value_type, kind[0]))
+        return pa.list_(_declared_within(parsed.value_type, kind[0]))
     return arrow_type(kind)
 
 
@@ -375,19 +377,19 @@ def _schema_of(types: Mapping[str, ColumnType]) -> pa.Schema:
 
 
 def _with_new_fields(
-    types: Mapping[str, ColumnType], found: Iterable[pa.Field]
+    types: Mapping[str, ColumnType], fields: Iterable[pa.Field]
 ) -> dict[str, ColumnType]:
-    """Return the types with further fields of a table, also nested ones, as texts: their types in
-    other rows and files are unknown."""
+    """Return the types with the unknown fields of a table added, also nested ones. They are text,
+    because they may have other types in other rows and files."""
     extended = dict(types)
-    for field in found:
+    for field in fields:
         extended[field.name] = _with_new_inner(types.get(field.name, "string"), field.type)
     return extended
 
 
 def _with_field_in(types: Mapping[str, ColumnType], error: ValueError) -> dict[str, ColumnType]:
-    """Return the types with the new field whose values have several types according to an error of
-    pyarrow."""
+    """Return the types with a field added as text: the one with several types in a pyarrow
+    error."""
     path = _SEVERAL_TYPES.search(str(error))
     return _with_field(types, path[1].split("/")) if path else dict(types)
 
@@ -402,15 +404,14 @@ def _with_inner(kind: ColumnType, path: list[str]) -> ColumnType:
     return [_with_inner(kind[0], path[1:])] if isinstance(kind, list) else kind
 
 
-def _with_new_inner(kind: ColumnType, found: pa.DataType) -> ColumnType:
+def _with_new_inner(kind: ColumnType, parsed: pa.DataType) -> ColumnType:
     if isinstance(kind, dict):
-        return _with_new_fields(kind, found)
-    return [_with_new_inner(kind[0], found.value_type)] if isinstance(kind, list) else kind
+        return _with_new_fields(kind, parsed)
+    return [_with_new_inner(kind[0], parsed.value_type)] if isinstance(kind, list) else kind
 
 
 def _check_floats(chunk: bytes, table: pa.Table) -> None:
-    """Raise ValueError if a number is not the one in the JSON, except for the nearest number to a
-    fraction."""
+    """Raise ValueError if a number differs from the JSON, except for a rounded fraction."""
     parts = [part for column in table.columns for part in column.chunks]
     if not any(map(_has_large_floats, parts)):
         return
@@ -422,7 +423,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _has_large_floats(array: pa.Array) -> bool:
-    """Return whether an array has a number up to which its type does not hold all integers."""
+    """Return whether an array has a float from which on its type does not hold all integers."""
     kind = array.type
     if pa.types.is_struct(kind):
         return any(map(_has_large_floats, array.flatten()))

@@ -1,4 +1,4 @@
-"""Lists the files of a job's input, and counts the files of directories that are not read."""
+"""Lists the input files of a job, and the files in input directories that it does not read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_rule import FileRule
 from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, similar_names
-from batchinference.pipeline.input.snapshot import InputSnapshot
+from batchinference.pipeline.input.input_snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
 from batchinference.spec.addresses import (
@@ -34,8 +34,8 @@ from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
 
-# A directory of a table format also keeps the files of earlier versions, and deleted rows. Only its
-# metadata says which files and rows count, so its files must not be read as they are.
+# The directory of a table also has files of earlier versions, and deleted rows. Only its metadata
+# says which files and rows are valid, so its files must not be read as plain files.
 
 _EXPORT = (
     "Its files also hold deleted rows, so they are not read. Export a snapshot of the table as "
@@ -49,7 +49,7 @@ _METADATA = {
     ".hoodie": ("Hudi", re.compile(r"hoodie\.properties|.*\.(commit|deltacommit)"), _EXPORT),
     "_versions": ("Lance", re.compile(r".*\.manifest"), _LANCE),
 }
-"""The directory with the metadata of each table format, and the names of its files."""
+"""By the name of the metadata directory: the table format, its metadata files, and the fix."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,19 @@ class TableDirectory:
 
 
 def tables_in(infos: Sequence[pafs.FileInfo], address: Location) -> Iterator[TableDirectory]:
-    """Yield the tables whose metadata is in a listing of files at `address`. If the listing has
-    only the directory of the metadata, its files are listed here."""
+    """Yield the tables whose metadata is in `infos`, a listing at `address`. If it has a metadata
+    directory but not the files in it, this function lists them."""
     listed = {os.path.dirname(info.path) for info in infos}
     for info in infos:
         if info.type == pafs.FileType.File:
-            yield from _tables_of(info.path)
+            yield from _table_with(info.path)
         elif base_name(info.path) in _METADATA and info.path not in listed:
             for file in address.at(info.path).files():
-                yield from _tables_of(file.path)
+                yield from _table_with(file.path)
 
 
-def _tables_of(file: str) -> Iterator[TableDirectory]:
-    """Yield the table of a file if the file is metadata of a table."""
+def _table_with(file: str) -> Iterator[TableDirectory]:
+    """Yield the table to which a file belongs as metadata, if any."""
     directory, name = os.path.split(file)
     table, kind = os.path.split(directory)
     if kind in _METADATA:
@@ -87,12 +87,12 @@ def _tables_of(file: str) -> Iterator[TableDirectory]:
 
 
 def tables_above(directory: Location) -> Iterator[TableDirectory]:
-    """Yield the tables to which a directory of data files or of a partition belongs."""
+    """Yield the tables above a directory that is named like a data directory or a partition."""
     path, name = os.path.split(directory.path)
     while path and (name == "data" or "=" in name):
-        places = (pafs.FileInfo(f"{path}/{kind}", pafs.FileType.Directory) for kind in _METADATA)
-        with suppress(OSError):  # only the directory itself must be readable
-            yield from tables_in(list(places), directory)
+        infos = [pafs.FileInfo(f"{path}/{kind}", pafs.FileType.Directory) for kind in _METADATA]
+        with suppress(OSError):  # directories above the input may be unreadable
+            yield from tables_in(infos, directory)
         path, name = os.path.split(path)
 
 
@@ -103,23 +103,23 @@ _ANY_DEPTH = "**"
 
 @dataclass
 class Glob:
-    """The files and directories that a glob matches. `start` is the directory above the first
-    pattern, and `listed` is what was listed to find the matches."""
+    """Finds the files and directories that a glob matches. `start` is the directory above the first
+    pattern, and `listed` is everything that was listed to find the matches."""
 
     address: Location
     listed: list[pafs.FileInfo] = field(default_factory=list, init=False)
     start: Location = field(init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, each of them once. A directory whose name
-        has brackets is taken literally. Raises OSError."""
+        """Return the files and directories that match, each once. A part such as `[x]` is no
+        pattern if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
         start = next(n for n in range(len(parts)) if self._is_pattern(parts[: n + 1]))
         self.start = self.address.at("/".join(parts[:start]) or "/")
         return list(self._below(self.start, parts[start:]))
 
     def _is_pattern(self, parts: Sequence[str]) -> bool:
-        """Return whether the last part of a path is a pattern, not the name of a directory."""
+        """Return whether the last of these parts is a pattern, not the name of a directory."""
         special = SPECIAL.intersection(parts[-1])
         if special != {"["}:
             return bool(special)
@@ -139,7 +139,7 @@ class Glob:
 
     def _at_any_depth(self, directory: Location, parts: Sequence[str]) -> Iterator[pafs.FileInfo]:
         for info in self._content(directory, recursive=True):
-            # the content of a directory that matches `**` matches, too
+            # skip directories that match `**`, because their content matches, too
             if not (parts[-1] == _ANY_DEPTH and _is_directory(info)):
                 names = directory.below(info.path).split("/")
                 if _fits(names, parts):
@@ -156,7 +156,7 @@ def _is_directory(info: pafs.FileInfo) -> bool:
 
 
 def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Return whether the names of a relative path match the parts of a pattern."""
+    """Return whether the names in a relative path match the parts of a pattern."""
     if not parts:
         return not names
     part, *rest = parts
@@ -167,19 +167,19 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 @dataclass
 class PathFiles:
-    """The files at `address`: `read` are those to read, and `ignored` has the reason of each file
-    that is not read, by path. `tables` are the tables to which files belong. `exists` is False if
-    there is nothing at the address, and it is no glob."""
+    """The files at `address`: `read` are the files to read, and `ignored` has, by path, why another
+    file is not read. `tables` are the tables to which files belong. `exists` is False if nothing is
+    at the address and it is no glob."""
 
     address: Location
     rule: FileRule
     exists: bool = field(default=True, init=False)
     start: Location | None = field(default=None, init=False)
-    """The directory above the first pattern of a glob."""
+    """The directory above the first pattern, if the address is a glob."""
     read: list[pafs.FileInfo] = field(default_factory=list, init=False)
     ignored: dict[str, Reason] = field(default_factory=dict, init=False)
     tables: list[TableDirectory] = field(default_factory=list, init=False)
-    _undecided: list[pafs.FileInfo] = field(default_factory=list, init=False)
+    _to_examine: list[pafs.FileInfo] = field(default_factory=list, init=False)
 
     @classmethod
     def of(cls, address: Location, rule: FileRule) -> PathFiles:
@@ -196,7 +196,7 @@ class PathFiles:
                 files._add_below(address.path, content)
             case pafs.FileType.File:
                 files.read.append(info)
-            case _:  # a named pipe would block forever
+            case _:  # such as a named pipe, which could block forever
                 files.ignored[address.path] = Reason.SPECIAL
         files._examine()
         return files
@@ -217,7 +217,7 @@ class PathFiles:
         self._add_tables(glob.listed, glob.start)
 
     def _add_below(self, directory: str, infos: Iterable[pafs.FileInfo]) -> None:
-        """Add the files of a directory, whose path decides which names below it are hidden."""
+        """Add files below a directory. Only names below the directory can make them hidden."""
         start = len(directory.rstrip("/")) + 1
         for info in infos:
             if info.type == pafs.FileType.Directory:
@@ -226,7 +226,7 @@ class PathFiles:
             if decision == "read":
                 self.read.append(info)
             elif decision == "examine":
-                self._undecided.append(info)
+                self._to_examine.append(info)
             else:
                 self.ignored[info.path] = decision
 
@@ -235,8 +235,8 @@ class PathFiles:
             self.tables += [*tables_in(infos, directory), *tables_above(directory)]
 
     def _examine(self) -> None:
-        """Decide by their content whether files are read."""
-        files = {self.address.at(info.path): info for info in self._undecided}
+        """Decide by its content about each file in `_to_examine`."""
+        files = {self.address.at(info.path): info for info in self._to_examine}
         for file, decision in self.rule.examine(list(files)):
             if decision == "read":
                 self.read.append(files[file])
@@ -245,14 +245,14 @@ class PathFiles:
 
 
 def _visible_part(path: str, pattern: str) -> str:
-    """Return the path that matches a pattern up to a hidden part that the pattern does not match
-    explicitly. Patterns such as `.*` or `_part*` match hidden parts explicitly."""
+    """Return the path up to its first hidden part that the pattern does not ask for. A pattern such
+    as `.*` or `_part*` asks for hidden parts that begin with the same character."""
     parts = pattern.split("/")
     fixed = next(number for number, part in enumerate(parts) if SPECIAL.intersection(part))
-    named = {part[:1] for part in parts[fixed:]}
+    asked_for = {part[:1] for part in parts[fixed:]}
     names = path.split("/")
     hidden = (
-        n for n in range(fixed, len(names)) if is_hidden(names[n]) and names[n][0] not in named
+        n for n in range(fixed, len(names)) if is_hidden(names[n]) and names[n][0] not in asked_for
     )
     return "/".join(names[: next(hidden, len(names))])
 
@@ -269,31 +269,31 @@ def snapshot_input(
     ignore_missing: bool = False,
     allow_empty: bool = False,
 ) -> InputSnapshot:
-    """Return the files at these paths, sorted by path.
+    """List the files at these paths. Return an input snapshot, sorted by path.
 
-    A path that is listed several times selects its files several times. `extensions` filter the
-    files in directories; None for the default of the format (see `FileRule`). A path of a single
-    file is always included. Raises BadInput with the path if a path does not exist, contains no
-    files to read or belongs to a table. With `ignore_missing`, raises BadInput only if all paths
-    have no files. With `allow_empty`, directories and globs may have no files."""
+    If a path is repeated, its files are repeated. `extensions` selects files in directories; None
+    is the default of the format (see `FileRule`). A path of a single file is always included.
+    Raises BadInput with the path if a path does not exist, has no files to read, or belongs to a
+    table. With `ignore_missing`, a path may be missing or empty, if another one has files. With
+    `allow_empty`, directories and globs may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
-    found: dict[str, list[pafs.FileInfo]] = {}
+    by_path: dict[str, list[pafs.FileInfo]] = {}
     ignored: dict[str, Reason] = {}
-    for path, times in Counter(paths).items():
+    for path, repeats in Counter(paths).items():
         label = f"spec.read.paths[{paths.index(path)}]: '{path}'"
         files = _list(Location(path, storage), rule, label)
         if not files.read and not ignore_missing:
             _check_missing(files, label, allow_empty=allow_empty)
         ignored |= files.ignored
         for info in files.read:
-            found[info.path] = max(found.get(info.path, []), [info] * times, key=len)
-    if not found and not allow_empty:
+            by_path[info.path] = max(by_path.get(info.path, []), [info] * repeats, key=len)
+    if not by_path and not allow_empty:
         raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
-    # a file that one path ignores may be read by another one
-    not_read = IgnoredFiles.of({path: ignored[path] for path in ignored.keys() - found.keys()})
-    not_read = not_read.with_similar(similar_names(found))
-    return InputSnapshot(Location(paths[0], storage), _table(found), not_read)
+    # another path may read a file that one path ignores
+    not_read = IgnoredFiles.of({path: ignored[path] for path in ignored.keys() - by_path.keys()})
+    not_read = not_read.with_similar(similar_names(by_path))
+    return InputSnapshot(Location(paths[0], storage), _table(by_path), not_read)
 
 
 def list_input(read: ReadFiles) -> InputSnapshot:
@@ -310,14 +310,14 @@ def list_input(read: ReadFiles) -> InputSnapshot:
 
 
 def list_existing(read: ReadFiles, storage: Storage) -> InputSnapshot:
-    """Return the files that are at the paths of a job now, without deciding which of them it would
-    read. Raises BadInput if a path cannot be listed."""
+    """Return all files at the paths of a job, also those that it would not read. Missing paths are
+    no error. Raises BadInput if a path cannot be listed."""
     return snapshot_input(read.paths, [], storage, ignore_missing=True, allow_empty=True)
 
 
 def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
-    """Return the files at an address. Raises BadInput on OSError, and if the files are those of a
-    table."""
+    """Return the files at an address. Raises BadInput if they cannot be listed, or belong to a
+    table. `label` begins messages."""
     try:
         files = PathFiles.of(address, rule)
     except OSError as error:
@@ -331,13 +331,13 @@ def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
 
 
 def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
-    """Raise BadInput about a path without files, unless it may be empty. An object store has no
-    empty directories, so any address in it may be one."""
+    """Raise BadInput about a path without files, unless `allow_empty`. Object stores have no empty
+    directories, so `allow_empty` then also allows an address where nothing exists."""
     if allow_empty and (files.exists or not files.address.local):
         return
     if files.exists:
         raise BadInput(f"{label} {_describe_empty(files)}")
-    fix = _near_name(files.address) or _other_path(files.address)
+    fix = _near_name(files.address) or _fix_of_path(files.address)
     hint = ", or set read.options.ignoreMissingPaths" if allow_empty else ""
     raise BadInput(f"{label} does not exist{fix}{hint}")
 
@@ -345,8 +345,8 @@ def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
 def _describe_empty(files: PathFiles) -> str:
     """Return the end of a message about a directory or a glob without files to read."""
     if (start := files.start) is not None and not files.ignored:
-        held = f"; {_describe_directory(start)}" if start.local else ""
-        return f"matches no file{held}. Correct it, or set read.allowEmpty if there may be none"
+        content = f"; {_describe_directory(start)}" if start.local else ""
+        return f"matches no file{content}. Correct it, or set read.allowEmpty if there may be none"
     endings = files.rule.endings
     plain = [ending for ending in endings if ending.rpartition(".")[2] not in COMPRESSIONS]
     named = ", ".join((plain or endings)[:SHOWN_ENDINGS])
@@ -359,7 +359,7 @@ def _describe_empty(files: PathFiles) -> str:
     )
 
 
-def _other_path(address: Location) -> str:
+def _fix_of_path(address: Location) -> str:
     """Return the end of a message about a path that does not exist."""
     if is_windows_path(address.path):
         return " on this machine. Write a path with '/' instead of a path of Windows"
@@ -371,11 +371,11 @@ def _other_path(address: Location) -> str:
         return ". Only {{ params.NAME }} is replaced. Declare NAME in spec.parameters"
     if variable := unexpanded_variable(address.path):
         return f". {variable} is not expanded. {fix_of_variable(variable)}"
-    return _of_parent(address) or ". Correct the path"
+    return _missing_parent(address) or ". Correct the path"
 
 
-def _of_parent(address: Location) -> str:
-    """Return the end of a message about a missing local directory; empty if it exists."""
+def _missing_parent(address: Location) -> str:
+    """Return the end of a message: the first missing directory above a local path; else empty."""
     directory = Path(os_path(address.path)).parent if address.local else Path("/")
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     if not missing:
@@ -385,7 +385,7 @@ def _of_parent(address: Location) -> str:
 
 
 def _describe_directory(directory: Location) -> str:
-    """Return the first names in a local directory, as text."""
+    """Return a text with the first names in a local directory."""
     if not os.path.isdir(os_path(directory.path)):
         return f"there is no directory '{directory.path}'"
     names = sorted(name for name in _local_names(directory.path) if not is_hidden(name))
@@ -395,24 +395,23 @@ def _describe_directory(directory: Location) -> str:
 
 
 def _local_names(directory: str) -> list[str]:
-    """Return the names in a local directory, at most MAX_COMPARED_NAMES; empty if it cannot be
-    listed."""
+    """Return at most MAX_COMPARED_NAMES names in a local directory; empty on errors."""
     with suppress(OSError), os.scandir(os_path(directory)) as entries:
         return [escaped(entry.name) for entry in islice(entries, MAX_COMPARED_NAMES)]
     return []
 
 
 def _near_name(address: Location) -> str:
-    """Return the end of a message that suggests a similar file of the same local directory."""
+    """Return the end of a message: a similar name in the same local directory; else empty."""
     directory, name = os.path.split(address.path)
     names = _local_names(directory) if address.local else []
     similar = [near for near in names if abs(len(near) - len(name)) <= 2 and near.isprintable()]
     return did_you_mean(name, similar)
 
 
-def _table(found: Mapping[str, list[pafs.FileInfo]]) -> pa.Table:
+def _table(by_path: Mapping[str, list[pafs.FileInfo]]) -> pa.Table:
     """Return the files, sorted by path. Raises BadInput if there are too many."""
-    infos = [info for path in sorted(found) for info in found[path]]
+    infos = [info for path in sorted(by_path) for info in by_path[path]]
     if len(infos) > MAX_FILES:
         raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} are supported")
     columns = {

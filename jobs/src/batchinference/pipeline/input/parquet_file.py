@@ -1,4 +1,4 @@
-"""Reads the wanted columns of a Parquet file, with unique names and exact timestamps."""
+"""Reads the wanted columns of a Parquet file, with unique names and exact INT96 timestamps."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from batchinference.spec.reserved import OWN_PREFIX
 if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
-# INT96 is the timestamp of Hive, Impala and old versions of Spark: a day and its nanoseconds. No
-# Arrow type holds all of them. Nanoseconds reach from the year 1677 to 2262, and microseconds lack
-# three digits. pyarrow wraps around or drops the digits, so each column is read in both units.
+# INT96 is the timestamp type of Hive, Impala and old versions of Spark. No Arrow type holds all its
+# values: in nanoseconds, Arrow covers only the years 1677 to 2262, and in microseconds, it lacks
+# three digits. pyarrow silently wraps around or drops digits. So an INT96 column is read in both
+# units, and the values are compared.
 
 Unit = Literal["us", "ns"]
 OTHER_UNIT: dict[Unit, Unit] = {"us": "ns", "ns": "us"}
@@ -28,13 +29,13 @@ _MOST_MICROSECONDS = (2**63 - 1) // 1000
 
 
 def schema_of(footer: pq.FileMetaData, unit: Unit) -> pa.Schema:
-    """Return the schema of a file with this unit for INT96 timestamps. Gives no access to rows."""
+    """Return the schema of a file with this unit for INT96 timestamps. It needs only the footer."""
     empty = pa.BufferReader(b"")
     return pq.ParquetFile(empty, metadata=footer, coerce_int96_timestamp_unit=unit).schema_arrow
 
 
 def int96_columns(footer: pq.FileMetaData) -> list[int]:
-    """Return the indexes of the columns with INT96 timestamps, also in lists and structs."""
+    """Return the indexes of the columns that are or contain INT96 timestamps."""
     leaves = map(footer.schema.column, range(footer.num_columns))
     if all(leaf.physical_type != "INT96" for leaf in leaves):
         return []
@@ -45,25 +46,25 @@ def int96_columns(footer: pq.FileMetaData) -> list[int]:
 def with_other_unit(
     tables: Iterable[pa.Table], others: Iterator[pa.Table], names: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield tables with these columns in their other unit added. `others` are the same rows in
-    other tables."""
-    left = next(others)
+    """Yield the tables with added columns: those in `names`, in the other unit. `others` yields the
+    same rows in the other unit, in tables of other sizes."""
+    rest = next(others)
     for table in tables:
-        while left.num_rows < table.num_rows:
-            left = pa.concat_tables([left, next(others)])
-        part, left = left.slice(0, table.num_rows), left.slice(table.num_rows)
+        while rest.num_rows < table.num_rows:
+            rest = pa.concat_tables([rest, next(others)])
+        part, rest = rest.slice(0, table.num_rows), rest.slice(table.num_rows)
         for name in names:
             table = table.append_column(f"{OWN_PREFIX}{name}", part.column(name))  # noqa: PLW2901
         yield table
 
 
 def without_other_unit(table: pa.Table, names: Sequence[str], unit: Unit) -> pa.Table:
-    """Return a table of `with_other_unit` without the added columns. Raises ValueError if a
-    timestamp is not exact."""
+    """Return a table of `with_other_unit` without the added columns. Raises ValueError if `unit`
+    cannot hold a timestamp exactly."""
     for name in names:
         columns = table.column(name), table.column(f"{OWN_PREFIX}{name}")
-        one, other = (list(_timestamps(column.combine_chunks())) for column in columns)
-        micros, nanos = (one, other) if unit == "us" else (other, one)
+        read, in_other_unit = (list(_timestamps(column.combine_chunks())) for column in columns)
+        micros, nanos = (read, in_other_unit) if unit == "us" else (in_other_unit, read)
         for pair in zip(micros, nanos, strict=True):
             _check(name, unit, *map(_numbers, pair))
     return table.drop_columns([f"{OWN_PREFIX}{name}" for name in names])
@@ -83,7 +84,7 @@ def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None
 
 
 def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield the timestamps in an array, also those in lists and structs."""
+    """Yield the arrays of timestamps in an array, also nested ones."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         yield array
@@ -102,8 +103,8 @@ def _numbers(timestamps: pa.Array) -> np.ndarray:
 
 
 def schema_of_rows(footer: pq.FileMetaData, options: ParquetOptions) -> pa.Schema:
-    """Return the columns of a file with their names in the rows. Columns that are not wanted have
-    the type null. Raises UnsafeColumn if a wanted column holds pickles."""
+    """Return the columns of a file with their names in rows. Unwanted columns have the type null.
+    Raises UnsafeColumn if a wanted column holds pickles."""
     schema = _schema_of(footer, options.int96)
     if register_tensors(schema):
         schema = _schema_of(footer, options.int96)
@@ -125,7 +126,7 @@ def _check_wanted(schema: pa.Schema, names: list[str], wanted: Container[str]) -
 
 
 def names_of(schema: pa.Schema, options: ParquetOptions) -> list[str]:
-    """Return the names of all columns of a file, as they are in the rows."""
+    """Return the names in rows of all columns of a file (see `duplicateColumns`)."""
     names: list[str] = schema.names
     return unique_names(names) if options.duplicate_columns == "rename" else names
 
@@ -157,7 +158,7 @@ class OpenParquet:
         )
 
     def tables(self, group: int) -> Iterator[pa.Table]:
-        """Yield the rows of a row group. `exact` removes further columns from parts of them."""
+        """Yield the rows of a row group. Pass them, or slices of them, to `exact`."""
         tables = self._tables(self._rows, group, self._wanted)
         if not self._int96:
             return tables
@@ -171,7 +172,8 @@ class OpenParquet:
         return _renamed(schema.empty_table(), names, self._wanted)
 
     def exact(self, table: pa.Table) -> pa.Table:
-        """Return rows of `tables`. Raises ValueError if a timestamp is not exact."""
+        """Return rows of `tables` without the columns that it has added. Raises ValueError if a
+        timestamp is not exact."""
         if not self._int96:
             return table
         return without_other_unit(table, self._int96, self._options.int96)
@@ -186,12 +188,14 @@ class OpenParquet:
 
 
 def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Container[str]) -> pa.Table:
-    """Return the wanted columns of a table. `names` has the stored and the unique name of each
-    column of the file. For a dotted name, pyarrow also reads the field of a struct. The check by
-    column name does not cover that field, so the selected columns are checked here."""
+    """Return the wanted columns of a table with their names in rows. `names` has the stored name
+    and the name in rows of each column of the file.
+
+    For a name with a dot, pyarrow also reads the field of a struct, which earlier checks do not
+    cover. So the columns are checked for pickles again."""
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
-    chosen = [place for place, name in enumerate(unique) if name in wanted]
+    chosen = [index for index, name in enumerate(unique) if name in wanted]
     if unique != table.column_names:
         table = table.rename_columns(unique)
     return checked(table if len(chosen) == len(unique) else table.select(chosen))

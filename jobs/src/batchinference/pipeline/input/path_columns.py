@@ -1,4 +1,4 @@
-"""Adds columns whose values come from the paths of the files: the path, and partition values."""
+"""Adds columns with values from the paths of files: the path itself, and partition values."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from batchinference.spec.read import FileOptions
 
 _PATTERNS = {"int64": r"0|-?[1-9][0-9]{0,18}", "date": "[0-9]{4}-[0-9]{2}-[0-9]{2}"}
-"""The types of partition values, and how their texts are written. With a leading zero, a number is
-a text."""
+"""The patterns of partition values by their inferred type. Other values are text, such as numbers
+with a leading zero."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class PathColumns:
 
     path_name: str | None = None
     types: Mapping[str, ColumnType] = field(default_factory=dict)
-    """The type of each key."""
+    """The type of each partition key."""
 
     @classmethod
     def of(cls, options: FileOptions, paths: list[str]) -> PathColumns:
         """Return the columns for files at these paths.
 
-        Raises BadInput if the `key=value` parts are missing or differ between the paths, if a value
-        does not have its declared type, or if a key is the name of the column of paths."""
+        Raises BadInput if `key=value` parts are missing, if paths have different keys, if a value
+        does not fit its declared type, or if a key equals `pathColumn`."""
         partitions = [partition_values(path) for path in paths] if options.partitioning else []
         keys = list(partitions[0]) if partitions else []
         if partitions:
@@ -58,7 +58,7 @@ class PathColumns:
         return [*self.types, *filter(None, [self.path_name])]
 
     def check(self, names: Sequence[str], uri: str) -> None:
-        """Raise BadInput if a file has a column with the name of the column of paths."""
+        """Raise BadInput if a file has a column with the name of the added path column."""
         if self.path_name in names:
             raise BadInput(
                 f"{uri} has a column '{self.path_name}' of its own. Set read.options.pathColumn to "
@@ -66,12 +66,12 @@ class PathColumns:
             )
 
     def repeats_keys(self, names: Iterable[str]) -> bool:
-        """Return whether a file has a column with the name of a key."""
+        """Return whether one of the column names is a partition key."""
         return not self.types.keys().isdisjoint(names)
 
     def without_keys(self, table: pa.Table, uri: str) -> pa.Table:
-        """Return rows of a file without their own columns of the keys. Raises ValueError if a row
-        has another value than the path."""
+        """Return rows of a file without columns that repeat a partition key. Raises ValueError if
+        such a column has another value than the path."""
         for key, text in partition_values(uri).items():
             if key in table.column_names:
                 value = _cast([text], self.types[key])[0]
@@ -85,8 +85,8 @@ class PathColumns:
         return table
 
     def added_to(self, table: pa.Table, uris: list[str]) -> pa.Table:
-        """Return rows with these columns added. `uris` contains the file of all rows, or the file
-        of each row. Raises BadInput as `check` does."""
+        """Return rows with these columns added. `uris` has one file for all rows, or one for each
+        row. Raises BadInput like `check`."""
         self.check(table.column_names, uris[0])
         partitions = [partition_values(uri) for uri in uris] if self.types else []
         for name in self.names:
@@ -119,20 +119,20 @@ def _cast(texts: Sequence[str | None], kind: ColumnType) -> pa.ChunkedArray:
 
 
 def _equals(column: pa.ChunkedArray, value: pa.Scalar, kind: ColumnType) -> bool:
-    """Return whether a column has only this value."""
+    """Return whether all values of a column equal `value` once cast to `kind`."""
     try:
         cast = cast_column(column, kind)
     except (ValueError, NotImplementedError):
         return False
     if not value.is_valid:
         return bool(cast.null_count == len(cast))
-    import pyarrow.compute as pc  # commands that only read need it rarely
+    import pyarrow.compute as pc  # slow; commands that only read rarely need it
 
     return bool(pc.all(pc.equal(cast, value).fill_null(False)).as_py())
 
 
 def _inferred(texts: Iterable[str | None]) -> ColumnType:
-    """Return the type of all values of a key. Null has any type."""
+    """Return the type that fits all values of a partition key. Null fits any type."""
     values = [text for text in texts if text is not None]
     for kind, pattern in _PATTERNS.items():
         if values and all(re.fullmatch(pattern, text) for text in values):
@@ -142,8 +142,8 @@ def _inferred(texts: Iterable[str | None]) -> ColumnType:
 
 
 def _check_values(key: str, kind: ColumnType, texts: Mapping[str | None, str]) -> None:
-    """Raise BadInput if a value does not have the declared type. `texts` maps each value to a path
-    that has it."""
+    """Raise BadInput if a value does not fit the type of its partition key. `texts` maps each value
+    to a path that has it."""
     _, misfits = cast_texts(pa.chunked_array([list(texts)], pa.string()), kind)
     for text, misfit in zip(texts, misfits, strict=True):
         if misfit:

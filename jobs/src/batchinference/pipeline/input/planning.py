@@ -1,5 +1,5 @@
-"""Counts the rows of input files, plans read tasks, blocks and rows per output file, and divides
-files into read tasks."""
+"""Counts the rows of input files, chooses the number of read tasks, blocks and rows per output
+file, and divides files into read tasks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from batchinference.pipeline.commit.row_coverage import rows_in_all
 from batchinference.pipeline.input import JobInput, RowCount
+from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.input.readers import (
     DivisibleReader,
     FileStats,
     Reader,
     StatsReader,
-    blamed,
+    error_of_file,
     schemas_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
@@ -29,43 +29,42 @@ from batchinference.pipeline.storage.retry import with_retries
 if TYPE_CHECKING:
     from batchinference.spec.read import Read
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
 MIN_COMMITS = 32
-"""Minimum number of commits, so that even a small job shows progress."""
+"""Minimum number of commits, because progress is shown per commit."""
 MIN_FILES, SMALL_FILE_ROWS = 8, 100
-"""If small files are not merged at the end of the job, there are only MIN_FILES commits as long
-as a commit has at most SMALL_FILE_ROWS rows."""
+"""If small output files are not merged at the end of the job, there are only MIN_FILES commits
+while each has at most SMALL_FILE_ROWS rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 FILE_COST = 1 << 16
-"""The cost of opening a file, as the number of bytes that could be read in the same time."""
+"""The cost of opening a file: as many bytes could be read in the same time."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
 COUNT_THREADS, STATS_THREADS = 16, 32
-"""Files that are inspected concurrently. Pyarrow opens 25 connections to an object store."""
+"""Threads that inspect files. pyarrow opens 25 connections to an object store."""
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """The planned sizes of a job. `blocks` is the number of blocks requested from the read tasks.
-
-    `rows_per_file` is a lower bound."""
+    """The planned sizes of a job. `blocks` is the number of blocks that all read tasks together
+    should yield. `rows_per_file` is a lower bound for the rows of an output file."""
 
     read_tasks: int
     blocks: int
     rows_per_file: int
 
-    def of_part(self, share: float) -> Sizing:
-        """Return the sizing for a part of the input that is the fraction `share` of it."""
-        tasks, blocks = (max(1, math.ceil(share * n)) for n in (self.read_tasks, self.blocks))
+    def of_part(self, fraction: float) -> Sizing:
+        """Return the sizing for this fraction of the input."""
+        tasks, blocks = (max(1, math.ceil(fraction * n)) for n in (self.read_tasks, self.blocks))
         return Sizing(tasks, blocks, self.rows_per_file)
 
 
 def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged: bool) -> Sizing:
     """Return the sizing for an input. `count` is None if the number of rows is unknown. `merged`
-    says whether small output files are merged at the end of the job."""
+    tells whether small output files are merged at the end of the job."""
     files, size = len(job_input), job_input.size
     rows = count.rows if count else size // 100
     tasks = _tasks(files, size, rows, read)
@@ -81,69 +80,68 @@ def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged
 
 
 def _tasks(files: int, size: int, rows: int, read: Read) -> int:
-    """Return the number of read tasks. Fetched rows cost much more than their bytes, so they are
-    counted in rows."""
+    """Return the number of read tasks. If rows are fetched from URLs, it depends on the number of
+    rows (TASK_ROWS), because fetching costs much more than reading the file."""
     task_rows = read.TASK_ROWS
-    least = files if task_rows is None else max(files, math.ceil(rows / task_rows))
-    most = files if task_rows is None else MAX_TASKS
-    return min(max(math.ceil(size / TASK_BYTES), min(least, MIN_TASKS)), most, MAX_TASKS)
+    lower = files if task_rows is None else max(files, math.ceil(rows / task_rows))
+    upper = files if task_rows is None else MAX_TASKS
+    return min(max(math.ceil(size / TASK_BYTES), min(lower, MIN_TASKS)), upper, MAX_TASKS)
 
 
-def counted_files(frozen: InputSnapshot) -> list[InputFile]:
+def counted_files(snapshot: InputSnapshot) -> list[InputFile]:
     """Return the files whose rows are counted before the first row is read.
 
-    These are all files if there are few, or if they must be split into more read tasks than files.
-    Otherwise, they are a sample, because counting 5,000 files takes several seconds."""
-    files = frozen.files()
-    split = math.ceil(frozen.size / TASK_BYTES) > len(files)
+    These are all files if they are few, or if there will be more read tasks than files. Otherwise
+    they are a sample, because counting 5,000 files takes several seconds."""
+    files = snapshot.files()
+    split = math.ceil(snapshot.size / TASK_BYTES) > len(files)
     return files if split or len(files) <= COUNTED_FILES else sample(files)
 
 
-def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
-    """Return the number of rows: counted if the snapshot has the statistics of all files, else
-    estimated from a few files.
+def count_rows(snapshot: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
+    """Return the number of rows: exact if the snapshot has the statistics of all files, else
+    estimated from a few files. None if the reader can neither count nor estimate rows.
 
-    `ends` maps file numbers to numbers of rows, for the files where this is known. The result is
-    None if the reader cannot count or estimate the rows of a file."""
+    `ends` has the known numbers of rows, by file number."""
     if isinstance(reader, WholeFileReader):
-        return RowCount(rows_in_all(len(frozen), ends, 1), estimated=False)
-    files = [file for file in frozen.files() if file.number not in ends]
+        return RowCount(rows_in_all(len(snapshot), ends, 1), estimated=False)
+    files = [file for file in snapshot.files() if file.number not in ends]
     if reader.rows_exact:
-        known = frozen.stats
+        known = snapshot.stats
         counts: dict[int, int | None] = {number: stats.rows for number, stats in known.items()}
     else:
-        counts = _inspect(frozen, reader, sample(files), _count, COUNT_THREADS, damaged=1)
+        counts = _inspect(snapshot, reader, sample(files), _count, COUNT_THREADS, damaged=1)
     if None in counts.values():
         return None
     exact = {number: rows for number, rows in counts.items() if rows is not None}
-    left = [exact[file.number] for file in files if file.number in exact]
-    if len(left) == len(files):
+    counted = [exact[file.number] for file in files if file.number in exact]
+    if len(counted) == len(files):
         estimated = bool(files) and not reader.rows_exact
-        return RowCount(sum(ends.values()) + sum(left), estimated)
-    sizes = frozen.file_sizes
+        return RowCount(sum(ends.values()) + sum(counted), estimated)
+    sizes = snapshot.file_sizes
     size, sampled = (sum(sizes[file.number] for file in files), sum(sizes[n] for n in exact))
     rows = round(sum(exact.values()) * size / max(1, sampled))
     return RowCount(sum(ends.values()) + rows, estimated=True)
 
 
 def _inspect(
-    frozen: InputSnapshot,
+    snapshot: InputSnapshot,
     reader: Reader,
     files: Iterable[InputFile],
-    inspect: Callable[[Reader, Location, int], Found],
+    inspect: Callable[[Reader, Location, int], Result],
     threads: int,
-    damaged: Found,
-) -> dict[int, Found]:
-    """Return the result of `inspect` for these files and their sizes, by file number. A damaged
-    file becomes a failed row when it is read."""
-    sizes = frozen.file_sizes
+    damaged: Result,
+) -> dict[int, Result]:
+    """Return the result of `inspect` (of reader, address and size) for each file, by file number.
+    It is `damaged` for a damaged file, which becomes a failed row when it is read."""
+    sizes = snapshot.file_sizes
 
-    def result(file: InputFile) -> tuple[int, Found]:
+    def result(file: InputFile) -> tuple[int, Result]:
         try:
-            bound, address = reader.for_file(file.constants, file.deleted), frozen.address(file)
+            bound, address = reader.for_file(file.constants, file.deleted), snapshot.address(file)
             return file.number, with_retries(lambda: inspect(bound, address, sizes[file.number]))
-        except Exception as error:  # noqa: BLE001 - see blamed
-            blamed(error)
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            error_of_file(error)
             return file.number, damaged
 
     with ThreadPoolExecutor(threads) as pool:
@@ -154,18 +152,18 @@ def _count(reader: Reader, file: Location, size: int) -> int | None:
     return reader.rows_in(file, size)
 
 
-def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:
-    """Return at most `most` files, evenly spread over the list."""
-    step = max(1, math.ceil(len(files) / most))
+def sample(files: list[InputFile], count: int = SAMPLED_FILES) -> list[InputFile]:
+    """Return at most `count` files, evenly spread over the list."""
+    step = max(1, math.ceil(len(files) / count))
     return files[::step]
 
 
 def read_stats(
-    frozen: InputSnapshot, reader: Reader, files: Iterable[InputFile]
+    snapshot: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> dict[int, FileStats]:
-    """Return the statistics of these files, by file number, for a reader that counts exactly. A
-    damaged file has one row."""
-    return _inspect(frozen, reader, files, _stats, STATS_THREADS, damaged=FileStats(1))
+    """Return the statistics of these files, by file number. Needs a reader with `rows_exact`. A
+    damaged file counts as one row."""
+    return _inspect(snapshot, reader, files, _stats, STATS_THREADS, damaged=FileStats(1))
 
 
 def _stats(reader: Reader, file: Location, size: int) -> FileStats:
@@ -175,59 +173,59 @@ def _stats(reader: Reader, file: Location, size: int) -> FileStats:
 
 
 def prepare_reader(
-    frozen: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
+    snapshot: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
 ) -> InputSnapshot:
-    """Prepare the reader for the column types of the input. Return the snapshot with the statistics
-    of the samples, or, if it has statistics already, of the files that have changed since."""
+    """Tell the reader the column types of the input. Return the snapshot with the statistics of the
+    `samples`; if it already has statistics, with those of the files `changed` instead."""
     if not isinstance(reader, StatsReader):
-        addresses = [frozen.address(file) for file in dict.fromkeys([*samples, *changed])]
+        addresses = [snapshot.address(file) for file in dict.fromkeys([*samples, *changed])]
         with_retries(lambda: reader.prepare(addresses))
-        return frozen
-    inspect = changed if frozen.stats else samples
+        return snapshot
+    inspect = changed if snapshot.stats else samples
     if inspect:
-        frozen = frozen.with_stats(frozen.stats | read_stats(frozen, reader, inspect))
-    files, known = frozen.files(), frozen.stats
-    inspected = ((frozen.address(files[number]).uri, stats) for number, stats in known.items())
+        snapshot = snapshot.with_stats(snapshot.stats | read_stats(snapshot, reader, inspect))
+    files, known = snapshot.files(), snapshot.stats
+    inspected = ((snapshot.address(files[number]).uri, stats) for number, stats in known.items())
     reader.use_schemas(schemas_of(inspected))
-    return frozen
+    return snapshot
 
 
 def with_row_counts(
-    frozen: InputSnapshot, reader: Reader, files: Iterable[InputFile]
+    snapshot: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of these files. Reads only missing statistics."""
-    known = frozen.stats
-    found = read_stats(frozen, reader, [file for file in files if file.number not in known])
-    without_schemas = {number: replace(stats, schema=None) for number, stats in found.items()}
-    return frozen.with_stats(known | without_schemas)
+    """Return the snapshot with the statistics of these files. Only missing ones are read."""
+    known = snapshot.stats
+    new = read_stats(snapshot, reader, [file for file in files if file.number not in known])
+    without_schemas = {number: replace(stats, schema=None) for number, stats in new.items()}
+    return snapshot.with_stats(known | without_schemas)
 
 
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
-    """Return the parts of files, or of parts of files, that contain the rows in `gaps`."""
-    most = max((file.stop - file.start for file in files if file.stop), default=0)
+    """Return parts of these files (or parts of files) that contain the rows in `gaps`."""
+    max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
     parts = (part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader))
-    return _joined(parts, most)
+    return _joined(parts, max_rows)
 
 
 def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
-    """Return the parts of a file, or of a part of a file, that contain the rows in `gaps`."""
-    inside = [gap for gap in (_clip_range(file, *gap) for gap in gaps) if gap is not None]
+    """Return parts of one file (or part of a file) that contain the rows in `gaps`."""
+    inside = [gap for gap in (_clipped(file, *gap) for gap in gaps) if gap is not None]
     if isinstance(reader, DivisibleReader) and reader.can_enter(file.path):
         return [replace(file, start=first, stop=after) for first, after in inside]
     if not inside:
         return []
-    # this reader starts at the beginning of the file: one pass serves all row ranges
+    # this reader must start at the beginning of the file, so it reads all gaps in one pass
     return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
 
 
-def _joined(parts: Iterable[InputFile], most: int) -> list[InputFile]:
-    """Return the parts, joined as long as a part has at most `most` rows in gaps: each part with
-    gaps is read from the beginning of its file, which costs as much for few rows as for many."""
+def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
+    """Return the parts. Adjacent parts of a file with gaps are joined if they have at most
+    `max_rows` rows in gaps, because each such part is read from the beginning of the file."""
     joined: list[InputFile] = []
     for part in parts:
         last = joined[-1] if joined else None
-        together = last is not None and last.gaps and part.gaps and last.number == part.number
-        if last is not None and together and _wanted(last, most) + _wanted(part, most) <= most:
+        rows = _gap_rows(part, max_rows) + (_gap_rows(last, max_rows) if last else 0)
+        if last and last.gaps and part.gaps and last.number == part.number and rows <= max_rows:
             size, gaps = last.size + part.size, last.gaps + part.gaps
             joined[-1] = replace(last, stop=part.stop, size=size, gaps=gaps)
         else:
@@ -235,12 +233,12 @@ def _joined(parts: Iterable[InputFile], most: int) -> list[InputFile]:
     return joined
 
 
-def _wanted(part: InputFile, most: int) -> int:
-    """Return the number of rows in the gaps of a part; `most` if the last one has no known end."""
-    return sum(most if after is None else after - first for first, after in part.gaps)
+def _gap_rows(part: InputFile, unknown: int) -> int:
+    """Return the number of rows in the gaps of a part. A gap without an end counts as `unknown`."""
+    return sum(unknown if after is None else after - first for first, after in part.gaps)
 
 
-def _clip_range(file: InputFile, first: int, after: int | None) -> RowRange | None:
+def _clipped(file: InputFile, first: int, after: int | None) -> RowRange | None:
     """Return the row range `first` to `after`, cut to a part of a file; None if it is empty."""
     first = max(first, file.start)
     ends = [end for end in (after, file.stop) if end is not None]
@@ -249,21 +247,21 @@ def _clip_range(file: InputFile, first: int, after: int | None) -> RowRange | No
 
 
 def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int) -> list[InputFile]:
-    """Return files split into about `parts` parts with about the same number of rows."""
+    """Return these files split into about `parts` parts with about the same number of rows."""
     counts = [stats[file.number].rows if file.rows is None else file.rows for file in files]
-    most = max(1, math.ceil(sum(counts) / parts))
+    part_rows = max(1, math.ceil(sum(counts) / parts))
     return [
         part
         for file, count in zip(files, counts, strict=True)
-        for part in _split_at(file, count, _starts(stats[file.number].starts, count, most))
+        for part in _split_at(file, count, _starts(stats[file.number].starts, count, part_rows))
     ]
 
 
-def _starts(allowed: list[int] | None, count: int, most: int) -> list[int]:
-    """Return the first row of each part of a file, one part per `most` rows.
+def _starts(allowed: list[int] | None, count: int, part_rows: int) -> list[int]:
+    """Return the first row of each part of a file of `count` rows, one part per `part_rows` rows.
 
-    Each start is moved back to the nearest row at which the reader can start directly."""
-    wanted = range(0, max(1, count), most)
+    Each start is moved back to the nearest `allowed` row, at which the reader can start."""
+    wanted = range(0, max(1, count), part_rows)
     if allowed is None:
         return list(wanted)
     return sorted({allowed[bisect_right(allowed, row) - 1] for row in wanted})
@@ -287,9 +285,9 @@ def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
     costs = [file.size + FILE_COST for file in files]
     total = sum(costs)
     lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
-    done = 0
+    position = 0
     for file, cost in zip(files, costs, strict=True):
-        # a file belongs to the list in whose byte range its middle is
-        lists[(2 * done + cost) * len(lists) // (2 * total)].append(file)
-        done += cost
-    return [chosen for chosen in lists if chosen]
+        # the lists divide all bytes evenly: a file is in the list that has its middle byte
+        lists[(2 * position + cost) * len(lists) // (2 * total)].append(file)
+        position += cost
+    return [task for task in lists if task]

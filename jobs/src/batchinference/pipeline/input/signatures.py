@@ -7,13 +7,12 @@ import re
 import zlib
 
 HEAD_BYTES = 4096
-"""Bytes of a file that are needed to recognize its format."""
+"""The number of first bytes that suffice to recognize a format."""
 
 
 def packed_as(head: bytes) -> str | None:
-    """Return what a file of lines with these first bytes really is, and what to do; None if it may
-    be text."""
-    return next((found for start, found in _PACKED.items() if re.match(start, head)), None)
+    """Return what a file with these first bytes is, and the fix; None if it may be text."""
+    return next((format_ for start, format_ in _PACKED.items() if re.match(start, head)), None)
 
 
 _PACKED = {
@@ -30,8 +29,7 @@ _PACKED = {
 
 
 def no_csv(head: bytes) -> str | None:
-    """Return what a CSV file with these first bytes really is, and what to do; None if it may be
-    CSV."""
+    """Return what a file with these first bytes is, and the fix; None if it may be CSV."""
     if HTML.match(head):
         return "an HTML page, perhaps about an error. Download the file again"
     if re.match(rb'\s*\{"[^"]*"\s*:', head):
@@ -40,14 +38,13 @@ def no_csv(head: bytes) -> str | None:
 
 
 def no_json(head: bytes) -> str | None:
-    """Return what a JSON file with these first bytes really is, and what to do; None if it may be
-    JSON."""
+    """Return what a file with these first bytes is, and the fix; None if it may be JSON."""
     may_be = not head.strip() or b"\0" in head or re.search(rb"(?m)^(\xef\xbb\xbf)?\s*[\[{]", head)
     return packed_as(head) or (None if may_be else _other_than("JSON", head))
 
 
 def no_parquet(head: bytes) -> str:
-    """Return what a file with these first bytes really is, and what to do."""
+    """Return what a file with these first bytes is instead of Parquet, and the fix."""
     return packed_as(head) or _other_than("Parquet file", head)
 
 
@@ -61,19 +58,18 @@ def _other_than(format_: str, head: bytes) -> str:
 
 
 def _has_columns(head: bytes) -> bool:
-    """Return whether the bytes are text in which the first line and another one have the same
-    number of a separator."""
+    """Return whether the bytes are text whose first line has as many separators as another line."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
     first, *others = text.splitlines() or [""]
     counts = ((first.count(sign), [line.count(sign) for line in others]) for sign in ",;\t|")
-    return "\0" not in text and any(count and count in found for count, found in counts)
+    return "\0" not in text and any(count and count in later for count, later in counts)
 
 
 def is_parquet(head: bytes) -> bool:
-    """Return whether a file with these first bytes is a Parquet file that is not encrypted."""
+    """Return whether a file with these first bytes is an unencrypted Parquet file."""
     return head.startswith(b"PAR1")
 
 
@@ -95,7 +91,7 @@ _PNM = re.compile(rb"P[1-6]\s+(#[^\n]*\n\s*)*\d+\s")
 
 
 def _brands(head: bytes) -> set[str]:
-    """Return the brands of a file in the container of MP4, HEIC and AVIF."""
+    """Return the brands that an MP4, HEIC or AVIF file states in its `ftyp` box; else none."""
     if head[4:8] != b"ftyp":
         return set()
     ftyp = head[: int.from_bytes(head[:4], "big")]
@@ -109,7 +105,7 @@ def is_heif(head: bytes) -> bool:
 
 
 def is_audio(head: bytes) -> bool:
-    """Return whether a file with these first bytes is a recording without pictures."""
+    """Return whether a file with these first bytes has sound and no pictures."""
     if head.startswith((b"fLaC", b"ID3", b".snd", b"caff\0\1", b"riff\x2e\x91\xcf\x11", b"#!AMR")):
         return True
     if head[8:12] in (b"WAVE", b"AIFF", b"AIFC"):
@@ -161,7 +157,7 @@ def is_numpy(head: bytes) -> bool:
 
 
 def is_tar(head: bytes) -> bool:
-    """Return whether a file with these first bytes is a tar archive, also in gzip."""
+    """Return whether a file with these first bytes is a tar archive, which may be gzipped."""
     return _unpacked(head)[257:262] == b"ustar"
 
 

@@ -1,4 +1,4 @@
-"""The version of a table whose data files an input snapshot holds."""
+"""The version of a table (Delta or Iceberg), which is stored with its input snapshot."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from batchinference.pipeline.storage.arrow_files import schema_of
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A version of a table, or its changes after the version `since`, up to `version`.
+    """A version of a table; with `since`, the changes after version `since` up to `version`.
 
-    `name` names the table in messages. `schema` has its columns and their types. `table` identifies
-    the table: another one in the same place has another identity."""
+    `name` is the name of the table in messages. `table` is its id: a table that is dropped and
+    created again at the same path has another id."""
 
     name: str
     version: int
@@ -30,6 +30,6 @@ class TableVersion:
 
     @classmethod
     def parse(cls, content: bytes) -> TableVersion:
-        """Return a version from its stored form. Raises ValueError if it is not readable."""
+        """Return a version from its stored form. Raises ValueError if it cannot be parsed."""
         name, version, schema, *others = json.loads(content)
         return cls(name, version, schema_of(base64.b64decode(schema)), *others)

@@ -1,7 +1,7 @@
-"""Groups the members of tar archives into samples. Others may have written the archives.
+"""Groups the members of untrusted tar archives into samples.
 
-The members of a sample may be anywhere in an archive. They are found in a first pass over the
-headers, and then read at their places. Only two integers per member are in memory.
+The members of a sample may be anywhere in an archive. A first pass over the headers finds them, and
+a second pass reads them. Only two integers per member are in memory.
 """
 
 from __future__ import annotations
@@ -21,50 +21,48 @@ from typing import BinaryIO, cast
 import numpy as np
 
 MEMORY_BYTES, BLOCK_BYTES = 24 << 20, 1 << 16
-"""Maximum bytes of a compressed archive that is decompressed in memory, and bytes per read."""
+"""A compressed archive is kept in memory if its content is not larger. Bytes per read."""
 SMALL_BUFFER = 1 << 16
-"""Bytes per fetch if the next member is somewhere else in the archive."""
+"""Bytes per fetch if the next member is elsewhere in the archive."""
 DAMAGE = (
     *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
 _NAME = re.compile(r"^(?:\./+)*+((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
-"""Matches the name of a member: its key up to the first dot, and its suffix."""
+"""Matches the name of a member: the key (with the folder) up to the first dot, and the suffix."""
 _METADATA = re.compile(
     r"(?:^|/)(?:__MACOSX/|PaxHeaders?(?:\.\d+)?/|(?:\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$)"
 )
-"""Matches the names of files that operating systems and packers add to archives."""
+"""Matches files that operating systems and archive programs add."""
 
 
 @dataclass
 class Sample:
-    """Members that share a name up to its first dot. `members` maps the rest of the name (the
-    suffix) to the content."""
+    """Members whose names have the same key. `members` has the content by suffix."""
 
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
     suffixes: set[str] = field(default_factory=set)
-    """The suffixes of all members, including skipped members."""
+    """The suffixes of all members, also of unwanted ones."""
     repeated: str | None = None
     """The suffix of a member that occurs twice."""
     too_large: str | None = None
-    """The suffix of the member that exceeded the byte limit. `members` is empty then."""
+    """The suffix of the member that exceeded the limit. `members` is then empty."""
     size: int = 0
-    """Total bytes of the members."""
+    """The total bytes of `members`."""
     ignored: int = 0
-    """Number of members that cannot be read: links, and files that belong to no sample and are
-    stored next to this one."""
+    """The number of members that cannot be read: links, and nearby files without a key."""
 
 
 class _Archive(tarfile.TarFile):
-    """An archive. `has_end` is True if the last header that was read is an end mark."""
+    """An archive. `has_end` tells whether the last header that was read was an end mark."""
 
     has_end = False
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A TarInfo that raises ReadError for a damaged header. tarfile treats such a header as the end
-    of the archive, which would lose rows."""
+    """A TarInfo that raises ReadError for a damaged header. tarfile takes a damaged header as the
+    end of the archive, which would lose rows silently."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> _TarInfo:
@@ -81,7 +79,7 @@ class _TarInfo(tarfile.TarInfo):
 
 
 class _BoundedFile:
-    """A file that is never read past its end, which some object stores answer with an error."""
+    """A file that never seeks past its end. Some object stores answer that with an error."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self._size = source, source.seek(0, io.SEEK_END)
@@ -92,46 +90,46 @@ class _BoundedFile:
         return self._source.seek(min(offset, self._size))
 
 
-def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
-    """Yield the samples of an archive, with the members that have one of these suffixes (all
-    members if None). At most `most` bytes of a sample are read. `source` is an opened file, or a
-    decompressor. If other members are between those of a sample, it is yielded in parts.
+def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, limit: int) -> Iterator[Sample]:
+    """Yield the samples of an archive in one pass. If other samples have members between the
+    members of a sample, it is yielded in parts.
 
-    Raises tarfile.TarError, or an error of the decompressor, if the archive is damaged."""
+    Only members with one of these suffixes (None: all) are read, and at most `limit` bytes of a
+    sample. `source` is an opened file or a decompressor. Raises one of DAMAGE if it is damaged."""
     with _opened(source) as archive:
-        yield from _grouped(archive, _members(archive), suffixes, most)
+        yield from _grouped(archive, _members(archive), suffixes, limit)
 
 
-def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Iterator[Sample]:
-    """Yield the samples of an archive as `adjacent_samples` does, wherever their members are. A
+def samples_of(source: BinaryIO, suffixes: list[str] | None, limit: int) -> Iterator[Sample]:
+    """Yield the samples of an archive, wherever their members are. Like `adjacent_samples`, but a
     compressed archive is decompressed twice.
 
-    Raises ValueError if members of a large compressed archive are not adjacent."""
+    Raises ValueError if members of a sample of a large compressed archive are apart."""
     with _opened(source) as archive:
         offsets, damage = _offsets(archive)
         if (np.diff(offsets) < 0).any():
             if damage is not None:
-                raise damage  # of any sample, the rest may be missing
+                raise damage  # members of any sample may be missing
             archive.fileobj = _random_access(source)
-        yield from _grouped(archive, _members_at(archive, offsets, damage), suffixes, most)
+        yield from _grouped(archive, _members_at(archive, offsets, damage), suffixes, limit)
 
 
 def _opened(source: BinaryIO) -> _Archive:
-    """Open an archive. Archives that were written one after the other are read as one."""
+    """Open an archive. Concatenated archives are read as one."""
     bounded = _BoundedFile(source) if isinstance(source, io.BufferedReader) else source
     return _Archive.open(
         fileobj=cast(BinaryIO, bounded), mode="r:", tarinfo=_TarInfo, ignore_zeros=True
     )
 
 
-def in_memory(decompressor: BinaryIO, most: int) -> BinaryIO:
-    """Return the content of a compressed archive in memory, or the decompressor if the content is
-    damaged or has more than `most` bytes or MEMORY_BYTES."""
+def in_memory(decompressor: BinaryIO, limit: int) -> BinaryIO:
+    """Return the content of a compressed archive in memory; the decompressor if the content is
+    damaged, or larger than `limit` or MEMORY_BYTES."""
     content = io.BytesIO()
     with suppress(OSError, *DAMAGE):
         while block := decompressor.read(BLOCK_BYTES):
             content.write(block)
-            if content.tell() > min(most, MEMORY_BYTES):
+            if content.tell() > min(limit, MEMORY_BYTES):
                 break
         else:
             content.seek(0)
@@ -141,10 +139,10 @@ def in_memory(decompressor: BinaryIO, most: int) -> BinaryIO:
 
 
 def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
-    """Yield the members. Raises ReadError after them if the archive has no end mark."""
+    """Yield the members without directories. Then raise ReadError if there is no end mark."""
     for member in archive:
         archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
-        archive.has_end = False  # the end mark was that of an archive before this member
+        archive.has_end = False  # an end mark before this member was of an earlier archive
         if not member.isdir():
             yield member
     if not archive.has_end:
@@ -154,9 +152,10 @@ def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
 
 
 def _offsets(archive: _Archive) -> tuple[np.ndarray, Exception | None]:
-    """Return the offset of the header of each member, and the error if the archive is damaged. The
-    samples are in the order of their first members, and the members of a sample are adjacent. A
-    member that belongs to no sample follows the member before it."""
+    """Return the header offsets (int64) of all members, sorted by sample; and the error of damage.
+
+    Samples are in the order of their first members. A member without a key stays behind its
+    neighbor."""
     keys, offsets, key = array("q"), array("q"), 0
     damage: Exception | None = None
     try:
@@ -186,7 +185,7 @@ def _random_access(source: BinaryIO) -> BinaryIO:
 def _members_at(
     archive: tarfile.TarFile, offsets: np.ndarray, damage: Exception | None
 ) -> Iterator[tarfile.TarInfo]:
-    """Yield the members whose headers are at these offsets. Then raise the error, if any."""
+    """Yield the members whose headers are at these offsets. Then raise `damage`, if any."""
     for offset in offsets.tolist():
         cast(BinaryIO, archive.fileobj).seek(offset)
         yield _TarInfo.fromtarfile(archive)
@@ -195,7 +194,7 @@ def _members_at(
 
 
 def _parsed(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """Return the key and the suffix of a member; None if it belongs to no sample."""
+    """Return the key and the suffix of a member; None if its name has none."""
     match = None if _METADATA.search(member.name) else _NAME.match(member.name)
     return (match[1], match[2].lower()) if match else None
 
@@ -204,10 +203,9 @@ def _grouped(
     archive: tarfile.TarFile,
     members: Iterable[tarfile.TarInfo],
     suffixes: list[str] | None,
-    most: int,
+    limit: int,
 ) -> Iterator[Sample]:
-    """Yield the samples of members, of which those of a sample are adjacent. Raises ValueError if
-    none of the members belongs to a sample."""
+    """Yield samples of adjacent members with equal keys. Raises ValueError if none has a key."""
     endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
     key, sample = "", Sample("")
     for member in members:
@@ -223,7 +221,7 @@ def _grouped(
             continue
         sample.suffixes.add(name[1])
         if suffixes is None or name[1] in suffixes:
-            _add(sample, name[1], archive, member, most)
+            _add(sample, name[1], archive, member, limit)
     if key:
         yield sample
     elif sample.ignored:
@@ -234,17 +232,17 @@ def _grouped(
 
 
 def _readable(key: str) -> str:
-    """Return a key with bytes that are no UTF-8 as escape sequences."""
+    """Return a key as text. Bytes that are not UTF-8 become escape sequences."""
     return key.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _add(
-    sample: Sample, suffix: str, archive: tarfile.TarFile, member: tarfile.TarInfo, most: int
+    sample: Sample, suffix: str, archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int
 ) -> None:
     if suffix in sample.members:
         sample.repeated = suffix
         return
-    if sample.size + member.size > most:
+    if sample.size + member.size > limit:
         sample.too_large = suffix
         sample.members.clear()
         sample.size = 0

@@ -1,8 +1,7 @@
-"""Opens images from untrusted sources, decodes and encodes them with Pillow, and builds columns.
+"""Opens, decodes and encodes untrusted images with Pillow, and puts their pixels into columns.
 
-Pillow supports many formats and detects them by content, not by file name. One of them is
-PostScript, for which Pillow starts Ghostscript. Therefore only formats that hold pixels are opened.
-A test fails if other code calls `Image.open`.
+Pillow detects formats by content, not by file name, and it starts Ghostscript for PostScript files.
+Therefore only formats that contain pixels are opened. A test fails if other code uses `Image.open`.
 """
 
 from __future__ import annotations
@@ -26,33 +25,32 @@ from PIL.ExifTags import Base
 
 from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
-from batchinference.pipeline.media.cut_files import ACCEPT, completed, is_cut_animation
-from batchinference.pipeline.media.deep_pixels import RawMode, with_planes
-from batchinference.pipeline.media.pixels import (
-    TURNED_BY_DECODER,
-    Page,
-    in_mode,
-    orientation_of,
-    pixels_of,
+from batchinference.pipeline.media.bit_depth import RawMode, with_16_bit_planes
+from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, orientation_of
+from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
+from batchinference.pipeline.media.truncated_files import (
+    ACCEPT,
+    is_truncated_animation,
+    with_added_end,
 )
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
 from batchinference.spec.warnings import WarningName
 
 _SMALLER, _MASK = 1, 4
-"""Bits of the type of a TIFF image: a smaller version of another one, and a mask of another one."""
+"""Flags in the subfile type of a TIFF page: a smaller version, or a mask, of another page."""
 _MPO_ENTRIES = 0xB002
 _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _NETPBM = re.compile(
     rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" % (_GAP, _GAP, _GAP)
 )
-"""The header of a binary Netpbm image: its kind, width, height, and white unless it has 1 bit."""
+"""The header of a binary Netpbm image: kind, width, height, and white if it has more than 1 bit."""
 
 
 def pages_of(image: Image.Image) -> list[int]:
-    """Return the numbers of the pages of a file that has not been decoded, without previews and
-    masks. A page that cannot be decoded is included. Raises ValueError if previews are all that can
-    be decoded."""
+    """Return the numbers of the pages of an image file that is not decoded yet, including pages
+    that cannot be decoded. Previews and masks are no pages. Raises ValueError for a raw file of a
+    camera, of which only a preview can be read."""
     if image.format == "TIFF":
         pages = _tiff_pages(image)
         if not pages and Base.SubIFDs in getattr(image, "tag_v2", ()):
@@ -69,14 +67,14 @@ def pages_of(image: Image.Image) -> list[int]:
 
 
 def _tiff_pages(image: Any) -> list[int]:
-    """Return the pages of a TIFF file. The page after a damaged list entry is the last one."""
+    """Return the numbers of the pages of a TIFF file, up to the first damaged one, inclusive."""
     pages, damaged = [], False
     for page in count():
         try:
             image.seek(page)
         except EOFError:
             break
-        except SyntaxError:  # the pixels are of an unknown kind
+        except SyntaxError:  # Pillow does not know the pixel format of this page
             pass
         except (OSError, TypeError, ValueError, KeyError):
             damaged = True
@@ -89,7 +87,7 @@ def _tiff_pages(image: Any) -> list[int]:
 
 
 def ignored_images(content: bytes) -> int:
-    """Return how many images follow the first one in a PPM file. Pillow does not read them."""
+    """Return the number of images after the first one in a PPM file, which Pillow does not read."""
     at, images = 0, 0
     while head := _NETPBM.match(content, at):
         kind, width, height, white = head.groups()
@@ -105,7 +103,7 @@ def _is_preview(entry: dict[str, Any]) -> bool:
     return "Thumbnail" in str(entry.get("Attribute", {}).get("MPType"))
 
 
-with suppress(ImportError):  # an optional library, for the pictures of phones
+with suppress(ImportError):  # an optional library, for photos of phones
     from pillow_heif import register_heif_opener
 
     # Ray runs as many tasks as there are CPUs, so one thread per task is enough
@@ -124,15 +122,16 @@ _DAMAGE = (
 """The errors of Pillow's decoders for files that are damaged."""
 _REDUCING_DECODERS = ("JPEG", "MPO")
 _MIN_BYTES = 128
-"""The bytes of a damaged file from which pixels can be decoded. Black pixels show nothing."""
+"""The number of bytes of pixel data with which black pixels count as decoded. With fewer bytes,
+black may be the content of an array that the decoder has not written to."""
 
-# an image above the limit raises an error, so the warning is redundant
+# an image above the limit raises an error, so Pillow's warning is redundant
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageFile:
-    """Return an image whose pixels are not decoded yet. Raises ValueError if it has more pixels
-    than `maxPixels`, and OSError if the content is not an image."""
+    """Return an image that is not decoded yet. Raises ValueError if it has more than `max_pixels`
+    pixels, and OSError if the content is not an image."""
     if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = max_pixels  # Pillow has its own limit per process
     try:
@@ -150,7 +149,7 @@ def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageF
 
 
 def _cause_of(content: bytes) -> str:
-    """Return why Pillow does not know an image."""
+    """Return the reason why Pillow cannot open a file."""
     if not content:
         return "it is empty"
     if content.startswith(_TIFF):
@@ -165,11 +164,9 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
 
 
 def decode(content: bytes, options: ImageFields) -> np.ndarray:
-    """Return the pixels of the first page of an image file: height x width x channels, uint8;
-    height x width in mode L, and in mode I;16 (uint16).
-
-    Raises an error if it cannot be decoded: ValueError if it has too many pixels, or if its values
-    of black and white are unknown."""
+    """Return the pixels of the first page of an image file: height x width x channels (uint8), but
+    height x width in the modes L (uint8) and I;16 (uint16). Raises ValueError if it has too many
+    pixels or black and white are unknown, and other errors if it cannot be decoded."""
     file = ImagePages(content, options)
     pixels = file.pixels(file.first, reduced=True)
     if len(file.numbers) > 1:
@@ -178,10 +175,8 @@ def decode(content: bytes, options: ImageFields) -> np.ndarray:
 
 
 class ImagePages:
-    """The pages of an image file, which are decoded one at a time. `numbers` are the numbers of its
-    pages, and `first` is the number of the page that represents the file.
-
-    Raises the errors of `decode`."""
+    """Decodes the pages of an image file, one at a time. `numbers` are the numbers of the pages,
+    and `first` is that of the page that represents the file. Raises the errors of `decode`."""
 
     def __init__(self, content: bytes, options: ImageFields) -> None:
         self._content, self._options, self._is_cut = content, options, False
@@ -190,7 +185,7 @@ class ImagePages:
         except _DAMAGE:
             if options.truncated == "fail":
                 raise
-            self._content, self._is_cut = completed(content), True
+            self._content, self._is_cut = with_added_end(content), True
             self._image = open_image(self._content, options.max_pixels)
         self._ignored = ignored_images(content) if self._image.format == "PPM" else 0
         self.numbers = pages_of(self._image)
@@ -199,7 +194,7 @@ class ImagePages:
 
     def pixels(self, number: int, *, reduced: bool = False) -> np.ndarray:
         """Return the pixels of a page: height x width x channels. With `reduced`, a JPEG decoder
-        may skip details that a smaller size does not show."""
+        may skip details that are not visible in the size that the job asks for."""
         is_cut = self._is_cut
         try:
             page = self._decoded(self._image, number, reduced=reduced)
@@ -228,22 +223,22 @@ class ImagePages:
         return Page(image, raw, turns, lambda: self._again(number))
 
     def _partly_decoded(self, number: int) -> Page:
-        """Return a page of a damaged file. Raises an error if nothing of it can be decoded."""
-        self._content = completed(self._content)
+        """Return a damaged page as far as it can be decoded. Raises an error if no pixel can."""
+        self._content = with_added_end(self._content)
         image = self._again(number)
         raw = RawMode.of(image, self._content)
         try:
             return self._decoded(image, number)
         except _DAMAGE:
-            image.tile = []  # the pixels up to the damage are decoded
+            image.tile = []  # the pixels before the damage are decoded, so decode no more
             has_data = 0 < raw.offset < len(self._content) - _MIN_BYTES
             if not has_data and not np.asarray(image).any():
                 raise
         turns = orientation_of(image)._replace(done=False)
         if image.mode in ("RGB", "RGBA"):
-            # Pillow's 8 bits, because further bits are damaged, too
+            # use the 8 bits that Pillow has decoded: decoding again would fail at the damage
             raw = RawMode(bits=16 if raw.is_deep else 8)
-        # the copy has the size of the pixels. Pillow turns only images without damage
+        # the copy has the size before turning, because Pillow turns only undamaged images
         return Page(image.copy(), raw, turns, lambda: self._again(number))
 
     def _again(self, number: int) -> ImageFile.ImageFile:
@@ -255,11 +250,11 @@ class ImagePages:
         if image.tell() != number:
             image.seek(number)
         _check_size(image, self._options.max_pixels)
-        with_planes(image)
+        with_16_bit_planes(image)
 
 
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
-    """Return images as one column, with a fixed shape if they were resized to `size`."""
+    """Return images as a column of tensors, which have a fixed shape if `size` is given."""
     from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
     if size is not None:
@@ -268,17 +263,16 @@ def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
 
 
 def is_pixels(value: Any) -> bool:
-    """Return whether a value is an array that can be encoded as an image: uint8, height x width, or
-    height x width x 1, 3 or 4 channels."""
+    """Return whether a value is an array that can be encoded as an image: uint8 of the shape height
+    x width, or height x width x 1, 3 or 4 channels."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or not value.size:
         return False
     return value.ndim == 2 or (value.ndim == 3 and value.shape[2] in CHANNELS)
 
 
 def encode(value: Any, file_format: str) -> bytes:
-    """Return an image as the bytes of a file.
-
-    Raises ValueError if the value is not an image."""
+    """Return an image, given as pixels or as a file in any format, as the bytes of a file. Raises
+    ValueError if the value is not an image."""
     if isinstance(value, bytes):
         return _encoded_again(value, file_format)
     if not is_pixels(value):
@@ -315,8 +309,7 @@ def _saved(image: Image.Image, file_format: str) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture of a file. `index` counts the pictures of the file, and `seconds` is the time of a
-    frame of a video."""
+    """A page of an image file, or a frame of a video. `index` is its position in the file."""
 
     index: int
     pixels: np.ndarray
@@ -327,8 +320,8 @@ class Frame:
 def decoded(
     index: int, decode: Callable[[], np.ndarray], seconds: float | None = None
 ) -> Frame | Exception:
-    """Return a picture with the warnings of its decoder, or the error that it raised. Raises errors
-    that are not about the file."""
+    """Call `decode`, and return the pixels with their warnings, or the error that it raised. Errors
+    that are not about the file are raised."""
     try:
         with collect_warnings() as warnings:
             return Frame(index, decode(), warnings, seconds)
@@ -339,27 +332,27 @@ def decoded(
 
 
 def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Exception]:
-    """Yield the pages of an image file, with an error for each page that cannot be decoded, and one
-    if further pages are missing. Raises an error if the file cannot be opened."""
+    """Yield the pages of an image file, and an error in place of each page that cannot be decoded.
+    If the file is truncated, the last item is an error. Raises an error if it cannot be opened."""
     pages = ImagePages(content, options)
     for index, number in enumerate(pages.numbers):
         yield decoded(index, partial(pages.pixels, number))
-    if is_cut_animation(content):
+    if is_truncated_animation(content):
         yield EOFError(f"the end of the file is missing. {ACCEPT}")
 
 
-def up_to_last(frames: Iterator[Frame | Exception]) -> Iterator[Frame | Exception]:
-    """Yield pictures without the damaged ones after the last good one, which gets the warning
-    Truncated if there are any. Yield all if no picture is good."""
-    held: list[Frame | Exception] = []
+def without_damaged_end(frames: Iterator[Frame | Exception]) -> Iterator[Frame | Exception]:
+    """Yield frames without the errors about damage after the last good frame. If there are any,
+    this frame gets the warning Truncated. If no frame is good, yield all errors."""
+    pending: list[Frame | Exception] = []
     for frame in frames:
         # a ValueError is about a limit or an option, and other errors are about damage
         if isinstance(frame, Frame) or type(frame) in (ValueError, MemoryError):
-            yield from held
-            held = []
-        held.append(frame)
-    if len(held) > 1 and isinstance(held[0], Frame):
-        last = held[0]
+            yield from pending
+            pending = []
+        pending.append(frame)
+    if len(pending) > 1 and isinstance(pending[0], Frame):
+        last = pending[0]
         others = [warning for warning in last.warnings if warning.name != WarningName.TRUNCATED]
-        held = [replace(last, warnings=[*others, RowWarning(0, WarningName.TRUNCATED, 0)])]
-    yield from held
+        pending = [replace(last, warnings=[*others, RowWarning(0, WarningName.TRUNCATED, 0)])]
+    yield from pending

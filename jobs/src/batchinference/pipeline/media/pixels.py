@@ -1,130 +1,30 @@
-"""Converts a decoded image to the pixels that the job asks for: orientation, depth, transparency,
-mode and size."""
+"""Converts a decoded image to the orientation, bit depth, mode and size that the job asks for."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageCms
-from PIL.ExifTags import Base
-from PIL.Image import Transpose
 from PIL.ImageFile import ImageFile
 
-from batchinference.pipeline.media.deep_pixels import DeepImage, RawMode
+from batchinference.pipeline.media.bit_depth import DeepImage, RawMode
+from batchinference.pipeline.media.orientation import Orientation, oriented
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import ImageFields
 from batchinference.spec.warnings import WarningName
 
-_TURNS = {
-    2: Transpose.FLIP_LEFT_RIGHT,
-    3: Transpose.ROTATE_180,
-    4: Transpose.FLIP_TOP_BOTTOM,
-    5: Transpose.TRANSPOSE,
-    6: Transpose.ROTATE_270,
-    7: Transpose.TRANSVERSE,
-    8: Transpose.ROTATE_90,
-}
-"""How an image is turned upright, by its EXIF orientation."""
-_INVERSE = {
-    Transpose.ROTATE_90: Transpose.ROTATE_270,
-    Transpose.ROTATE_270: Transpose.ROTATE_90,
-}
-_ROTATIONS = {90: Transpose.ROTATE_90, 180: Transpose.ROTATE_180, 270: Transpose.ROTATE_270}
-_MIRRORS = (Transpose.FLIP_TOP_BOTTOM, Transpose.FLIP_LEFT_RIGHT)
-TURNED_BY_DECODER = ("TIFF", "HEIF")
-"""The formats whose images are upright when they are decoded."""
-
-
-class Orientation(NamedTuple):
-    """The turns that make an image upright. `done` says whether the decoder makes them."""
-
-    turns: tuple[Transpose, ...] = ()
-    done: bool = False
-
-
-def orientation_of(image: Any) -> Orientation:
-    """Return the turns of an image. Call it before an image of TURNED_BY_DECODER is decoded. An
-    invalid orientation counts as upright."""
-    if image.format == "HEIF":
-        turns = map(_heif_turn, _heif_transformations(image))
-        return Orientation(tuple(turn for turn in turns if turn is not None), done=True)
-    try:
-        turn = _TURNS.get(image.getexif().get(Base.Orientation))
-    except Exception:  # noqa: BLE001 - invalid EXIF raises errors of many types
-        return Orientation()
-    return (
-        Orientation() if turn is None else Orientation((turn,), image.format in TURNED_BY_DECODER)
-    )
-
-
-def _heif_transformations(image: Any) -> tuple[Any, ...]:
-    file = getattr(image, "_heif_file", None)
-    stored = getattr(file[image.tell()], "_c_image", None) if file else None
-    return tuple(getattr(stored, "transformations", ()))
-
-
-def _heif_turn(transformation: tuple[Any, ...]) -> Transpose | None:
-    kind, value = transformation[:2]
-    if kind == "imir":
-        return _MIRRORS[value]
-    return _ROTATIONS.get(value) if kind == "irot" else None
-
-
-def oriented(picture: Image.Image, turns: Orientation, option: str) -> Image.Image:
-    """Return a decoded image: upright if the option is `apply`, else as it is stored."""
-    if not turns.turns:
-        return picture
-    if option == "apply":
-        warn(WarningName.ROTATED)
-        return picture if turns.done else _turned(picture, turns.turns)
-    if not turns.done:
-        return picture
-    return _turned(picture, tuple(_INVERSE.get(turn, turn) for turn in reversed(turns.turns)))
-
-
-def _turned(picture: Image.Image, turns: tuple[Transpose, ...]) -> Image.Image:
-    for turn in turns:
-        picture = picture.transpose(turn)
-    return picture
-
-
-class FrameTurn(NamedTuple):
-    """How a frame of a video is turned upright: first rows and columns are exchanged, then their
-    order is reversed."""
-
-    transposed: bool = False
-    reversed_rows: bool = False
-    reversed_columns: bool = False
-
-    @classmethod
-    def of(cls, matrix: bytes) -> FrameTurn:
-        """Return the turn of a display matrix. Angles are rounded to multiples of 90 degrees."""
-        a, b, _, c, d = struct.unpack_from("=5i", matrix)
-        if abs(b) > abs(a):
-            return cls(True, b < 0, c < 0)
-        return cls(False, d < 0, a < 0)
-
-    def applied_to(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the pixels of a frame (height x width x channels), turned upright."""
-        turned = pixels.swapaxes(0, 1) if self.transposed else pixels
-        turned = turned[::-1] if self.reversed_rows else turned
-        turned = turned[:, ::-1] if self.reversed_columns else turned
-        return np.ascontiguousarray(turned)
-
-
 _GRAY_STEPS = {"L;2": 85, "L;4": 17}
-"""The factors by which Pillow multiplies gray values with 2 or 4 bits. It does not multiply the
-value that is transparent."""
+"""The factors by which Pillow multiplies gray values of 2 or 4 bits, but not the value that is
+transparent."""
 _LARGER_WHITE = 257
-"""How many times larger white is in 16 bits than in 8 bits."""
+"""The factor from white in 8 bits (255) to white in 16 bits (65535)."""
 
 
 class Page(NamedTuple):
-    """A decoded page of an image file. `raw`, `turns` and `again` describe it before it was
-    decoded; `again` returns it before it is decoded."""
+    """A decoded page of an image file. `raw` and `turns` describe how the file stores it; `again`
+    opens it again, not decoded."""
 
     image: Image.Image
     raw: RawMode
@@ -138,8 +38,8 @@ class Page(NamedTuple):
 
 
 def pixels_of(page: Page, options: ImageFields) -> np.ndarray:
-    """Return the pixels of a page: height x width x channels, uint8; height x width in mode L, and
-    in mode I;16 (uint16). Raises ValueError if the values of black and white are unknown."""
+    """Return the pixels of a page: height x width x channels (uint8), but height x width in the
+    modes L (uint8) and I;16 (uint16). Raises ValueError if black and white are unknown."""
     if options.mode == "I;16":
         picture = Image.fromarray(_in_16_bits(page, options))
         picture = oriented(picture, page.turns, options.orientation)
@@ -155,7 +55,7 @@ def _deep(page: Page, options: ImageFields) -> DeepImage:
 
 
 def _shallow(page: Page) -> Image.Image:
-    """Return an image with 8 bits per channel. Its transparent value is a pixel value."""
+    """Return an image with up to 8 bits, and scale its transparent value like its pixels."""
     if "transparency" in page.image.info and page.raw.name in _GRAY_STEPS:
         page.image.info["transparency"] *= _GRAY_STEPS[page.raw.name]
     return page.image
@@ -169,19 +69,19 @@ def _in_16_bits(page: Page, options: ImageFields) -> np.ndarray:
 
 
 def in_mode(picture: Image.Image, mode: str, background: str) -> Image.Image:
-    """Return a picture in a mode of Pillow. Transparent pixels are drawn over the background,
-    unless the mode is RGBA."""
+    """Return a picture converted to a mode of Pillow. Transparent pixels are drawn over the
+    background, unless the mode is RGBA."""
     if picture.mode == "LAB":
         picture = _from_lab(picture)
-    if picture.mode == "La":  # the only form to which Pillow converts it
-        picture = picture.convert("LA")
+    if picture.mode == "La":
+        picture = picture.convert("LA")  # Pillow can convert La to no other mode
     if mode != "RGBA" and picture.has_transparency_data:
         picture = composited(picture, background)
-    return picture if picture.mode == mode else picture.convert(mode)  # which copies it
+    return picture if picture.mode == mode else picture.convert(mode)  # convert always copies
 
 
 def composited(picture: Image.Image, background: str) -> Image.Image:
-    """Return a picture drawn over a colour. It is the same picture if no pixel is transparent."""
+    """Return a picture in mode RGBA, drawn over a colour if a pixel is transparent."""
     layer = picture.convert("RGBA")
     lowest, _ = layer.getchannel("A").getextrema()
     if lowest == 255:
@@ -199,7 +99,7 @@ def _from_lab(picture: Image.Image) -> Image.Image:
 
 
 def resized(picture: Image.Image, size: list[int] | None) -> Image.Image:
-    """Return a picture with a height and width in pixels, or the same picture for None."""
+    """Return a picture scaled to `size`, which is [height, width], or unchanged if it is None."""
     if size is None:
         return picture
     height, width = size

@@ -1,1 +1,1 @@
-"""Writes rows to files and tables."""
+"""Writes the output: rows as files and tables, and error records. Reads them back."""

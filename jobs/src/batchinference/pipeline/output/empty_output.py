@@ -1,8 +1,8 @@
-"""Gives an output without rows its columns, because many readers fail without a file.
+"""Gives columns to an output without rows. Formats with files get a file without rows, because many
+readers fail without a file.
 
-The columns are those that rows would have had: they come from the commits of tasks whose rows were
-all filtered or failed, and else from the job file. A format of files gets one file without rows.
-"""
+The columns are taken from the commits of tasks whose rows were all filtered or failed, or else from
+the job file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.file_rewrites import put_rewritten
+from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
 from batchinference.pipeline.type_widening import agreed_types, is_complete, map_nulls
@@ -26,15 +26,16 @@ from batchinference.spec.write import Write, WriteFiles, WriteTable
 def with_columns(
     attempt: Attempt, end: Snapshot, write: Write, planned: pa.Schema, guessed: pa.Schema
 ) -> Snapshot:
-    """Return the snapshot of a finished output without rows, with its columns, and with a file
-    without rows if readers need one. `planned` are the columns as far as they are known without
-    rows. If none are known, they are `guessed`, unless rows may be appended."""
+    """Return the final snapshot of an output without rows, with its columns, and with a file
+    without rows if readers need one. `planned` are the columns that are certain before any row is
+    computed. If no column is certain, `guessed` is used, but not if later jobs may append rows,
+    which may have other columns."""
     known = planned.names or end.empty_schemas or write.adds
-    schema = _schema(end, FileLayout.of(write), planned if known else guessed)
+    schema = _schema(end, FileSplit.of(write), planned if known else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
     if isinstance(write, WriteTable) or not _may_have_file(attempt, end, write, schema):
         return end
-    # readers such as Spark have no columns of type null
+    # Spark and other readers do not support the type null
     table = pa.schema([field.with_type(map_nulls(field.type)) for field in schema]).empty_table()
     name = attempt.layout.part_name(attempt.number, 0, uuid.uuid4().hex[:8])
     data = [
@@ -47,14 +48,14 @@ def with_columns(
 
 
 def without_empty_files(end: Snapshot) -> Snapshot:
-    """Return the snapshot of an output that has rows, without the file of an earlier attempt that
-    wrote none. The file could have other types than the rows."""
+    """Return the snapshot without entries for files without rows, which an earlier attempt wrote.
+    Use this if the output now has rows, because their types may differ from the file's."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)
 
 
-def _schema(end: Snapshot, layout: FileLayout, planned: pa.Schema) -> pa.Schema:
-    """Return the columns of the output, including partition columns. Unknown types are null."""
+def _schema(end: Snapshot, layout: FileSplit, planned: pa.Schema) -> pa.Schema:
+    """Return the columns of the output and its partitions. An unknown type is null."""
     schemas = [planned, *map(schema_in, end.empty_schemas)]
     types = agreed_types(schemas, lambda known, _: known)
     numbers = {layout.row_number: pa.int64()} if layout.row_number else {}
@@ -64,8 +65,8 @@ def _schema(end: Snapshot, layout: FileLayout, planned: pa.Schema) -> pa.Schema:
 
 
 def _may_have_file(attempt: Attempt, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
-    """Return whether the output gets a file without rows. If rows may be appended later, the file
-    must not contradict theirs."""
+    """Return whether the output gets a file without rows. If later jobs may append rows, the file
+    must not have other columns or types than they."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:

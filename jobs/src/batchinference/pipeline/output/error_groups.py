@@ -1,4 +1,4 @@
-"""Groups failed rows by step and cause: messages that differ only in their values."""
+"""Groups failed rows by step and cause. The messages of a cause differ only in their values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from batchinference.json_text import to_json
 
 MAX_CAUSES, MAX_EXAMPLES = 500, 3
-"""Maximum number of causes, and of examples of each. Others may have written the error records."""
+"""Maximum number of causes, and of examples per cause, because error records are untrusted."""
 OTHER_CAUSES = "other causes"
 _VARIABLE = re.compile(
     r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.IGNORECASE
 )
-"""Parts of a message that differ from row to row: addresses, quoted values and numbers. Numbers
-after a letter (`utf8`) and line numbers of Python files do not differ."""
+"""Parts of a message that differ from row to row: memory addresses, quoted values and numbers, but
+not numbers after a letter (`utf8`) and line numbers of Python files."""
 Record = dict[str, Any]
 
 
 @dataclass
 class ErrorGroup:
-    """Failed rows with the same step and cause. `examples` are the first of their records."""
+    """Failed rows with the same step and cause. `examples` are their first error records."""
 
     step: str
     cause: str
@@ -33,8 +33,8 @@ class ErrorGroup:
 
 
 def group_errors(records: Iterable[Record]) -> list[ErrorGroup]:
-    """Return error records in groups, most frequent first. Rows with further causes than MAX_CAUSES
-    are in the group OTHER_CAUSES."""
+    """Return the groups of error records, the largest first. After MAX_CAUSES groups, records with
+    a new cause are put into the group OTHER_CAUSES."""
     groups: dict[tuple[str, str], ErrorGroup] = {}
     for record in records:
         key = (str(record["step"] or "read"), cause_of(str(record["error"])))
@@ -48,26 +48,26 @@ def group_errors(records: Iterable[Record]) -> list[ErrorGroup]:
 
 
 def cause_of(error: str) -> str:
-    """Return the first line of an error with `...` for the parts that differ from row to row. If
-    this line ends with a colon, the next one belongs to it."""
+    """Return the first line of an error with `...` in place of the parts that differ from row to
+    row. The second line is included if the first ends with a colon."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     count = 2 if lines and lines[0].endswith(":") else 1
     return _VARIABLE.sub("...", " ".join(lines[:count]))
 
 
 def key_of_row(record: Record) -> str:
-    """Return what identifies the row of an error record in addresses: its id, which is unique in
-    one addition to the output, and a hash of its path."""
+    """Return a text that identifies the row of an error record in URLs: its id and a hash of its
+    path. The id alone may repeat, because each addition to an output numbers its files anew."""
     path = str(record.get("path")).encode(errors="replace")
     return f"{record.get('id')}-{hashlib.sha256(path).hexdigest()[:16]}"
 
 
 def fields_of(values: str) -> list[tuple[str, str]]:
-    """Return the names and values in the field `values` of an error record, as text."""
+    """Return the columns in the field `values` of an error record: names and values as text."""
     try:
         found = json.loads(values)
     except (TypeError, ValueError, RecursionError):
-        found = None  # others may have written it
+        found = None  # the record is untrusted
     if not isinstance(found, dict):
         return [("", str(values))]
     return [(name, one if isinstance(one, str) else to_json(one)) for name, one in found.items()]

@@ -19,7 +19,7 @@ from batchinference.pipeline.storage.arrow_files import read_tables
 from batchinference.spec.reserved import OWN_PREFIX
 
 MAX_VALUE = 1000
-"""Maximum characters of a value in an error record."""
+"""Maximum number of characters of a value in an error record."""
 ERRORS_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -34,8 +34,8 @@ ERRORS_SCHEMA = pa.schema(
 
 
 def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
-    """Return the error records of failed rows (see `row_batch.ERRORS`). `paths` are the paths of
-    the input files."""
+    """Return the error records of failed rows. `failed` has the columns of `row_batch.ERRORS`, and
+    `paths` has the path of each input file."""
     files, positions = unpack_ids(failed.column("id").to_numpy())
     columns = [
         pa.array([f"{file}:{row}" for file, row in zip(files, positions, strict=True)]),
@@ -47,8 +47,8 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 
 
 def values_as_json(row: pa.Table, key: str | None = None) -> str:
-    """Return the only row of a table as a JSON object. Arrays and bytes are described, secrets are
-    masked, and long values are cut, but not the value of the column `key`."""
+    """Return the only row of a table as a JSON object. Arrays and bytes are replaced by a
+    description, credentials are masked, and long values are cut, except in the column `key`."""
     return to_json(
         {
             name: row.column(name)[0].as_py() if name == key else _described(name, row.column(name))
@@ -63,7 +63,7 @@ def _described(name: str, column: pa.ChunkedArray) -> Any:
         return MASK
     try:
         return _short(values_of(column)[0])
-    except Exception:  # noqa: BLE001 - the record of an error must not raise another one
+    except Exception:  # noqa: BLE001 - a second error would hide the one to record
         return f"<unreadable {column.type}>"
 
 
@@ -78,19 +78,18 @@ def _short(value: Any) -> Any:
 
 
 def read_error_records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
-    """Yield tables with the error records that manifest entries name. Raises BadOutput if a file is
-    damaged."""
+    """Yield the error records of manifest entries. Raises BadOutput if an error file is damaged."""
     for name in (entry.errors.name for entry in entries if entry.errors is not None):
-        place = layout.errors / name
+        file = layout.errors / name
         try:
-            with place.open_input_file() as source:
+            with file.open_input_file() as source:
                 yield from read_tables(source)
         except pa.ArrowInvalid as error:
-            raise BadOutput(f"'{place.uri}' is damaged: {error}") from None
+            raise BadOutput(f"'{file.uri}' is damaged: {error}") from None
 
 
 def bad_row(layout: Layout, entries: Iterable[ManifestEntry]) -> str:
-    """Return a message that describes one failed row, or "(unknown)" if there is none."""
+    """Return a message about the first failed row, or "(unknown)" if there is no error record."""
     for table in read_error_records(layout, entries):
         for row in table.slice(0, 1).to_pylist():
             where = f"row {row['row']} of {row['path']}, step '{row['step']}'"

@@ -1,13 +1,13 @@
-"""Rewrites the files of a finished output: one schema for all, and no small files.
+"""Rewrites the data files of a finished output: unifies their schemas, and merges small files.
 
-A task knows only the columns and types of its own rows. A column that has no value in any of these
-rows gets the type null. A column that none of these rows has is missing. A column of whole numbers
-becomes an integer column, even if other tasks have fractions in it. Readers that use the schema of
-the first file then fail or drop the column. A small job also commits after a few rows, so that it
-shows progress. Such files are therefore rewritten before the output counts as complete. The new
-files have new names. The old files are deleted after a snapshot names the new ones
-(`Attempt.put_unified`).
-"""
+A task knows only its own rows, so its files may differ from those of other tasks: a column without
+a value has the type null, a column that no row has is missing, and a column of whole numbers has an
+integer type, even if other tasks have fractions in it. Readers that use the schema of the first
+file would fail or drop the column. Files may be small because jobs commit after a few rows to show
+progress.
+
+The new files have new names. The old files are deleted after a snapshot names the new ones
+(`Attempt.put_unified`), and then the output is marked as complete."""
 
 from __future__ import annotations
 
@@ -39,53 +39,56 @@ from batchinference.pipeline.type_widening import unify_field
 from batchinference.spec.progress import Counts
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
-"""Files of up to SMALL_BYTES are merged to files of up to MERGED_BYTES."""
+"""Files of at most SMALL_BYTES are merged into files of at most MERGED_BYTES."""
 MERGED_ROWS = 10_000
-"""The maximum number of rows of a merged file. More rows take too much time in the driver."""
+"""The maximum number of rows of a merged file, because more take too much time in the driver."""
 _UNREADABLE = (BadOutput, ValueError, MemoryError)
-"""Errors after which an entry is not changed, so that nothing is lost."""
+"""Errors of reading a file. Its entry is then left unchanged, so that nothing is lost."""
 
 
 @dataclass(frozen=True)
 class OutputSchema:
-    """The columns of all files of an output, in their order. `types` has a type for each column
-    that some files lack, or that has different types in different files."""
+    """The columns that all data files of an output will have."""
 
     names: tuple[str, ...]
+    """All columns, in their order in each file."""
     types: pa.Schema
+    """The new type of each column that some files lack or that has several types."""
     typed: bool
+    """Whether files have types; otherwise, columns differ only by name."""
 
     @classmethod
     def of(
-        cls, place: Location, entries: list[ManifestEntry], writer: RewritingWriter
+        cls, directory: Location, entries: list[ManifestEntry], writer: RewritingWriter
     ) -> OutputSchema:
-        """Return the schema that can hold the rows of all entries. The order of the columns is that
-        of the first file that has them, in the order of the input."""
+        """Return a schema that can hold the rows of all entries. Columns are ordered as they first
+        occur in the entries, in the order of the input."""
         ordered = sorted(entries, key=lambda entry: entry.row_ranges)
         names = tuple(dict.fromkeys(name for entry in ordered for name, _ in entry.columns))
         if writer.typed:
-            return cls(names, _types(place, entries), typed=True)
+            return cls(names, _common_types(directory, entries), typed=True)
         present = [{name for name, _ in entry.columns} for entry in entries]
         absent = set(names).difference(set(names).intersection(*present))
         texts = pa.schema([(name, TEXT) for name in names if name in absent])
         return cls(names, texts, typed=False)
 
     def columns(self, entry: ManifestEntry) -> list[tuple[str, str]]:
-        """Return the columns of an entry after its files were given this schema."""
+        """Return the columns and types that the files of an entry have after a rewrite."""
         types = {field.name: str(field.type) for field in self.types}
         return self._ordered(dict(entry.columns) | types)
 
     def fits(self, entry: ManifestEntry) -> bool:
-        """Return whether the files of an entry have this schema already."""
+        """Return whether the files of an entry already have these columns and types."""
         return self.column_key(self.columns(entry)) == self.column_key(entry.columns)
 
     def column_key(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
-        """Return a key that is equal for files with the same columns: names, and types if any."""
+        """Return a value that is equal for files with the same columns, and types if they have
+        any."""
         return tuple(columns if self.typed else [name for name, _ in columns])
 
     def cast(self, table: pa.Table) -> pa.Table:
-        """Return the rows of a file with this schema. A value that does not fit the type of its
-        column, such as an integer with more digits than a float, keeps the type of the column."""
+        """Return the rows of a file with this schema. A column keeps its type if a value does not
+        fit the new one, such as an integer with more digits than a float."""
         arrays = {name: table.column(name) for name in table.column_names}
         for field in self.types:
             arrays.setdefault(field.name, pa.nulls(table.num_rows, field.type))
@@ -99,7 +102,8 @@ class OutputSchema:
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Merges the files of entries with the same columns. Rewrites other entries one by one."""
+    """Rewrites the data files of entries with the same columns, and merges them into one if several
+    entries are given. Entries that cannot be merged are rewritten one by one."""
 
     attempt: Attempt
     entries: list[ManifestEntry]
@@ -115,9 +119,9 @@ class RewriteTask:
         return sum(entry.counts.written for entry in self.entries)
 
     def __call__(self) -> list[ManifestEntry]:
-        """Write the new files and return the entries that name them.
+        """Write the new files, and return the entries that name them.
 
-        Raises BadOutput, and leaves no files, if this task is late."""
+        Raises BadOutput, and deletes the new file, if another attempt has begun."""
         if len(self.entries) == 1:
             return [self._rewritten(self.entries[0])]
         same: list[ManifestEntry] = []
@@ -130,9 +134,11 @@ class RewriteTask:
         return merged + list(map(self._rewritten, others))
 
     def _tables(self, same: list[ManifestEntry], others: list[ManifestEntry]) -> Iterator[pa.Table]:
-        """Yield the rows of the entries with the schema of the first one, and add each entry to one
-        of the lists. Only the rows of one entry are in memory at a time, because repeated
-        values take much more memory than in their file."""
+        """Yield the rows of the entries that can be merged, and add each entry to one of the lists:
+        those with the schema of the first one to `same`, all other ones to `others`.
+
+        Only the rows of one entry are in memory at a time, because they take much more memory than
+        their file if values repeat."""
         schema: pa.Schema | None = None
         for entry in self.entries:
             try:
@@ -179,16 +185,17 @@ class RewriteTask:
         return put_renamed(self.attempt, self.attempt.layout.data, old, content)
 
 
-def put_renamed(attempt: Attempt, place: Location, old: DataFile, content: Content) -> DataFile:
-    """Write a file that replaces another one, under a new name. Raises BadOutput if the task is
-    late."""
-    return put_rewritten(attempt, place, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
+def put_renamed(attempt: Attempt, directory: Location, old: DataFile, content: Content) -> DataFile:
+    """Write a file that replaces `old`, under a new name, and return it. Raises BadOutput if
+    another attempt has begun."""
+    return put_rewritten(attempt, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 
-def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content) -> DataFile:
-    """Write a new file. Raises BadOutput, and leaves no file, if the task is late."""
+def put_rewritten(attempt: Attempt, directory: Location, name: str, content: Content) -> DataFile:
+    """Write a new file, and return it. Raises BadOutput, and deletes the file, if another attempt
+    has begun."""
     attempt.check_rewrite()
-    file = place / name
+    file = directory / name
     file.write(content)
     try:
         attempt.check_rewrite()
@@ -198,30 +205,31 @@ def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content
     return DataFile.of(name, content)
 
 
-def unchanged_content(place: Location, file: DataFile) -> bytes:
-    """Return the content of a file that the manifest names. Raises BadOutput if it has changed."""
-    content = (place / file.name).read()
+def unchanged_content(directory: Location, file: DataFile) -> bytes:
+    """Return the content of a file of a manifest. Raises BadOutput if it is not the content that
+    was written."""
+    content = (directory / file.name).read()
     if DataFile.of(file.name, content) != file:
         raise BadOutput(
-            f"'{(place / file.name).uri}' has changed since it was written. Restore it, or delete "
-            "the output and run the job again"
+            f"'{(directory / file.name).uri}' has changed since it was written. Restore it, or "
+            "delete the output and run the job again"
         )
     return content
 
 
 def _merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFile | None:
-    """Write the error records of entries to one file and return it; None if there are none."""
-    place = attempt.layout.errors
+    """Write the error records of all entries to one file, and return it; None without records."""
+    directory = attempt.layout.errors
     files = [entry.errors for entry in entries if entry.errors]
     if not files:
         return None
     writer = ParquetWriter("snappy")
-    content = writer.write(writer.read(unchanged_content(place, file)) for file in files)
-    return put_renamed(attempt, place, files[0], content)
+    content = writer.write(writer.read(unchanged_content(directory, file)) for file in files)
+    return put_renamed(attempt, directory, files[0], content)
 
 
 def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:
-    """Return whether the files of these tasks are small enough to be read in the driver."""
+    """Return whether the files of these tasks are small enough to run the tasks in the driver."""
     size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
     return size <= MERGED_BYTES and rows <= MERGED_ROWS
 
@@ -232,8 +240,8 @@ def rewrites(
     writer: RewritingWriter,
     mergeable: Collection[str] = (),
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
-    """Return the required rewrites, and the other entries. Columns without a common type are not
-    changed. Entries are merged if all their files are small and in `mergeable`."""
+    """Return the rewrites to run, and the entries that stay as they are. An entry is only merged if
+    its files are small and named in `mergeable`. Columns without a common type keep their types."""
     written = [entry for entry in entries if entry.data]
     schema = OutputSchema.of(attempt.layout.data, written, writer)
     tasks, others = [], [entry for entry in entries if not entry.data]
@@ -248,8 +256,8 @@ def rewrites(
 def _groups(
     entries: list[ManifestEntry], schema: OutputSchema, mergeable: Collection[str]
 ) -> Iterator[list[ManifestEntry]]:
-    """Yield groups of entries whose files become one file. The entries of a group have the same
-    columns and are in the order of the input."""
+    """Yield groups of entries to merge, in the order of the input. An entry that is not merged is a
+    group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
         separate = entry.shares or _may_fail_in_part(entry)
@@ -263,7 +271,7 @@ def _groups(
 
 
 def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
-    """Yield consecutive entries together, up to MERGED_BYTES and MERGED_ROWS."""
+    """Yield groups of consecutive entries with at most MERGED_BYTES and MERGED_ROWS."""
     group: list[ManifestEntry] = []
     size = rows = 0
     for entry in entries:
@@ -277,8 +285,8 @@ def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestE
 
 
 def _may_fail_in_part(entry: ManifestEntry) -> bool:
-    """Return whether only some rows of an input row in this entry may have failed. Such an entry is
-    not merged, because a retry of its failed rows removes the whole entry."""
+    """Return whether input rows of this entry may have failed and also have written rows. A retry
+    of the failed rows then removes the whole entry, so it must not be merged with others."""
     return bool(entry.errors) and entry.counts.failed >= entry.counts.read
 
 
@@ -287,22 +295,18 @@ def size_of(entry: ManifestEntry) -> int:
     return sum(file.bytes for file in entry.files)
 
 
-def _uneven(files: list[dict[str, str]]) -> set[str]:
-    """Return the columns that some files lack, or that have different types in different files."""
-    names = {name for file in files for name in file}
-    return {name for name in names if len({file.get(name) for file in files}) > 1}
-
-
-def _types(place: Location, entries: list[ManifestEntry]) -> pa.Schema:
-    """Return a type for each uneven column that can hold all of its values. Reads one file for
-    each type of a column. Columns without a common type are omitted."""
-    uneven = _uneven([dict(entry.columns) for entry in entries])
-    kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
+def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schema:
+    """Return each column that some files lack or that has several types, with a type that can hold
+    all of its values, if there is one. Reads one file for each type of a column."""
+    files = [dict(entry.columns) for entry in entries]
+    names = sorted({name for file in files for name in file})
+    uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
+    kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in uneven}
     for entry in entries:
         new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
         if new:
             file = entry.data[0]
-            footer = parquet_footer(place / file.name, file.bytes)
+            footer = parquet_footer(directory / file.name, file.bytes)
             schema = checked(footer.schema.to_arrow_schema())
             type_names = dict(entry.columns)
             for name in new:

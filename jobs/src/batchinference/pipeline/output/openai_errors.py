@@ -1,4 +1,4 @@
-"""Writes the error file of the OpenAI batch API, from the error records of an output."""
+"""Writes the error file of an output of the OpenAI batch API from its error records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchinference.pipeline.output.writers.openai_batch import as_line, request
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE, READ_STEP
 
 _STATUS = re.compile(r"answered (\d{3}): ")
-"""The status of a response in the error of its row."""
+"""The HTTP status in the error of a row whose request was refused."""
 
 
 def write_error_file(
@@ -30,10 +30,10 @@ def write_error_file(
     first_file: int,
     others: Iterable[tuple[int, bytes]] = (),
 ) -> None:
-    """Write a line for each failed row of an output, in the order of the input, with the value of
-    the column `id_column`. `first_file` is the number of the first input file, for the ids.
-    `others` are further rows of it with their lines."""
-    with TemporaryFile() as found, TemporaryFile() as ordered:  # memory for all lines is not needed
+    """Write a line for each failed row of an output, in the order of the input. The custom id is
+    the value of the column `id_column`. `first_file` is the number of the first input file, from
+    which request ids are made. `others` are further lines with their row numbers in this file."""
+    with TemporaryFile() as found, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):
             for record in table.to_pylist():
@@ -53,8 +53,7 @@ def write_error_file(
 
 
 def _mapped(file: IO[bytes]) -> mmap.mmap:
-    """Return the content of a file, which the operating system reads when it is used. An empty file
-    gets a byte."""
+    """Return a file as a memory map. It adds a byte to an empty file, which has no memory map."""
     size = file.tell()
     file.flush()
     if not size:

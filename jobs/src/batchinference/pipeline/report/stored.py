@@ -10,7 +10,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.input.snapshot import paths_of, read_snapshot
+from batchinference.pipeline.input.input_snapshot import paths_of, read_snapshot
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import MAX_WARNINGS, JobState, Report
 from batchinference.spec.warnings import WarningCount

@@ -1,11 +1,11 @@
-"""Model runtimes: their interface, and one module per runtime that loads and runs a model."""
+"""The interface of model runtimes, and the table of all runtimes. Each runtime is a module of this
+package that loads and runs models."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from importlib.machinery import PathFinder
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from batchinference.spec.models import Model
 
-Batch = dict[str, np.ndarray]
-
 
 class Runtime(Protocol):
     """A loaded model."""
@@ -46,91 +44,8 @@ class Runtime(Protocol):
         replaces the result of a failed row. If the call itself raises, the batch is split in
         halves and run again to find the row that causes the error.
 
-        The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the
-        columns that `load_preparation` makes, of which it ignores those that are not for it.
-        """
-
-
-def numbers(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values of an input as one numeric array of shape rows x any shape.
-
-    Raises TypeError if the rows have different shapes or are not numbers.
-    """
-    values = _stacked(values)
-    if values.dtype.kind not in "biufc":
-        raise TypeError(
-            f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
-            "numbers of one shape"
-        )
-    return values
-
-
-def _stacked(values: np.ndarray) -> np.ndarray:
-    """Return rows of equal shape, nested to any depth, as one array; other values unchanged."""
-    if values.dtype != object:
-        return values
-    rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
-    return np.stack(rows) if len({np.shape(row) for row in rows}) == 1 else values
-
-
-def in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, rows: int | None) -> np.ndarray:
-    """Run a model on a batch in parts of `rows` rows and return the results: rows x any shape.
-
-    `rows` is the fixed batch size of the model; None if it accepts any batch size. The last part
-    is padded to `rows` with copies of the last row.
-    """
-    if rows is None:
-        return run(inputs)
-    count = len(next(iter(inputs.values())))
-    parts = []
-    for start in range(0, count, rows):
-        taken = np.minimum(np.arange(start, start + rows), count - 1)
-        parts.append(run({name: values[taken] for name, values in inputs.items()}))
-    return np.concatenate(parts)[:count]
-
-
-def check_image(image: Any) -> None:
-    """Raise TypeError unless the value is an image of height x width x 3, uint8."""
-    if not isinstance(image, np.ndarray):
-        raise TypeError(f"expected an image, got {type(image).__name__}")
-    if image.ndim != 3 or image.shape[-1] != 3 or image.dtype != np.uint8:
-        raise TypeError(
-            f"expected an image of height x width x 3, uint8, got {image.shape}, {image.dtype}: "
-            "options.mode: RGB makes the reader give such images"
-        )
-
-
-def chosen(output: Any, name: str | None) -> Any:
-    """Return one output of a model: `name` is a key of a dict or a position in a list or tuple.
-
-    Any other value is the only output and is returned as is. Raises ModelLoad if the model has no
-    output `name`, or if it has several outputs and `name` is None.
-    """
-    if isinstance(output, Mapping):
-        outputs = {str(key): value for key, value in output.items()}
-    elif isinstance(output, list | tuple):
-        outputs = {str(position): value for position, value in enumerate(output)}
-    else:
-        return output
-    return outputs[output_name(outputs, name)]
-
-
-def output_name(outputs: Iterable[str], wanted: str | None) -> str:
-    """Return the wanted output, or the only one. Raises ModelLoad if there is no such output."""
-    names = list(outputs)
-    if wanted is None and len(names) == 1:
-        return names[0]
-    if wanted is None or wanted not in names:
-        problem = "the model has several outputs" if wanted is None else f"no output '{wanted}'"
-        raise ModelLoad(f"outputName: {problem}. Name one of {', '.join(names)}")
-    return wanted
-
-
-def check_input_names(model: Iterable[str], configured: Iterable[str]) -> None:
-    """Raise ModelLoad if the configured input names differ from the input names of the model."""
-    if set(model) != set(configured):
-        takes, names = (", ".join(sorted(found)) for found in (model, configured))
-        raise ModelLoad(f"inputs: the model takes {takes}, not {names}. Use the model's names")
+        The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
+        columns of `steps.tokenization`. It ignores columns of other tokenizers."""
 
 
 def load_callable(path: str) -> Any:
@@ -149,19 +64,19 @@ def load_callable(path: str) -> Any:
 @dataclass(frozen=True)
 class Entry:
     """The location of a runtime: a module of this package, and the name of a class or factory
-    function in it. `library` is the library that the runtime imports, and `package` is the pip
-    package that provides it. If `checks` is true, the module has a function `checks`, which
-    validates a model without loading it."""
+    function in it. The runtime imports `library`, which the pip package `package` provides. If
+    `has_check` is true, the module has a function `check_model`, which raises ModelLoad if a model
+    is invalid, and does not load it."""
 
     module: str
     name: str
     library: str
     package: str
-    checks: bool = False
+    has_check: bool = False
 
 
 RUNTIMES = {
-    "http": Entry("http_client", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
+    "http": Entry("http_client", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, has_check=True),
     "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", RUNTIMES_EXTRA),
     "sentenceTransformers": Entry(
         "sentence_transformers",
@@ -171,27 +86,27 @@ RUNTIMES = {
     ),
     "torch": Entry("torch", "TorchRuntime", "torch", PIPELINE_EXTRA),
     "torchvision": Entry(
-        "torchvision", "TorchvisionRuntime", "torchvision", VISION_EXTRA, checks=True
+        "torchvision", "TorchvisionRuntime", "torchvision", VISION_EXTRA, has_check=True
     ),
     "transformers": Entry(
-        "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, checks=True
+        "transformers", "load_transformers", "transformers", PIPELINE_EXTRA, has_check=True
     ),
-    "vllm": Entry("vllm", "load_vllm", "vllm", VLLM_PACKAGE, checks=True),
+    "vllm": Entry("vllm", "load_vllm", "vllm", VLLM_PACKAGE, has_check=True),
 }
-"""Maps runtime names in the specification to runtimes. A module is imported when it is needed."""
+"""The runtimes by their name in the specification. A module is imported when it is needed."""
 
 
 def check_runtime(model: Model) -> None:
     """Raise ModelLoad if the runtime's library is missing, does not support the model, or is hidden
-    by a file of the user. If pods of the job have other images, one of them may have the library,
-    and the model is checked there."""
+    by a file of the user. Do nothing if the library is missing here and other pods of the job have
+    other images, because their image may have it."""
     library = RUNTIMES[model.runtime].library
     if os.environ.get(OTHER_IMAGES) and importlib.util.find_spec(library) is None:
         return
     _check_library(model)
     check_hidden(library)
-    if RUNTIMES[model.runtime].checks:
-        _module_of(model).checks(model)
+    if RUNTIMES[model.runtime].has_check:
+        _module_of(model).check_model(model)
 
 
 def check_hidden(library: str) -> None:
@@ -215,7 +130,7 @@ def _check_library(model: Model) -> None:
 
 
 def load_runtime(model: Model, device: Device) -> Runtime:
-    """Return a model, loaded and ready on a device. Raises ModelLoad if its library is missing."""
+    """Load a model on a device, and return its runtime. Raises ModelLoad if that is impossible."""
     _check_library(model)
     make = getattr(_module_of(model), RUNTIMES[model.runtime].name)
     if not isinstance(model, GeneratingModel) or model.answer_schema is None:
@@ -227,8 +142,7 @@ def load_runtime(model: Model, device: Device) -> Runtime:
 
 
 def prompt_lengths(model: Model, rows: pa.Table) -> list[int] | None:
-    """Return the number of tokens of the prompt of each row without loading the model; None if only
-    the loaded model knows them."""
+    """Return the number of tokens of each row's prompt; None if only a loaded model knows them."""
     find = getattr(_module_of(model), "prompt_lengths", None)
     lengths: list[int] | None = find(model, rows) if find else None
     return lengths

@@ -11,12 +11,12 @@ from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.warnings import WarningName
 
 MAX_TOKENS = 2**31
-"""A row with more tokens would be an error of the endpoint."""
+"""Numbers of tokens above this one are ignored, because an endpoint cannot have used so many."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A generated text. None stands for what is unknown; `more` are further fields of `details`."""
+    """A generated text. Unknown values are None. `more` has further fields of `details`."""
 
     text: str
     completion_tokens: int | None
@@ -26,7 +26,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Answer:
-    """The texts for a row, and the tokens of its prompt; None stands for what is unknown."""
+    """The texts for a row, and the number of tokens of its prompt. Unknown numbers are None."""
 
     texts: Sequence[Text]
     prompt_tokens: int | None
@@ -34,37 +34,37 @@ class Answer:
 
 
 def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
-    """Return the result of a row of the batch: its text, or the list of its texts; with `details`,
-    a tuple of this and the details. Report its tokens, and whether a text was cut."""
-    made = [one.completion_tokens for one in answer.texts if one.completion_tokens is not None]
+    """Return the result of a row of the batch: its text, or a list if the model has several texts.
+    With `details`, the result is a tuple of this and the details. Also reports the tokens of the
+    row, and a warning if a text was cut."""
+    made = [text.completion_tokens for text in answer.texts if text.completion_tokens is not None]
     prompt = {"read": answer.prompt_tokens, "cached": answer.cached_tokens}
     count_tokens(row, **prompt, made=sum(made) if made else None)
-    if any(one.finish_reason == "length" for one in answer.texts):
+    if any(text.finish_reason == "length" for text in answer.texts):
         warn(WarningName.ANSWER_CUT, row=row)
-    texts = _single_or_list(model, [one.text for one in answer.texts])
+    texts = _single_or_list(model, [text.text for text in answer.texts])
     if model.details is None:
         return texts
-    names = ("completion_tokens", "finish_reason", *answer.texts[0].more)
-    about = {
-        name: _single_or_list(model, [{**vars(one), **one.more}[name] for one in answer.texts])
-        for name in names
+    prompt_details = {name: getattr(answer, name) for name in ("prompt_tokens", "cached_tokens")}
+    text_details = {
+        name: _single_or_list(model, [{**vars(text), **text.more}[name] for text in answer.texts])
+        for name in ("completion_tokens", "finish_reason", *answer.texts[0].more)
     }
-    names = ("prompt_tokens", "cached_tokens")
-    return texts, {**{name: getattr(answer, name) for name in names}, **about}
+    return texts, {**prompt_details, **text_details}
 
 
 def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
-    """Return the tokens of a response of the OpenAI API: of the prompt, those of them that were
-    cached, and of the texts. What it does not say is None."""
+    """Return the numbers of tokens in a response of the OpenAI API: of the prompt, of the cached
+    part of the prompt, and of the generated texts. Numbers that it does not have are None."""
     usage = response.get("usage")
     paths = ("prompt_tokens",), ("prompt_tokens_details", "cached_tokens"), ("completion_tokens",)
-    prompt, cached, made = (_tokens(usage, *path) for path in paths)
+    prompt, cached, made = (_token_count(usage, *path) for path in paths)
     return prompt, cached, made
 
 
 def report_response(row: int, response: Any) -> None:
-    """Report the tokens of a response of the OpenAI API for a row of the batch, and whether one of
-    its texts was cut."""
+    """Report the tokens in a response of the OpenAI API for a row of the batch, and a warning if
+    one of its texts was cut."""
     read, cached, made = usage_of(response)
     count_tokens(row, read=read, cached=cached, made=made)
     choices = response.get("choices")
@@ -74,8 +74,8 @@ def report_response(row: int, response: Any) -> None:
             return
 
 
-def _tokens(usage: Any, *path: str) -> int | None:
-    """Return a number of tokens that an endpoint says; None if it does not, or if it cannot be."""
+def _token_count(usage: Any, *path: str) -> int | None:
+    """Return the number of tokens at a path in `usage`; None if it is missing or not plausible."""
     for name in path:
         usage = usage.get(name) if isinstance(usage, dict) else None
     return usage if type(usage) is int and 0 <= usage <= MAX_TOKENS else None

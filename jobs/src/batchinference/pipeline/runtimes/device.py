@@ -35,7 +35,7 @@ class Device:
     threads: int = 1
     """Number of compute threads on the CPU."""
     share: float = 1.0
-    """The part of the device, and of its memory, that a replica may use."""
+    """The fraction of the device, and of its memory, that a replica may use."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Device:
 
     @property
     def assigned_name(self) -> str:
-        """The same, but `cpu` if GPUs are simulated: for code that does not use `torch_device`."""
+        """`cpu` if GPUs are simulated, else `name`. For code that does not call `torch_device`."""
         return "cpu" if os.environ.get(SIMULATED) else self.name
 
 
@@ -56,12 +56,11 @@ def device_of(
     custom: Mapping[str, int] | None = None,
     kinds: Mapping[str, str] | None = None,
 ) -> Device:
-    """Return the device of a replica: its GPUs if it has any, else a custom resource that is a
-    device, else the CPU with one thread per CPU.
+    """Return the device of a replica: its GPUs if it has any, else the devices of a custom resource
+    of Ray, else the CPU with one thread per CPU.
 
-    `kinds` maps the resources that are devices to the kind of device. The kind of GPUs is cuda
-    unless `kinds` overrides it.
-    """
+    `kinds` maps the names of these resources to kinds of device. GPUs are of the kind cuda unless
+    `kinds` names another one."""
     threads = max(1, math.floor(cpus))
     granted: dict[str, float] = {GPU: gpus, **(custom or {})}
     for name, kind in {GPU: "cuda", **(kinds or {})}.items():
@@ -84,8 +83,7 @@ def empty_caches() -> None:
     """Release the device memory that PyTorch caches, if PyTorch is loaded.
 
     The cached blocks have the sizes of previous batches. A smaller batch may find no block that
-    fits, and other processes on the device cannot use them.
-    """
+    fits, and other processes on the device cannot use them."""
     gc.collect()  # frees tensors that are only reachable through reference cycles
     torch = sys.modules.get("torch")
     for kind in ("cuda", "xpu", *_BACKENDS):
@@ -94,17 +92,17 @@ def empty_caches() -> None:
 
 
 def limit_this_thread() -> None:
-    """Let PyTorch, if it is loaded, use as many CPUs in this thread as in the one that loaded the
-    model. In a new thread, its first convolutions would use all of them."""
+    """Limit the CPUs that PyTorch, if it is loaded, uses in this thread to those of the thread that
+    loaded the model. In a new thread, the first convolutions would otherwise use all CPUs."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(torch.get_num_threads())
 
 
 def torch_device(device: Device) -> torch.device:
-    """Return the torch device. On the CPU, also set torch's threads to the replica's threads.
+    """Return the torch device of a replica. Also limits the number of threads that torch uses on
+    the CPU, or the fraction of memory that it uses on a shared GPU.
 
-    Raises ModelLoad if torch does not support the kind of device or does not find a device.
-    """
+    Raises ModelLoad if torch does not support the kind of device or does not find a device."""
     import torch  # imported here because not every runtime needs torch
 
     if device.kind == "cuda" and not torch.cuda.is_available():
@@ -116,7 +114,7 @@ def torch_device(device: Device) -> torch.device:
     if device.kind in _BACKENDS:
         _load_backend(device.kind, _BACKENDS[device.kind])
     try:
-        if device.kind == "cuda" and device.share < 1:  # otherwise, a replica could take all of it
+        if device.kind == "cuda" and device.share < 1:
             torch.cuda.set_per_process_memory_fraction(device.share)
         return torch.device(device.name)
     except RuntimeError:
@@ -127,33 +125,32 @@ def torch_device(device: Device) -> torch.device:
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a copy of an array as a tensor on a device. It is never the memory of a block of Ray,
-    which must not be modified. On CUDA, it is copied while the device computes for other
-    threads."""
+    """Return a copy of an array as a tensor on a device. It is always a copy, because Ray's blocks
+    must not be modified. On CUDA, the device can compute for other threads meanwhile."""
     import torch
 
     if device.type != "cuda":
         return torch.tensor(values, device=device)
     pinned = torch.tensor(values, pin_memory=True)
-    computing, copying = torch.cuda.current_stream(device), _copies(device)
+    computing, copying = torch.cuda.current_stream(device), _copy_stream(device)
     with torch.cuda.stream(copying):
         copied = pinned.to(device, non_blocking=True)
     copying.synchronize()
-    copied.record_stream(computing)  # its memory is not used again before the model has read it
+    copied.record_stream(computing)  # keeps the memory until the model has read it
     return copied
 
 
 @lru_cache(maxsize=1)
-def _copies(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of this process for copies to a device."""
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which this process copies arrays to a device."""
     import torch
 
     return torch.cuda.Stream(device)
 
 
 def _check_simulated() -> None:
-    """Raise ModelLoad unless GPUs are simulated. Otherwise a replica would silently compute on
-    the CPU while its GPU costs money."""
+    """Raise ModelLoad unless GPUs are simulated, because a replica would otherwise compute on the
+    CPU, without notice, while its GPU costs money."""
     import torch
 
     if not os.environ.get(SIMULATED):
@@ -166,11 +163,11 @@ def _check_simulated() -> None:
 
 
 def _cuda_error() -> Exception | None:
-    """Return why PyTorch finds no GPU: its node may have a broken one, or its driver may be old."""
+    """Return the error with which CUDA does not start, such as for a broken GPU or old driver."""
     import torch
 
     try:
         torch.cuda.init()
-    except (AssertionError, RuntimeError) as error:  # the first one if built without CUDA
+    except (AssertionError, RuntimeError) as error:  # AssertionError: PyTorch has no CUDA
         return error
     return None

@@ -1,7 +1,7 @@
-"""Tokens of texts in flat arrays: one array of numbers for all texts, and where each text begins.
+"""Tokenizes texts into flat arrays: one array has the tokens of all texts, and another one the
+offsets at which the texts begin. Only fast tokenizers of the transformers library can do so.
 
-Only the library's fast tokenizers give such arrays. There are no objects for single rows, so that
-tokens travel between processes as they are.
+Without Python objects for single rows, such tokens pass between processes without a conversion.
 """
 
 from __future__ import annotations
@@ -25,41 +25,42 @@ from batchinference.spec.models import SentenceTransformersModel, TransformersMo
 
 FEATURES = IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
 _OPTIONS = {"add_special_tokens", "return_attention_mask", "return_token_type_ids"}
-"""The options of a call of a tokenizer that this module implements."""
+"""The options of a tokenizer call that this module implements."""
 _SAMPLE = "a"
 _FINGERPRINT = 16
 _REFUSED = "tokens that replicas cannot use: "
 _PROMPTS = "config_sentence_transformers.json"
 _NOT_FOR_TOKENS = ("backend", "max_length", "padding", "use_fast")
-"""The options of a model that do not change the tokens of its texts before they are cut."""
+"""The options of a model that have no effect on the tokens of its texts before these are cut."""
 Prepared = Mapping[str, pa.ChunkedArray]
-"""The tokens of the texts of a batch that another process has prepared, as lists."""
+"""The tokens of a batch that another process has prepared. Each feature is a column of lists, whose
+name is the fingerprint of the tokenizer and the name of the feature."""
 
 
 @dataclass(frozen=True)
 class FlatTokens:
-    """The tokens of texts. All features, such as the ids, have one number for each token."""
+    """The tokens of texts. Each feature, such as the ids, has one number for each token."""
 
     features: Mapping[str, np.ndarray]
     offsets: np.ndarray
-    """Where the tokens of each text begin, and where those of the last text end (int64)."""
+    """The index of the first token of each text, and the end of the last text (int64)."""
 
     @classmethod
-    def of_lists(cls, lists: Mapping[str, Sequence[Sequence[int]]]) -> FlatTokens:
-        """Return the tokens that a tokenizer of the library has returned as lists."""
-        offsets = _offsets(lists[IDS])
+    def from_lists(cls, lists: Mapping[str, Sequence[Sequence[int]]]) -> FlatTokens:
+        """Return the tokens that the library's tokenizer has returned as lists."""
+        offsets = _offsets_of_lists(lists[IDS])
         return cls({name: _flat(rows, offsets) for name, rows in lists.items()}, offsets)
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, pa.ChunkedArray]) -> FlatTokens:
-        """Return the tokens in lists of Arrow, without a copy if these are not in several parts."""
+    def from_columns(cls, columns: Mapping[str, pa.ChunkedArray]) -> FlatTokens:
+        """Return the tokens in columns of lists. Columns with one chunk are not copied."""
         lists = {name: column.combine_chunks() for name, column in columns.items()}
         offsets = lists[IDS].offsets.to_numpy().astype(np.int64)
         features = {name: array.flatten().to_numpy() for name, array in lists.items()}
         return cls(features, offsets - offsets[0])
 
-    def columns(self) -> dict[str, pa.ListArray]:
-        """Return each feature as lists of Arrow, one for each text."""
+    def to_columns(self) -> dict[str, pa.ListArray]:
+        """Return each feature as a column with one list for each text."""
         offsets = pa.array(self.offsets.astype(np.int32))
         return {
             name: pa.ListArray.from_arrays(offsets, pa.array(values))
@@ -71,42 +72,42 @@ class FlatTokens:
         """The number of tokens of each text (int64)."""
         return np.diff(self.offsets)
 
-    def cut(self, limit: int, ends: tuple[int, int], *, left: bool) -> FlatTokens:
-        """Return the first `limit` tokens of each text, or the last ones. The numbers of tokens in
-        `ends`, before and behind a text, are of special tokens, which are kept."""
-        before, behind = ends
-        place = np.arange(self.offsets[-1] - self.offsets[0])
-        place -= np.repeat(self.offsets[:-1] - self.offsets[0], self.lengths)
+    def cut(self, limit: int, special: tuple[int, int], *, left: bool) -> FlatTokens:
+        """Return the tokens without those by which a text exceeds `limit`, at its end, or if `left`
+        at its beginning. Keeps special tokens (`special` is their number before and behind)."""
+        before, behind = special
+        position = np.arange(self.offsets[-1] - self.offsets[0])
+        position -= np.repeat(self.offsets[:-1] - self.offsets[0], self.lengths)
         excess = np.repeat(self.lengths - limit, self.lengths)
         first = before if left else limit - behind
-        kept = (excess <= 0) | (place < first) | (place >= first + excess)
+        kept = (excess <= 0) | (position < first) | (position >= first + excess)
         part = slice(self.offsets[0], self.offsets[-1])
         features = {name: values[part][kept] for name, values in self.features.items()}
-        return FlatTokens(features, _ends_of(np.minimum(self.lengths, limit)))
+        return FlatTokens(features, _offsets_of(np.minimum(self.lengths, limit)))
 
     def with_rows(self, rows: np.ndarray, others: FlatTokens) -> FlatTokens:
-        """Return the tokens, where those of some texts are replaced by those of `others`."""
+        """Return a copy in which the tokens of the texts `rows` are replaced by `others`."""
         begin = self.offsets[:-1].copy()
         begin[rows] = others.offsets[:-1] + len(self.features[IDS])
         lengths = self.lengths.copy()
         lengths[rows] = others.lengths
-        source = _places(begin, lengths)
+        source = _indexes_of_tokens(begin, lengths)
         joined = {
             name: np.concatenate([values, others.features[name]])[source]
             for name, values in self.features.items()
         }
-        return FlatTokens(joined, _ends_of(lengths))
+        return FlatTokens(joined, _offsets_of(lengths))
 
     def padded(
         self, rows: np.ndarray, width: int, fill: Mapping[str, int], *, left: bool
     ) -> dict[str, np.ndarray]:
-        """Return the features of some texts as arrays of rows x `width` (int64). Texts are padded
-        behind or to the left with the number in `fill`, or 0. The mask is 1 where tokens are."""
+        """Return the features of the texts `rows` as arrays of rows x `width` (int64). The padding
+        follows a text, or precedes it if `left`. It is the number in `fill`, or 0."""
         lengths = self.lengths[rows]
         columns = np.arange(width)
         begin = (width - lengths)[:, None]
         mask = columns >= begin if left else columns < lengths[:, None]
-        source = _places(self.offsets[rows], lengths)
+        source = _indexes_of_tokens(self.offsets[rows], lengths)
         arrays = {MASK: mask.astype(np.int64)}
         for name, values in self.features.items():
             arrays[name] = np.full(mask.shape, fill.get(name, 0), dtype=np.int64)
@@ -115,15 +116,15 @@ class FlatTokens:
 
 
 def tokens_in(tensors: Mapping[str, Any]) -> int:
-    """Return the number of tokens of padded texts. Without a mask, the model reads the padding."""
+    """Return the number of tokens of padded texts. Without a mask, padding is counted, too."""
     mask = tensors.get(MASK)
     return tensors[IDS].numel() if mask is None else int(mask.sum())
 
 
 @dataclass(frozen=True)
 class TokenizerFile:
-    """A fast tokenizer that is loaded from its file, without the library. The import of the library
-    takes longer than the conversion of many texts. If the library loads another tokenizer for the
+    """A fast tokenizer that is loaded from its file, without the transformers library, whose import
+    takes longer than to tokenize many texts. If the library would load another tokenizer for the
     model, replicas `refuse` this one."""
 
     backend_tokenizer: Tokenizer
@@ -132,7 +133,7 @@ class TokenizerFile:
 
     @classmethod
     def of(cls, folder: str) -> TokenizerFile | None:
-        """Return the tokenizer in a model's folder; None if it has no such file."""
+        """Return the tokenizer of a model; None if there is no tokenizer.json."""
         file, settings = _file(folder, "tokenizer.json"), _settings(folder, "tokenizer_config.json")
         if file is None:
             return None
@@ -140,8 +141,7 @@ class TokenizerFile:
 
 
 class FlatTokenizer:
-    """Tokenizes texts, or pairs of texts, into flat arrays. Nothing is cut or padded. A `prefix`
-    precedes each text."""
+    """Tokenizes texts, each with a `prefix`, or pairs of texts. Nothing is cut or padded."""
 
     def __init__(
         self, tokenizer: Any, options: Mapping[str, Any] | None = None, prefix: str = ""
@@ -153,8 +153,8 @@ class FlatTokenizer:
     def of(
         cls, tokenizer: Any, options: Mapping[str, Any] | None = None, prefix: str = ""
     ) -> FlatTokenizer | None:
-        """Return the tokenizer for a tokenizer of the library and the options of its calls; None if
-        it is not a fast one, or if an option is not implemented here."""
+        """Return a flat tokenizer that works like calls of `tokenizer` with `options`. Return None
+        if `tokenizer` is not a fast one, or if an option is not implemented here."""
         plain = isinstance(tokenizer, TokenizerFile) or is_plain(tokenizer)
         if not plain or set(options or ()) - _OPTIONS:
             return None
@@ -174,15 +174,15 @@ class FlatTokenizer:
         added = self._adds_special
         encodings = self._backend.encode_batch_fast(rows, add_special_tokens=added)
         ids = [encoding.ids for encoding in encodings]
-        offsets = _offsets(ids)
+        offsets = _offsets_of_lists(ids)
         features = {IDS: _flat(ids, offsets)}
         if len(texts) > 1 or any(self._sample(special=added).type_ids):
             features[TYPES] = _flat((encoding.type_ids for encoding in encodings), offsets)
         return FlatTokens(features, offsets)
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts with the features of the tokenizer. Those in `prepared` are
-        used if they are of this tokenizer and none is absent. Otherwise the texts are converted."""
+        """Return the tokens of texts with the features of the tokenizer. They are taken from
+        `prepared` if this tokenizer has prepared all texts. Tokens of others are refused."""
         own = {name for name in prepared if name.startswith(self.fingerprint)}
         refuse(prepared.keys() - own)
         known = {
@@ -190,21 +190,21 @@ class FlatTokenizer:
             for name in own
             if not prepared[name].null_count
         }
-        tokens = FlatTokens.of_columns(known) if IDS in known else self(*texts)
+        tokens = FlatTokens.from_columns(known) if IDS in known else self(*texts)
         features = {IDS: tokens.features[IDS]}
         if self._wants(TYPES):
             features[TYPES] = tokens.features.get(TYPES, np.zeros_like(features[IDS]))
         return replace(tokens, features=features)
 
     def prepare(self, *texts: Sequence[str]) -> dict[str, pa.ListArray]:
-        """Return the tokens of texts as columns for `tokens`."""
-        columns = self(*texts).columns()
+        """Return the tokens of texts as columns, which are the argument `prepared` of `tokens`."""
+        columns = self(*texts).to_columns()
         return {self.fingerprint + name: column for name, column in columns.items()}
 
     def cut(self, tokens: FlatTokens, limit: int) -> FlatTokens | None:
-        """Return the tokens of single texts, of which at most `limit` are left on the side that the
-        library's tokenizer keeps. None if special tokens are in the middle of a text or leave no
-        room, or if the sample has no tokens that show their places."""
+        """Return the tokens of single texts, cut to `limit` on the same side as by the library's
+        tokenizer. Return None if the places of special tokens are not known from a sample text, if
+        they are not only at the ends of a text, or if they leave no room for the text."""
         self._reset()
         plain, whole = (self._sample(special=added) for added in (False, self._adds_special))
         size, added = len(plain.ids), len(whole.ids) - len(plain.ids)
@@ -219,7 +219,7 @@ class FlatTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short text that differs if another tokenizer may give other tokens."""
+        """A hash that differs between tokenizers that may return different tokens."""
         self._reset()
         settings = self.tokenizer.split_special_tokens, self._adds_special, self._prefix
         content = f"{settings!r} {self._backend.to_str()}"
@@ -227,7 +227,7 @@ class FlatTokenizer:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a replica has other tokens than those of `prepare`."""
+        """Whether a replica has refused the tokens of this tokenizer."""
         from batchinference.pipeline.ray_compat import has_flag
 
         with suppress(Exception):
@@ -246,7 +246,7 @@ class FlatTokenizer:
         return self._backend.encode(_SAMPLE, add_special_tokens=special)
 
     def _reset(self) -> None:
-        """Undo what calls of the library's tokenizer have set."""
+        """Undo the settings that calls of the library's tokenizer leave behind."""
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = self.tokenizer.split_special_tokens
@@ -255,7 +255,7 @@ class FlatTokenizer:
 def pad(
     tokenizer: Any, tokens: FlatTokens, rows: np.ndarray, width: int, *, has_mask: bool
 ) -> dict[str, np.ndarray]:
-    """Return the features of some texts, rows x `width` (int64), padded as by the tokenizer."""
+    """Return `FlatTokens.padded` (rows x `width`, int64) with the padding of the library."""
     fill = {
         IDS: tokenizer.pad_token_id,
         TYPES: tokenizer.pad_token_type_id,
@@ -266,7 +266,7 @@ def pad(
 
 
 def is_plain(tokenizer: Any) -> bool:
-    """Return whether a tokenizer is a fast one whose calls its class has not changed."""
+    """Return whether a tokenizer is a fast one, and its class does not override its calls."""
     from transformers import PreTrainedTokenizerFast
 
     base, kind = PreTrainedTokenizerFast, type(tokenizer)
@@ -277,20 +277,19 @@ def is_plain(tokenizer: Any) -> bool:
     )
 
 
-def _offsets(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    return _ends_of(np.fromiter(map(len, rows), np.int64, len(rows)))
+def _offsets_of_lists(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    return _offsets_of(np.fromiter(map(len, rows), np.int64, len(rows)))
 
 
-def _ends_of(lengths: np.ndarray) -> np.ndarray:
-    """Return 0 and the sum of the lengths up to each one."""
+def _offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Return the offsets of texts with these lengths: 0, and the sums up to each length."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
-def _places(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the places of the tokens of texts that begin there and have these lengths."""
-    ends = _ends_of(lengths)
-    places: np.ndarray = np.arange(ends[-1]) + np.repeat(begin - ends[:-1], lengths)
-    return places
+def _indexes_of_tokens(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the indexes of all tokens of texts that begin at `begin` and have these lengths."""
+    offsets = _offsets_of(lengths)
+    return np.asarray(np.arange(offsets[-1]) + np.repeat(begin - offsets[:-1], lengths))
 
 
 def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
@@ -298,26 +297,28 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
 
 
 def refuse(prepared: Iterable[str]) -> None:
-    """Make tasks stop using the tokenizers of these columns: a replica cannot use their tokens."""
+    """Make tasks stop using the tokenizers of these columns. This replica tokenizes differently."""
     for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
-        from batchinference.pipeline.ray_compat import put_note  # without a pool, nobody needs Ray
+        from batchinference.pipeline.ray_compat import put_note  # Ray is not needed without a pool
 
-        with suppress(Exception):  # the head of Ray may not answer, which is not about a row
+        with suppress(Exception):  # the row must not fail if the head of Ray does not answer
             put_note(_REFUSED + fingerprint, "")
 
 
-def preparations(model: TransformersModel | SentenceTransformersModel) -> Iterator[FlatTokenizer]:
-    """Yield the tokenizers that may give the tokens of a model's texts. The first one is loaded the
-    fastest, and the others are needed if it is refused. There are none if the replicas must
-    tokenize. The replicas also report what is wrong with a model."""
-    for load in (TokenizerFile.of, _of_library):
+def preparing_tokenizers(
+    model: TransformersModel | SentenceTransformersModel,
+) -> Iterator[FlatTokenizer]:
+    """Yield the tokenizers with which tasks may prepare the texts of a model, the fastest one to
+    load first. The next one is used if replicas refuse the first. There are none if only replicas
+    can tokenize, or if tokenizers cannot be loaded, for which replicas report the reason."""
+    for load in (TokenizerFile.of, _library_tokenizer):
         with suppress(Exception):  # libraries raise any error
             folder = files_without_weights(model)
             tokenizer = FlatTokenizer.of(load(folder), *_arguments(model, folder))
             yield from [tokenizer] if tokenizer else []
 
 
-def _of_library(folder: str) -> Any:
+def _library_tokenizer(folder: str) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -326,7 +327,7 @@ def _of_library(folder: str) -> Any:
 def _arguments(
     model: TransformersModel | SentenceTransformersModel, folder: str
 ) -> tuple[dict[str, Any], str]:
-    """Return the options of the calls of a model's tokenizer, and what precedes each text."""
+    """Return the options of the calls of a model's tokenizer, and the prefix of each text."""
     if isinstance(model, SentenceTransformersModel):
         return {}, _prompt(model, folder)
     return {name: x for name, x in model.options.items() if name not in _NOT_FOR_TOKENS}, ""
@@ -338,20 +339,18 @@ def _prompt(model: SentenceTransformersModel, folder: str) -> str:
         return model.prompt
     settings = _settings(folder, _PROMPTS)
     name = model.prompt_name or settings.get("default_prompt_name")
-    prompt: str | None = (settings.get("prompts") or {}).get(name)
-    return prompt or ""
+    return str((settings.get("prompts") or {}).get(name) or "")
 
 
 def _settings(folder: str, name: str) -> dict[str, Any]:
-    """Return the content of a JSON file of a model; nothing if it does not exist."""
+    """Return the content of a JSON file of a model; an empty dict if it does not exist."""
     file = _file(folder, name)
-    settings: dict[str, Any] = json.loads(Path(file).read_text()) if file else {}
-    return settings
+    return dict(json.loads(Path(file).read_text())) if file else {}
 
 
 def _file(folder: str, name: str) -> str | None:
-    """Return the path of a file in a model's folder, or of a model of the Hub; None if it does not
-    exist."""
+    """Return the local path of a file of a model. `folder` may also be a model id of the Hub.
+    Return None if the file does not exist."""
     if Path(folder).is_dir():
         path = Path(folder, name)
         return str(path) if path.exists() else None

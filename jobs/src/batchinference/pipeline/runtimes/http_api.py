@@ -1,4 +1,4 @@
-"""Request bodies and response parsing for each supported API."""
+"""Creates request bodies, and reads responses, for each API of HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, Reques
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
-    fill,
+    fill_template,
+    json_compatible,
     messages_of,
-    plain,
+    placeholder_value,
     text_of,
-    value_of,
 )
 from batchinference.spec.models import HttpModel
 from batchinference.spec.models.http import PATHS
@@ -35,8 +35,7 @@ from batchinference.spec.warnings import WarningName
 
 @dataclass(frozen=True)
 class Embedding:
-    """An embedding, the tokens of its text if the endpoint says them, and whether it may have cut
-    the end of the text."""
+    """An embedding, the number of tokens of its text, and whether the text may have been cut."""
 
     value: np.ndarray
     tokens: int | None
@@ -50,7 +49,7 @@ _RESULTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class OpenAi:
+class OpenAiApi:
     """The OpenAI chat, completions and embeddings APIs."""
 
     def __init__(self, model: HttpModel) -> None:
@@ -103,8 +102,8 @@ class OpenAi:
         return numbers
 
     def _may_be_cut(self, tokens: int | None) -> bool:
-        """Return whether the endpoint has used as many tokens as the model takes, so that it may
-        have cut the text. Raises RequestFailed if the row fails then."""
+        """Return whether the endpoint may have cut the text, because it read as many tokens as the
+        model takes. Raises RequestFailed if this is unknown, or if `tooLong` is fail."""
         limit = self._model.max_input_tokens
         if limit is None:
             return False
@@ -122,7 +121,7 @@ class OpenAi:
         return True
 
 
-class Json:
+class JsonApi:
     """Any endpoint that accepts and returns JSON."""
 
     def __init__(self, model: HttpModel) -> None:
@@ -132,7 +131,7 @@ class Json:
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         values = {
-            name: data_uri(value) if name in self._images else plain(value)
+            name: data_uri(value) if name in self._images else json_compatible(value)
             for name, value in row.items()
         }
         return {name: _filled(part, values) for name, part in self._body.items()}
@@ -141,11 +140,11 @@ class Json:
         return self._convert(_at(response, self._path))
 
     def result(self, row: int, answer: Any) -> Any:
-        """Return the answer for a row of the batch: it is the result."""
+        """Return the answer, which is the result."""
         return answer
 
 
-class Requests:
+class OpenAiRequests:
     """The OpenAI APIs, with rows that are complete requests."""
 
     def __init__(self, model: HttpModel) -> None:
@@ -156,26 +155,26 @@ class Requests:
         return body if name is None else {**body, "model": name}
 
     def answer(self, response: Any) -> Any:
-        """Return the response. Raises BadAnswer if it is none."""
+        """Return the response. Raises BadAnswer if it has no results."""
         if not isinstance(response, dict) or not (response.get("choices") or response.get("data")):
             raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
         return response
 
     def result(self, row: int, answer: tuple[str, Any]) -> str:
-        """Return the text of the response to a row of the batch, and report what it says."""
+        """Return the text of the response to a row of the batch, and report its warnings."""
         text, response = answer
         report_response(row, response)
         return text
 
 
-ApiAdapter = OpenAi | Json | Requests
+ApiAdapter = OpenAiApi | JsonApi | OpenAiRequests
 
 
 def adapter_for(model: HttpModel) -> ApiAdapter:
     """Return the adapter that translates rows and answers for the API of a model."""
     if model.request is not None:
-        return Requests(model)
-    return Json(model) if model.api == "json" else OpenAi(model)
+        return OpenAiRequests(model)
+    return JsonApi(model) if model.api == "json" else OpenAiApi(model)
 
 
 def url_of(model: HttpModel, row: Mapping[str, Any]) -> str:
@@ -195,7 +194,7 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
         return part
     names = fields_in(part)
     is_value = part == f"{{{''.join(names)}}}"
-    return value_of(values, names[0]) if is_value else fill(part, values)
+    return placeholder_value(values, names[0]) if is_value else fill_template(part, values)
 
 
 def _at(response: Any, path: tuple[str, ...]) -> Any:
@@ -222,8 +221,7 @@ def _require(valid: bool, problem: str, value: Any) -> None:
 def _text(value: Any) -> str:
     _require(isinstance(value, str), "is not text", value)
     _require(_shown(value) == value, "is not valid Unicode", value)
-    text: str = value
-    return text
+    return str(value)
 
 
 def _text_or_json(value: Any) -> str:
@@ -241,8 +239,7 @@ def _number(value: Any) -> float:
 def _integer(value: Any) -> int:
     _require(type(value) is int, "is not an integer", value)
     _require(-(1 << 63) <= value < 1 << 63, "does not fit 64 bits", value)
-    integer: int = value
-    return integer
+    return int(value)
 
 
 def _boolean(value: Any) -> bool:
@@ -275,5 +272,5 @@ def _short(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return the text with lone surrogates replaced: JSON allows them, UTF-8 cannot encode them."""
+    """Return the text with lone surrogates replaced, which JSON allows and UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Client of one HTTP endpoint, with limits of concurrency and rate, and retries."""
+"""Sends rows to an HTTP endpoint, with retries and with limits of concurrency and rate."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     Retries,
     TimedOut,
 )
-from batchinference.pipeline.runtimes.openai_requests import dumped
+from batchinference.pipeline.runtimes.openai_requests import json_bytes
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.object_stores import proxy_of
 from batchinference.pipeline.storage.retry import LONGEST_PAUSE, retry_after
+from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
 
@@ -49,14 +49,14 @@ SHOWN = 300
 _GATEWAY = {502, 503, 504}
 _OVERLOADED = {503, 504}
 _FATAL = {401, 404, 405, 407, 410}
-"""Status codes that every row would get, such as for an unknown key, path or model."""
+"""Status codes that every row would get, for example because the key or the path is wrong."""
 _INVALID = {400, 422}
 _FORMAT = "response_format"
 Result = TypeVar("Result")
 
 
 class Endpoint:
-    """Sends the requests of one model. Use it only in the event loop that created it."""
+    """Sends the requests of one model. Must be used in the event loop that created it."""
 
     def __init__(self, model: HttpModel, credentials: Credentials, adapter: ApiAdapter) -> None:
         self._model, self._credentials, self._adapter = model, credentials, adapter
@@ -68,7 +68,7 @@ class Endpoint:
             timeout=aiohttp.ClientTimeout(total=seconds_of(model.timeout)),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
-            proxy=proxy_of(model.endpoint),  # `trust_env` would read it for each request
+            proxy=proxy_of(model.endpoint),  # `trust_env` would search it for each request
         )
 
     async def close(self) -> None:
@@ -80,12 +80,11 @@ class Endpoint:
         return self._retries.answers > 0
 
     async def ask(self, body: bytes, url: str = "") -> Any:
-        """Send a request with this JSON to the endpoint, or to another URL of it, with retries, and
-        return the parsed response.
+        """Send JSON to the endpoint, or to another URL of it, and return the answer of the adapter.
+        Retries the request.
 
         Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
-        down, and JobFailure if the endpoint would reject every row.
-        """
+        down, and JobFailure if the endpoint would reject every row."""
         return await self._retries.ask(partial(self._request, body, url))
 
     async def _request(self, body: bytes, url: str) -> Any:
@@ -94,7 +93,7 @@ class Endpoint:
         try:
             answer = await self._post(body, url)
         except (RateLimited, Overloaded) as error:
-            if self._limit.value == 1:  # only longer waits help
+            if self._limit.value == 1:  # it cannot be halved
                 self._pace.pause(retry.HTTP.first_wait)
             self._limit.record_overload(began, clock(), late=isinstance(error, TimedOut))
             raise
@@ -133,9 +132,9 @@ class Endpoint:
         if is_transient_status(status):
             no_response = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
             raise (NoResponse if no_response else BadAnswer)(message, wait or 0.0)
-        # a request may name a model, or an API, that the endpoint does not have
-        of_row = self._model.request is not None and status == HTTPStatus.NOT_FOUND
-        if (status in _FATAL and not of_row) or status < HTTPStatus.BAD_REQUEST:
+        # a row that is a request may name a model or a path that the endpoint does not have
+        fails_row = self._model.request is not None and status == HTTPStatus.NOT_FOUND
+        if (status in _FATAL and not fails_row) or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
         raise (RequestInvalid if status in _INVALID else RequestFailed)(message)
 
@@ -153,7 +152,7 @@ class Endpoint:
 
 
 class Credentials:
-    """The request headers of a model, including its credentials."""
+    """The request headers of a model, with its credentials from environment variables."""
 
     def __init__(self, model: HttpModel) -> None:
         named = {*model.headers_from.values(), *filter(None, [model.api_key_env])}
@@ -183,8 +182,8 @@ def _value(variable: str) -> str:
 
 
 class EndpointThread:
-    """The endpoint of a model, and its event loop in a thread of its own. The runtimes of a process
-    share it, so that the requests of all batches have the same limits and connections."""
+    """The endpoint of a model, and the thread that runs its event loop. All runtimes of a process
+    share it, so that the limits apply to the requests of all batches together."""
 
     def __init__(self, model: HttpModel, credentials: Credentials) -> None:
         self.adapter = adapter_for(model)
@@ -203,7 +202,7 @@ _LOCK = threading.Lock()
 
 
 def _shared(model: HttpModel) -> EndpointThread:
-    """Return the endpoint of a model, which is open as long as something uses it."""
+    """Return the endpoint of a model. It is closed when nothing refers to it any more."""
     credentials = Credentials(model)
     key = model.model_dump_json(by_alias=True), *credentials.headers.items()
     with _LOCK:
@@ -213,7 +212,7 @@ def _shared(model: HttpModel) -> EndpointThread:
 
 
 class HttpRuntime:
-    """Sends the requests for all rows of a batch concurrently, and with those of other batches."""
+    """Sends the requests of all rows of a batch, and of batches of other threads, concurrently."""
 
     def __init__(self, model: HttpModel, device: Device) -> None:
         self._model, self._shared = model, _shared(model)
@@ -243,7 +242,7 @@ class HttpRuntime:
     async def _ask(self, row: Mapping[str, Any], answered: Callable[[], None]) -> Any:
         try:
             request = self._shared.adapter.request(row)
-            body, url = dumped(request), url_of(self._model, row)
+            body, url = json_bytes(request), url_of(self._model, row)
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             answered()
             return error
@@ -257,21 +256,21 @@ class HttpRuntime:
             answered()
 
     async def _check_schema(self, request: Mapping[str, Any], refusal: RequestInvalid) -> None:
-        """Raise JobFailure if the endpoint has refused the schema of the model: it has not answered
-        any request with it, and answers this one without it."""
+        """Raise JobFailure if the endpoint does not support the schema of the model. Then it has
+        answered no request so far, and answers this one without the schema."""
         endpoint = self._shared.endpoint
         if endpoint.has_answered:
             return
         free = {name: value for name, value in request.items() if name != _FORMAT}
         with suppress(RequestFailed):
-            await endpoint.ask(dumped(free))
+            await endpoint.ask(json_bytes(free))
             raise JobFailure(
                 f"schema: {refusal} (and answered the request without {_FORMAT}). Use only "
                 "keywords that the endpoint supports, or remove 'schema'"
             )
 
 
-def checks(model: HttpModel) -> None:
+def check_model(model: HttpModel) -> None:
     """Raise ModelLoad if an environment variable with credentials of the model is not set."""
     Credentials(model)
 

@@ -1,4 +1,4 @@
-"""Adapts the number of concurrent requests to what an endpoint can answer at once."""
+"""Adapts the number of concurrent requests to the capacity of an endpoint."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import asyncio
 from collections import deque
 
 FIRST = 16
-"""The limit at the beginning."""
+"""The initial limit."""
 MIN_REJECTED = 3
-"""The number of rejected requests in a round from which the endpoint is overloaded. Some endpoints
-reject a few requests whatever their load is, such as with one bad server of twenty."""
+"""Minimum number of rejected requests in a round that means overload. An endpoint may reject fewer
+at any load, for example if one of its twenty servers is defective."""
 PATIENCE, MAX_PATIENCE = 16, 256
-"""Rounds before the limit grows above one that was too high, at first and at most."""
+"""Number of rounds at the ceiling before the limit exceeds it: initially, and at most."""
 
 
 class ConcurrencyLimit:
-    """A limit from 1 to `most` of requests in flight. Times are seconds of one clock.
+    """The allowed number of requests in flight, from 1 to `maximum`. Times are seconds of a clock.
 
-    A round is as many answers as the limit, which doubles after each round. It is halved when the
-    endpoint is overloaded, and then approaches the limit that was too high in halves of the
-    distance. From there it grows by one, the more rarely the more often that fails.
-    """
+    The limit doubles after each round, which has as many answers as the limit. An overload halves
+    the limit, and sets the ceiling just below the limit that was too high. Each round then halves
+    the distance to the ceiling. At the ceiling, the limit grows by one after `_patience` rounds,
+    which doubles if that causes an overload, and is halved otherwise."""
 
-    def __init__(self, most: int) -> None:
-        self.value = min(most, FIRST)
-        self._most = self._ceiling = most
+    def __init__(self, maximum: int) -> None:
+        self.value = min(maximum, FIRST)
+        self._maximum = self._ceiling = maximum
         self._doubles = True
-        self._patience, self._patient = PATIENCE, 0
+        self._patience, self._rounds_at_ceiling = PATIENCE, 0
         self._answers = self._rejected = 0
         """The number of answers and of rejected requests of this round."""
         self._halved = float("-inf")
         """When the limit was last halved."""
         self._has_round = True
-        """Whether a round has ended since then. Otherwise the endpoint answers nobody, which says
-        nothing about the limit that it takes otherwise."""
+        """Whether a round has ended since then. If not, the endpoint answers nobody, and another
+        overload does not mean that the limit is too high."""
 
     def record_answer(self, began: float) -> None:
         """Record the answer to a request that began at `began`."""
@@ -46,9 +46,8 @@ class ConcurrencyLimit:
             self._grow()
 
     def record_overload(self, began: float, now: float, *, late: bool = False) -> None:
-        """Record that the endpoint was overloaded when it got a request that began at `began`, or
-        gave no answer in time (`late`). Requests from before the limit was halved say nothing about
-        the new limit."""
+        """Record that the endpoint rejected a request that began at `began`, or, if `late`, did not
+        answer in time. Requests that began before the limit was last halved are ignored."""
         if began <= self._halved:
             return
         self._rejected += 1
@@ -57,11 +56,11 @@ class ConcurrencyLimit:
         if self._has_round:
             if self.value > self._ceiling:
                 self._patience = min(2 * self._patience, MAX_PATIENCE)
-            # an endpoint that gets slower may compute late requests to their end, in vain
+            # a slow endpoint may go on computing requests whose time is over
             self._ceiling = max(1, self.value // 2 if late else self.value - 1)
         self.value = max(1, self.value // 2)
         self._doubles = self._has_round = False
-        self._patient, self._halved = 0, now
+        self._rounds_at_ceiling, self._halved = 0, now
         self._answers = self._rejected = 0
 
     def _grow(self) -> None:
@@ -71,14 +70,13 @@ class ConcurrencyLimit:
             step = self.value if self._doubles else (self._ceiling - self.value + 1) // 2
             self.value = min(self.value + step, self._ceiling)
             return
-        self._patient += 1
-        if self._patient >= self._patience:
-            self.value, self._patient = min(self.value + 1, self._most), 0
+        self._rounds_at_ceiling += 1
+        if self._rounds_at_ceiling >= self._patience:
+            self.value, self._rounds_at_ceiling = min(self.value + 1, self._maximum), 0
 
 
 class Slots:
-    """Lets at most as many requests be in flight as the limit says, in the order in which they
-    ask."""
+    """Admits requests, in their order, while fewer are in flight than the limit allows."""
 
     def __init__(self, limit: ConcurrencyLimit) -> None:
         self._limit = limit

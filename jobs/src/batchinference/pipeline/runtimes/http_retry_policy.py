@@ -1,5 +1,4 @@
-"""Retry policy of HTTP requests: rate limit, number of attempts, and the final error of a row or of
-the endpoint."""
+"""Retries HTTP requests, limits their rate, and tells failed rows from a failed endpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from batchinference.pipeline.storage.retry import TryAgain
 DOWN_AFTER = 10
 """Number of consecutive failed rows after which the endpoint is considered down."""
 CHANCE = 1e-6
-"""A row fails if the endpoint would reject it so often by chance as rarely as this."""
+"""A row fails if its rejections would happen by chance with a lower probability than this."""
 Answer = TypeVar("Answer")
 _NO_LIMIT: Any = nullcontext()
 
@@ -48,8 +47,8 @@ class BadAnswer(TryAgain):
 
 
 class RateLimited(TryAgain):
-    """The endpoint asked for fewer requests (rate limit). `wait` is the time that it named, if
-    any. Not caused by the row."""
+    """The endpoint asked for fewer requests (rate limit), and to wait `wait` seconds (0: it named
+    no time). Not caused by the row."""
 
 
 class RateLimiter:
@@ -80,7 +79,7 @@ class RateLimiter:
 
 
 class Retries:
-    """Retries the requests of one replica. Its rows share the rate limiter, the slots for requests
+    """Retries the requests of one replica. All rows share the rate limiter, the slots for requests
     in flight, and the state of the endpoint. Times are event loop times, in seconds."""
 
     def __init__(
@@ -90,21 +89,21 @@ class Retries:
         slots: AbstractAsyncContextManager[None] = _NO_LIMIT,
     ) -> None:
         self._retries, self._pace, self._slots = retries, pace, slots
-        self._answered = float("-inf")
+        self._last_answer = float("-inf")
         """The time at which the endpoint last answered a row, even if it rejected the row."""
         self._failed_rows = 0
         """The number of rows that failed since then."""
         self.answers = self._rejections = 0
-        """The number of rows that were answered, and of rate-limited requests."""
+        """The numbers of answered rows and of rate-limited requests."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return the result of the request, which is made when it is its turn. Retries while it
-        raises TryAgain and attempts are left. Rate-limited requests are attempts only until other
-        rows get responses, unless this row is the only one.
+        """Make a request when it is its turn, and return its result. Retries while the request
+        raises TryAgain and attempts are left. A rate-limited request is an attempt only if the
+        endpoint answered no row meanwhile.
 
-        Raises RequestFailed if the row gets no response, and EndpointDown if the endpoint is
+        Raises RequestFailed if only this row gets no response, and EndpointDown if the endpoint is
         down."""
-        attempts, sent, rejections, in_vain = 0, float("inf"), 0, 0
+        attempts, sent, rejections, rejected_attempts = 0, float("inf"), 0, 0
         before = self.answers, self._rejections
         while True:
             began = _now()
@@ -112,38 +111,39 @@ class Retries:
                 async with self._slots:
                     await self._pace.wait()
                     sent = min(sent, _now())
-                    return await self._noted(request)
+                    return await self._recorded(request)
             except TryAgain as error:
                 if isinstance(error, RateLimited):
                     self._pace.pause(error.wait)
                     self._rejections += 1
                     rejections += 1
-                    in_vain = 0 if self._answered >= began else in_vain + 1
+                    was_answered = self._last_answer >= began
+                    rejected_attempts = 0 if was_answered else rejected_attempts + 1
                 else:
                     attempts += 1
                 if self._rejects_only_this_row(rejections, *before):
                     raise RequestFailed(f"{error} (and answered other rows)") from None
-                tries = attempts + in_vain
+                tries = attempts + rejected_attempts
                 if tries > self._retries or not retry.HTTP.transient(error):
                     raise self._final_error(error, sent) from None
                 wait = max(error.wait, retry.HTTP.backoff(max(1, tries)))
             await asyncio.sleep(wait)
 
-    async def _noted(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return the result of the request, and note if the endpoint has answered."""
+    async def _recorded(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the result of the request, and record the time if the endpoint has answered."""
         try:
             answer = await request()
         except RequestFailed:
-            self._answered, self._failed_rows = _now(), 0
+            self._last_answer, self._failed_rows = _now(), 0
             raise
-        self._answered, self._failed_rows = _now(), 0
+        self._last_answer, self._failed_rows = _now(), 0
         self.answers += 1
         return answer
 
     def _rejects_only_this_row(self, rejections: int, answers: int, all_rejections: int) -> bool:
-        """Return whether the rate limit rejects a row much more often than the other rows since its
-        first request, such as because it is larger than the limit. The other numbers are those from
-        before this request."""
+        """Return whether the endpoint rate-limits a row much more often than other rows, such as
+        because the row alone exceeds the limit. `rejections` are those of this row, `answers` and
+        `all_rejections` those of all rows before its first request."""
         if rejections <= self._retries:
             return False
         answered = self.answers - answers
@@ -152,20 +152,20 @@ class Retries:
         return by_chance < CHANCE
 
     def _final_error(self, error: TryAgain, sent: float) -> Exception:
-        """Return the exception for a row whose retries are exhausted. `sent` is the time at which
-        its first attempt was sent: answers while it waited for its turn say nothing about it.
+        """Return the exception for a row whose retries are exhausted. `sent` is the time of its
+        first attempt.
 
         RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
         error records for valid rows, and a later attempt may find the endpoint healthy.
         - NoResponse: RequestFailed if the endpoint answered other rows since `sent`.
         - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
-        - RateLimited: always EndpointDown. A row that is the only one was not retried so often.
+        - RateLimited: always EndpointDown, because a row that alone is rejected has failed before.
         """
         self._failed_rows += 1
         if isinstance(error, BadAnswer):
             only_this_row = self._failed_rows < DOWN_AFTER
         else:
-            only_this_row = not isinstance(error, RateLimited) and self._answered >= sent
+            only_this_row = not isinstance(error, RateLimited) and self._last_answer >= sent
         return RequestFailed(str(error)) if only_this_row else EndpointDown(str(error))
 
 

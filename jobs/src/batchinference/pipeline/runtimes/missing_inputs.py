@@ -36,7 +36,7 @@ class MissingInputs:
     """The rows of a batch that the model does not compute, by index."""
 
     skipped: dict[int, WarningName] = field(default_factory=dict)
-    """The rows whose output is null, with the reason."""
+    """The rows whose output is null, with the warning that says why."""
     failed: dict[int, Exception] = field(default_factory=dict)
 
     def computed(self, rows: int) -> np.ndarray:
@@ -60,7 +60,7 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
         for name, column in model.inputs.items()
         if name not in model.parameter_inputs
     }
-    columns |= {field: expression(table) for field, expression in parts_of(model).items()}
+    columns |= {field: expression(table) for field, expression in nested_inputs(model).items()}
     missing = MissingInputs()
     is_null = {name: column.is_null().to_numpy() for name, column in columns.items()}
     null = reduce(np.logical_or, is_null.values(), np.zeros(table.num_rows, dtype=bool))
@@ -74,8 +74,8 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
     return missing
 
 
-def parts_of(model: Model) -> dict[str, ColumnExpression]:
-    """Return the fields and items of inputs that the templates of a model read."""
+def nested_inputs(model: Model) -> dict[str, ColumnExpression]:
+    """Return expressions for the placeholders of templates that name fields or items of inputs."""
     from batchinference.pipeline.expression import ColumnExpression  # needed by few workers
 
     return {
@@ -100,8 +100,8 @@ def _add(
 
 
 def _empty_rows(columns: Iterable[pa.ChunkedArray]) -> np.ndarray | None:
-    """Return a mask of the rows in which all columns that can be empty are empty. Return None if
-    there is no such row."""
+    """Return a mask of the rows in which every column is empty, apart from columns that cannot be
+    empty; None if there is no such row."""
     masks = [mask for column in columns if (mask := _is_empty(column)) is not None]
     if not masks:
         return None

@@ -28,13 +28,13 @@ from batchinference.spec.models import SentenceTransformersModel, TransformersMo
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DOWNLOAD_THREADS = 8
-"""Files of a model that are downloaded concurrently."""
+"""Number of files of a model that are downloaded at the same time."""
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
-"""Name patterns of weight files. The stages that prepare prompts do not need these files."""
+"""Name patterns of weight files. Tokenizers and processors do not need these files."""
 HUB_SECONDS = 4.0
-"""Timeout of a request to the Hub whether it has a model."""
+"""Timeout of a request that asks the Hub whether it has a file."""
 BUSY = (408, 429, 500, 502, 503, 504)
-"""Status codes after which the library of the Hub repeats a request."""
+"""HTTP status codes of the Hub after which a request is repeated."""
 _FOLDER = re.compile(r"[\w./-]+", re.ASCII)
 _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 """Load formats with which vLLM reads the weights directly from the object store."""
@@ -55,25 +55,23 @@ def is_path(source: str) -> bool:
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
     """Return a local path for a path or s3:// source. Return a model id of the Hub unchanged.
 
-    Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub.
-    """
+    Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub."""
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:
         raise ModelLoad(f"revision: '{source}' is not a model of the Hub. Remove the field")
-    return resolve_place(source, storage)
+    return fetch_source(source, storage)
 
 
-def resolve_place(
+def fetch_source(
     source: str, storage: Storage = FROM_ENVIRONMENT, without: Sequence[str] = ()
 ) -> str:
     """Return a local path for a path or s3:// source. Raises ModelLoad if nothing exists there.
 
-    Files on S3 are downloaded once, and shared by the replicas with the same cache directory. Files
-    whose names match a pattern in `without` are not downloaded.
-    """
+    Files on S3 are downloaded once, and shared by all replicas with the same cache directory. Files
+    that match a pattern in `without` are not downloaded."""
     if not is_local(source):
-        return str(_fetch(Location(source, storage), without))
+        return str(_cached_copy(Location(source, storage), without))
     path = Path(local_path(source)).expanduser()
     if not path.exists():
         near = f"; did you mean '{found}'?" if (found := _similar(path)) else "."
@@ -85,35 +83,34 @@ def resolve_place(
 
 
 def _similar(path: Path) -> Path | None:
-    """Return the path with the most similar name in the same directory, if there is one."""
+    """Return the path with the most similar name in the same directory, if a name is similar."""
     with suppress(OSError):
         names = [other.name for other in path.parent.iterdir()]
         return next((path.with_name(name) for name in get_close_matches(path.name, names, 1)), None)
     return None
 
 
-def check(
+def check_source(
     source: str,
     hub_files: Sequence[str] = (),
     revision: str | None = None,
     storage: Storage = FROM_ENVIRONMENT,
 ) -> None:
-    """Raise ModelLoad if a model obviously does not exist, without fetching its weights.
+    """Raise ModelLoad if a model does not exist. Downloads nothing.
 
     If `hub_files` is given, the source may be a model id of the Hub. Such a model must have at
-    least one of these files.
-    """
+    least one of these files."""
     if not is_local(source):
         if not Location(source, storage).exists():
             raise ModelLoad(f"model '{source}' not found: nothing there. Correct the address")
     elif is_path(source) or not hub_files:
-        resolve_place(source)
+        fetch_source(source)
     else:
         _check_hub(source, hub_files, revision)
 
 
 def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> None:
-    """Raise ModelLoad if neither the cache nor the Hub has one of the files."""
+    """Raise ModelLoad if neither the local cache nor the Hub has any of the files."""
     if any(_is_cached(model_id, file, revision) for file in files):
         return
     problem: Exception = FileNotFoundError()
@@ -127,8 +124,8 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
     copy = _similar(Path(model_id)) or (model_id if _FOLDER.fullmatch(model_id) else "folder")
     raise ModelLoad(
-        f"model {wanted} not found: no such folder here, and {_reason(model_id, problem)}. To use "
-        f"a local copy, write source: ./{copy}"
+        f"model {wanted} not found: no such folder here, and {_hub_reason(model_id, problem)}. To "
+        f"use a local copy, write source: ./{copy}"
     ) from problem
 
 
@@ -137,13 +134,13 @@ def _is_cached(model_id: str, file: str, revision: str | None) -> bool:
 
     try:
         return isinstance(try_to_load_from_cache(model_id, file, revision=revision), str)
-    except ValueError:  # it is no name of a model
+    except ValueError:  # not a valid model id
         return False
 
 
 def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) -> str:
-    """Return the commit of a model of the Hub that was loaded: its cache names it. `files` are
-    files of which the model has at least one. Raises ModelLoad if it is unknown."""
+    """Return the commit of a model that was loaded from the Hub, as its local cache names it. The
+    model has at least one of `files`. Raises ModelLoad if the commit is unknown."""
     from huggingface_hub import try_to_load_from_cache
 
     for file in files:
@@ -156,8 +153,8 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
 
 
 def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
-    """Return why the Hub does not have a file; None if it does. The error is an OSError or a
-    ValueError if the Hub has answered. If it has not, it is asked once more."""
+    """Return the error with which the Hub refuses a file; None if it has the file. The error is an
+    OSError or a ValueError if the Hub has answered. Asks twice if it is busy or does not answer."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     problem: Exception | None = None
@@ -175,8 +172,8 @@ def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception
     return problem
 
 
-def _reason(model_id: str, problem: Exception) -> str:
-    """Return why the Hub does not give a model."""
+def _hub_reason(model_id: str, problem: Exception) -> str:
+    """Return a clause that says why the Hub does not provide a model, and advice."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):
@@ -185,8 +182,7 @@ def _reason(model_id: str, problem: Exception) -> str:
             f"HF_HUB_OFFLINE is set. Put the model there with 'hf download {model_id}'"
         )
     first_line = str(problem).strip().partition("\n")[0].rstrip(".")
-    answered = isinstance(problem, OSError | ValueError)
-    if answered:
+    if isinstance(problem, OSError | ValueError):
         return f"the Hub says: {type(problem).__name__}: {first_line}"
     return (
         f"the Hub ({constants.ENDPOINT}) does not answer: {type(problem).__name__}: {first_line}. "
@@ -194,7 +190,7 @@ def _reason(model_id: str, problem: Exception) -> str:
     )
 
 
-def _fetch(source: Location, without: Sequence[str] = ()) -> Path:
+def _cached_copy(source: Location, without: Sequence[str] = ()) -> Path:
     files = [source.info()] if source.info().is_file else source.files(recursive=True)
     files = [info for info in files if not any(fnmatch(info.path, pattern) for pattern in without)]
     if not files:
@@ -224,7 +220,7 @@ def _download(source: Location, paths: list[str], target: Path) -> None:
 
 
 def _relative(source: Location, path: str) -> str:
-    """Return the path of a file in the folder of its model. Raises ModelLoad if it is outside."""
+    """Return the path of a file in its model's folder. Raises ModelLoad if it is outside."""
     relative = path[len(source.path) :].lstrip("/") or Path(path).name
     if not is_inside(relative):
         raise ModelLoad(
@@ -246,8 +242,8 @@ def _copy_once(source: Location, path: str, file: Path) -> None:
 
 
 def local_tokenizer(source: str, revision: str | None = None) -> Any:
-    """Return the tokenizer of a model; None if its files are not on this machine, or if it needs
-    code of the model. Nothing is downloaded."""
+    """Load the tokenizer of a model without a download. Return None if its files are not on this
+    machine, or if it needs code of the model."""
     # `AutoTokenizer` would first import torchvision, which takes longer than a second
     tokenizer = local_part(source, revision, "PreTrainedTokenizerFast")
     if tokenizer is None or "auto_map" in tokenizer.init_kwargs:
@@ -256,45 +252,41 @@ def local_tokenizer(source: str, revision: str | None = None) -> Any:
 
 
 def local_part(source: str, revision: str | None, kind: str) -> Any:
-    """Return a part of a model by its class in transformers, such as AutoProcessor; None if it
-    cannot be loaded from files on this machine. Nothing is downloaded."""
+    """Load a part of a model by its class in transformers, such as AutoProcessor. Return None if it
+    cannot be loaded from files on this machine."""
     if not is_local(source):
         return None
     import transformers
 
     where = {} if revision is None else {"revision": revision}
-    path = (
-        resolve_place(source) if is_path(source) and Path(local_path(source)).exists() else source
-    )
+    path = fetch_source(source) if is_path(source) and Path(local_path(source)).exists() else source
     try:
         return getattr(transformers, kind).from_pretrained(
             path, local_files_only=True, trust_remote_code=False, **where
         )
-    except Exception:  # noqa: BLE001 - a check must not fail for another reason than its own
+    except Exception:  # noqa: BLE001 - the replicas report why it cannot be loaded
         return None
 
 
 def files_without_weights(
     model: VllmModel | TransformersModel | SentenceTransformersModel,
 ) -> str:
-    """Return a local folder with all files except weights, or a model id of the Hub unchanged."""
+    """Return a local folder with the files of a model except its weights. A model id of the Hub
+    without a revision is returned unchanged."""
     if not is_local(model.source):
-        return resolve_place(model.source, model.storage, without=WEIGHTS)
+        return fetch_source(model.source, model.storage, without=WEIGHTS)
     if model.revision is None or is_path(model.source):
         return resolve(model.source, model.revision)
     from huggingface_hub import snapshot_download
 
-    # except for the engine, none of Ray's stages accepts a revision
-    return str(
+    return str(  # callers load the files without naming the revision
         snapshot_download(model.source, revision=model.revision, ignore_patterns=list(WEIGHTS))
     )
 
 
-def files_of(model: VllmModel) -> str:
-    """Return the source that the engine loads: a local folder, or a model id of the Hub unchanged.
-
-    For load formats that stream the weights, return the source unchanged.
-    """
+def engine_source(model: VllmModel) -> str:
+    """Return the source from which vLLM's engine loads a model: a local folder, or a model id of
+    the Hub. If the load format streams the weights, return the source of the model unchanged."""
     if model.engine.get("load_format") in _STREAMED:
         return model.source
     return resolve(model.source, model.revision, model.storage)

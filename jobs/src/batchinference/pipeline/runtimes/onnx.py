@@ -11,14 +11,14 @@ import onnxruntime
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
-from batchinference.pipeline.runtimes import (
-    check_input_names,
-    in_parts,
-    numbers,
-    output_name,
-)
 from batchinference.pipeline.runtimes.device import Device, torch_device
-from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.model_files import fetch_source
+from batchinference.pipeline.runtimes.model_io import (
+    check_input_names,
+    numeric_array,
+    run_in_parts,
+    select_output_name,
+)
 from batchinference.spec.models import OnnxModel
 
 _CPU = "CPUExecutionProvider"
@@ -34,7 +34,7 @@ MIN_VERSION = (1, 31, 1)
 class OnnxRuntime:
     def __init__(self, model: OnnxModel, device: Device) -> None:
         _check_version(onnxruntime.__version__)
-        self._session = _session(_file(resolve_place(model.source, model.storage)), device)
+        self._session = _session(_file(fetch_source(model.source, model.storage)), device)
         self._inputs = {node.name: node for node in self._session.get_inputs()}
         check_input_names(self._inputs, model.inputs)
         for node in self._inputs.values():
@@ -44,7 +44,7 @@ class OnnxRuntime:
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         arrays = {name: _fit(self._inputs[name], values) for name, values in inputs.items()}
-        return in_parts(self._run, arrays, self._rows)
+        return run_in_parts(self._run, arrays, self._rows)
 
     def _run(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
         with computing():
@@ -53,7 +53,7 @@ class OnnxRuntime:
 
 
 def _check_version(version: str) -> None:
-    """Raise ModelLoad if models can read other files in this version of ONNX Runtime."""
+    """Raise ModelLoad if this version of ONNX Runtime lets models read any files."""
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < MIN_VERSION:
         raise ModelLoad(
             f"ONNX Runtime {version} lets models read other files. Install onnxruntime "
@@ -84,8 +84,7 @@ def _session(file: str, device: Device) -> Any:
 
 
 def _provider(device: Device) -> str:
-    """Return the execution provider for the device. Raises ModelLoad if this build has none,
-    because the device would stay idle."""
+    """Return the execution provider for the device. Raises ModelLoad if this build has none."""
     kind = torch_device(device).type if device.kind == "cuda" else device.kind
     provider = _PROVIDERS.get(kind, "provider")
     if provider not in onnxruntime.get_available_providers():
@@ -101,7 +100,7 @@ def _provider(device: Device) -> str:
 def _output(session: Any, wanted: str | None) -> str:
     """Return the output's name. Raises ModelLoad if it is ambiguous, missing or not a tensor."""
     outputs = {node.name: node.type for node in session.get_outputs()}
-    name = output_name(outputs, wanted)
+    name = select_output_name(outputs, wanted)
     if not outputs[name].startswith("tensor("):
         raise ModelLoad(f"outputName: '{name}' is {outputs[name]}. Name an output that is a tensor")
     return name
@@ -122,14 +121,12 @@ def _dtype(wanted: Any) -> np.dtype[Any]:
 
 
 def _fit(wanted: Any, values: np.ndarray) -> np.ndarray:
-    """Return the values in an input's type and shape.
-
-    Raises TypeError if they do not fit or would need a cast between kinds, such as int to float.
-    """
+    """Return the values in an input's type and shape. Raises TypeError if they do not fit, or would
+    need a cast between kinds, such as int to float."""
     dtype = _dtype(wanted)
     if dtype.kind == "O":
         return _texts(wanted.name, values)
-    values = _cast(wanted.name, numbers(wanted.name, values), dtype)
+    values = _cast(wanted.name, numeric_array(wanted.name, values), dtype)
     # a column of scalars has shape (batch,), but the input expects (batch, 1)
     single = values.ndim == 1 and len(wanted.shape) == 2
     return values[:, np.newaxis] if single else values

@@ -1,4 +1,4 @@
-"""Rows that are complete requests of the OpenAI API."""
+"""Reads rows that are complete requests of the OpenAI API, and creates responses to them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _WITHOUT_EFFECT = {
     *("model", "user", "metadata", "store", "service_tier", "prediction", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention"),
 }
-"""Fields of OpenAI that do not change an answer. The model is the one of the step."""
+"""Fields of requests that are ignored. The step says which model answers."""
 _RESPONSES = {
     "/chat/completions": ("chatcmpl", "chat.completion", "choices"),
     "/completions": ("cmpl", "text_completion", "choices"),
     "/embeddings": ("embd", "list", "data"),
 }
-"""The beginning of the id of a response, its type, and the field of its results, by path."""
+"""By path: the prefix of the id of a response, its type, and the field with its results."""
 
 
 def body_of(model: RequestModel, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a row's request. Raises ValueError or TypeError if it is none."""
+    """Return the body of a row's request. Raises ValueError or TypeError if it is invalid."""
     text = row[model.request or ""]
     if not isinstance(text, str):
         raise TypeError(f"request: expected a JSON object as text, got {type(text).__name__}")
@@ -39,18 +39,17 @@ def body_of(model: RequestModel, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_fields(path: str, body: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise ValueError if a body has fields that have an effect and are not known."""
+    """Raise ValueError if a body has a field that is neither known nor ignored."""
     if unknown := sorted(body.keys() - set(known) - _WITHOUT_EFFECT):
         raise ValueError(f"request: '{unknown[0]}' is not supported for {path}. Remove it")
 
 
 def response_to(
-    path: str, model: str, results: list[Any], prompt: int, made: int | None
+    path: str, model: str, results: list[Any], read: int, made: int | None
 ) -> dict[str, Any]:
-    """Return the response to a request with its results, the tokens of its prompt, and those that
-    were made; None for embeddings."""
+    """Return the response to a request. `made` (output tokens) is None for embeddings."""
     prefix, kind, field = _RESPONSES[path]
-    usage = {"prompt_tokens": prompt, "total_tokens": prompt + (made or 0)}
+    usage = {"prompt_tokens": read, "total_tokens": read + (made or 0)}
     return {
         **{"id": f"{prefix}-{uuid4().hex}", "object": kind, "created": int(time.time())},
         **{"model": model, field: results},
@@ -68,7 +67,7 @@ def path_of_row(model: RequestModel, row: Mapping[str, Any], default: str) -> st
     return path
 
 
-def dumped(body: dict[str, Any]) -> bytes:
+def json_bytes(body: dict[str, Any]) -> bytes:
     """Return the JSON of a request. Raises ValueError if it holds NaN or infinity."""
     try:
         return json.dumps(body, allow_nan=False).encode()

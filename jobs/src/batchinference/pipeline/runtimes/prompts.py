@@ -25,13 +25,12 @@ Message = dict[str, Any]
 Part = dict[str, Any]
 """A part of a message's content: text or an image."""
 REPAIR = OWN_PREFIX + "repair"
-"""The input with messages at the end of a prompt: an invalid answer, and what is wrong with it."""
+"""The input with messages that follow the prompt: an invalid answer, and what is wrong with it."""
 
 
 def values_for_texts(inputs: Mapping[str, str], table: pa.Table) -> dict[str, list[Any]]:
-    """Return the values of each input of a model that writes them into a text or a JSON body.
-
-    `inputs` maps inputs to columns. Values do not depend on other rows, as those of arrays do."""
+    """Return the values of each input as Python objects, for a text or a JSON body. `inputs` maps
+    inputs to columns. In arrays, the type of a value would depend on the other rows."""
     columns = {name: table.column(column) for name, column in inputs.items()}
     return {
         name: values_of(column.cast(pa.string()) if column.type == pa.time64("ns") else column)
@@ -44,20 +43,20 @@ def rows_of(inputs: Mapping[str, Sequence[Any] | np.ndarray]) -> Iterator[dict[s
     return (dict(zip(inputs, values, strict=True)) for values in zip(*inputs.values(), strict=True))
 
 
-def fill(template: str, row: Mapping[str, Any]) -> str:
+def fill_template(template: str, row: Mapping[str, Any]) -> str:
     """Return the template with its placeholders filled from a row. Raises ValueError for nulls."""
     text = ""
     for literal, field, _, _ in string.Formatter().parse(template):
-        value = "" if field is None else plain(value_of(row, field))
+        value = "" if field is None else json_compatible(placeholder_value(row, field))
         if value is None:
             raise ValueError(f"input '{field}' is null")
         text += f"{literal}{value}"
     return text
 
 
-def value_of(row: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a placeholder; null if there is no such item, or if a struct is null.
-    Raises TypeError if the value of the input has no such fields or items."""
+def placeholder_value(row: Mapping[str, Any], field: str) -> Any:
+    """Return the value of a placeholder, which may name a field or an item of an input; None if
+    this does not exist. Raises TypeError if the input has no fields or items at all."""
     value = row[root_of(field)]
     for key in keys_of(field):
         if value is None or isinstance(value, Sample):
@@ -72,48 +71,48 @@ def value_of(row: Mapping[str, Any], field: str) -> Any:
 
 
 class Sample(str):
-    """A text in place of a value of any type, when no row is known."""
+    """A text that stands for a value of any type while a chat template is checked without rows."""
 
 
-def plain(value: Any) -> Any:
-    """Return a value of a batch as JSON-compatible types. Bytes become base64, and dates and times
-    text in ISO 8601."""
+def json_compatible(value: Any) -> Any:
+    """Return a value as types that JSON has. Bytes become base64, dates and times ISO 8601."""
     if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
+        return json_compatible(value.tolist())
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {str(key): plain(child) for key, child in value.items()}
+        return {str(key): json_compatible(child) for key, child in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(child) for child in value]
+        return [json_compatible(child) for child in value]
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return the content of a row's request: the filled prompt template, or the value of the one
-    input that neither a template nor an image uses. Raises ValueError if a value is null."""
+    """Return what a row asks the model: the filled prompt template, or without a template the value
+    of the only input that is neither an image nor part of another message. Raises ValueError if a
+    value is null."""
     if model.prompt is not None:
-        return fill(model.prompt, row)
+        return fill_template(model.prompt, row)
     texts = [message.content for message in model.messages] + [model.system or ""]
     used = {name for text in texts for name in placeholders(text)} | set(model.images)
     (name,) = set(row) - used - {REPAIR}
-    value = plain(row[name])
+    value = json_compatible(row[name])
     if value is None:
         raise ValueError(f"input '{name}' is null")
     return value
 
 
 def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return `content_of` a row. A text that is the JSON of a list of messages is such a list."""
+    """Return `content_of` a row. A text that is a JSON list of messages is returned as a list."""
     content = content_of(model, row)
     is_template = model.prompt is not None or not isinstance(content, str)
     return content if is_template else _conversation_in(content) or content
 
 
 def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row whose content is a list of messages, if it is the JSON of one."""
+    """Return a row. Without a prompt template, JSON lists of messages in texts become lists."""
     if model.prompt is not None:
         return dict(row)
     turns = {name: _conversation_in(text) for name, text in row.items() if isinstance(text, str)}
@@ -121,7 +120,7 @@ def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _conversation_in(text: str) -> list[Any] | None:
-    """Return the messages in a text; None if it is not the JSON of a list of messages.
+    """Return the messages in a text; None if the text is not a JSON list of messages.
 
     Raises ValueError if a message has two fields of the same name."""
     if not (text.lstrip().startswith("[") and '"role"' in text):
@@ -135,7 +134,8 @@ def _conversation_in(text: str) -> list[Any] | None:
 
 
 def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
-    """Return `content_of` a row as text. Raises TypeError if it is not text."""
+    """Return the prompt of a row without a chat: `content_of` the row, and the texts of REPAIR.
+    Raises TypeError if the content is not text."""
     content = content_of(model, row)
     if not isinstance(content, str):
         raise TypeError(f"expected text, got {type(content).__name__}")
@@ -143,41 +143,39 @@ def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
 
 
 def with_repair(prompt: str, row: Mapping[str, Any]) -> str:
-    """Return a prompt without a chat, and after it the texts of the messages in REPAIR, if any."""
+    """Append the texts of the row's messages in REPAIR, if any, to a prompt without a chat."""
     return "\n\n".join([prompt, *(message["content"] for message in row.get(REPAIR, ()))])
 
 
-def opening_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
+def opening_messages(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
     """Return the first messages of a row's chat: the system message and the examples."""
-    system = [model.system] if model.system else []
-    opening: list[Message] = [{"role": "system", "content": fill(text, row)} for text in system]
-    return opening + [
-        {"role": message.role, "content": fill(message.content, row)} for message in model.messages
-    ]
+    templates = [("system", model.system)] if model.system else []
+    templates += [(message.role, message.content) for message in model.messages]
+    return [{"role": role, "content": fill_template(text, row)} for role, text in templates]
 
 
 def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
-    """Return the chat of a row in the OpenAI format."""
+    """Return the chat of a row in the OpenAI format, with images as URLs."""
     return chat_of(model, row, {name: _image_part(row[name]) for name in model.images})
 
 
 def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
     """Return the chat of a row: the opening messages, then the content of the row.
 
-    An image is inserted at its place in the prompt. Images without a place are inserted before the
-    text of the prompt's message. If the row holds a conversation, they are inserted before the
-    text of the first message with the role `user`.
+    An image that the prompt template names is inserted there. Other images precede the text of the
+    first message with the role `user`, which is the prompt, or in a conversation of the row.
     Raises TypeError if the content is neither text nor a list of messages, and ValueError if the
-    list is empty, or if images are given and no message has the role `user`.
-    """
+    list is empty, or if images are given and no message has the role `user`."""
     placed = set(placeholders(model.prompt or ""))
     unplaced = [part for name, part in images.items() if name not in placed]
-    turns = _turns(model, row, images)
+    turns = _row_messages(model, row, images)
     turns = _with_images(turns, unplaced) if unplaced else turns
-    return [*opening_of(model, row), *turns, *row.get(REPAIR, ())]
+    return [*opening_messages(model, row), *turns, *row.get(REPAIR, ())]
 
 
-def _turns(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
+def _row_messages(
+    model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]
+) -> list[Message]:
     if not images.keys().isdisjoint(placeholders(model.prompt or "")):
         return [{"role": "user", "content": _parts_of_prompt(model.prompt or "", row, images)}]
     if describes_images(model):
@@ -209,12 +207,12 @@ def _parts_of_prompt(
             parts += [*([{"type": "text", "text": text}] if text else []), images[name]]
             text = ""
         elif name is not None:
-            text += fill(f"{{{name}}}", row)
+            text += fill_template(f"{{{name}}}", row)
     return [*parts, *([{"type": "text", "text": text}] if text else [])]
 
 
 def _message(value: Any) -> Message:
-    """Return a message without its null fields, which come from other messages of the column."""
+    """Return a message without null fields, which Arrow adds if other messages have the fields."""
     if not isinstance(value, dict) or not value.get("role"):
         raise TypeError("a message of a conversation has 'role' and 'content'")
     message: Message = _without_nulls(value)
@@ -232,12 +230,12 @@ def _without_nulls(value: Any) -> Any:
 def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
     for number, turn in enumerate(turns):
         if turn["role"] == "user":
-            extended = {**turn, "content": [*images, *parts_of(turn.get("content"))]}
+            extended = {**turn, "content": [*images, *content_parts(turn.get("content"))]}
             return [*turns[:number], extended, *turns[number + 1 :]]
     raise ValueError("the conversation holds no message of the role 'user'")
 
 
-def parts_of(content: Any) -> list[Part]:
+def content_parts(content: Any) -> list[Part]:
     """Return a message's content as a list of parts."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -253,8 +251,7 @@ def data_uri(value: Any) -> str:
 
     Pixels (height x width x channels, uint8) are encoded as PNG. The bytes of an image file are
     not changed. A string that is an http, https or data URI is returned unchanged.
-    Raises ValueError for other strings and TypeError for other values.
-    """
+    Raises ValueError for other strings and TypeError for other values."""
     from PIL import Image
 
     from batchinference.pipeline.media.images import open_image
@@ -284,9 +281,9 @@ def check_chat(
     render: Callable[[list[Message]], Any],
     images: Mapping[str, Part] | None = None,
 ) -> None:
-    """Raise ModelLoad if a chat template does not accept the messages of a job, such as one without
-    a system role, which would fail every row. `render` applies it to messages with sample values,
-    and `images` are samples of the images."""
+    """Raise ModelLoad if a chat template does not accept the messages of the job, for example
+    because it has no system role. Every row would fail then. `render` applies the template to
+    messages, here with sample values. `images` are sample images."""
     row = {name: Sample("text") for name in model.inputs if name not in model.parameter_inputs}
     messages = chat_of(model, row, images or {})
     try:

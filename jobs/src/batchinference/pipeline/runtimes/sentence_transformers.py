@@ -14,7 +14,6 @@ from sentence_transformers.base.modules import Normalize, Router
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.flat_tokens import (
     FEATURES,
@@ -27,21 +26,22 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     tokens_in,
 )
 from batchinference.pipeline.runtimes.model_files import resolve
+from batchinference.pipeline.runtimes.model_io import check_image
 from batchinference.pipeline.runtimes.text_limits import (
     NO_LIMIT,
     TextLimit,
-    limit_of,
     max_tokens,
     position_tables,
     set_padding_token,
+    set_text_limit,
 )
 from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
 
 _SAMPLE_WORDS = 1000
-"""The words of a sample of a long text, if the model has no limit."""
-_MOST_WORDS = 1_000_000
-"""The limit of models of words by default, which texts do not reach."""
+"""Number of words in a sample of a long text for a model without a limit."""
+_MAX_WORDS = 1_000_000
+"""The default limit of the library for models of words, which texts do not reach."""
 
 
 class SentenceTransformersRuntime:
@@ -77,8 +77,7 @@ class SentenceTransformersRuntime:
     def __call__(
         self, inputs: dict[str, np.ndarray], prepared: Prepared | None = None
     ) -> np.ndarray:
-        """Return embeddings of shape rows x width, float32. `prepared` may have the tokens of
-        texts."""
+        """Return embeddings (rows x width, float32). `prepared` may have the tokens of texts."""
         (values,) = inputs.values()
         prepare = self._text if self._kind == "text" else _image
         rows: list[Any] = [prepare(value) for value in values]
@@ -96,16 +95,15 @@ class SentenceTransformersRuntime:
             return self._embedded(rows, len(rows))
         if self._limit.divides:
             return self._in_windows(values.tolist(), self._limit)
-        self._limit.warn(values.tolist(), self._prompt)
+        self._limit.warn_of_cuts(values.tolist(), self._prompt)
         return self._embedded(rows, len(rows))
 
     def _in_windows(self, texts: list[str], limit: TextLimit) -> np.ndarray:
         special = limit.tokenizer.num_special_tokens_to_add(pair=False)
         reserved = special + (limit.length(self._prompt) if self._prompt else 0)
         windows = limit.windows(texts, [reserved] * len(texts))
-        means = windows.averages(
-            self._embedded([self._text(text) for text in windows.texts], len(texts))
-        )
+        rows = [self._text(text) for text in windows.texts]
+        means = windows.averages(self._embedded(rows, len(texts)))
         if not (self._spec.normalize or isinstance(self._model[-1], Normalize)):
             return means
         lengths = np.linalg.norm(means, axis=1, keepdims=True)
@@ -123,8 +121,8 @@ class SentenceTransformersRuntime:
         return np.asarray(embeddings, dtype=np.float32)
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
-        """Return the tokenizer of texts, and the settings that the model gets with their tokens.
-        Return None for images, and if the library does more with texts than tokenizing them."""
+        """Return a flat tokenizer for the texts, and the settings that the model needs with tokens.
+        Return None for images and windows, and if the library prepares sample texts differently."""
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
@@ -142,9 +140,9 @@ class SentenceTransformersRuntime:
         return (flat, settings) if same else (None, {})
 
     def _cut(self, flat: FlatTokenizer, tokens: FlatTokens, limit: TextLimit) -> FlatTokens:
-        """Return the tokens, of which those of texts that are too long are cut, and report a
-        warning for each of these texts. Raises TextTooLong if they must not be cut."""
-        long = limit.check(tokens.lengths.tolist())
+        """Return the tokens, with those of texts that are too long cut, and report a warning for
+        each of these texts. Raises TextTooLong if they must not be cut."""
+        long = limit.find_too_long(tokens.lengths.tolist())
         cut = flat.cut(tokens, limit.tokens) if long and limit.tokens else None
         if cut is None:
             return tokens
@@ -153,15 +151,14 @@ class SentenceTransformersRuntime:
         return cut
 
     def _computed(self, flat: FlatTokenizer, tokens: FlatTokens) -> np.ndarray:
-        """Return the embeddings of texts as `encode` of the library does."""
+        """Return the embeddings of texts, as the library's `encode` computes them."""
         features = {name: x.to(self._model.device) for name, x in _padded(flat, tokens).items()}
         with computing(), torch.inference_mode():
             found = self._model({**features, **self._settings})["sentence_embedding"]
             found = found[..., : self._model.truncate_dim]
             if self._spec.normalize:
                 found = torch.nn.functional.normalize(found, dim=1)
-            embeddings: np.ndarray = found.float().cpu().numpy()
-        return embeddings
+            return np.asarray(found.float().cpu().numpy())
 
     def _text(self, value: Any) -> str | dict[str, str]:
         if not isinstance(value, str):
@@ -171,7 +168,7 @@ class SentenceTransformersRuntime:
 
 
 def _count_tokens(_module: Any, inputs: tuple[Any, ...]) -> None:
-    """Count the tokens of texts that the library has converted to tokens."""
+    """Report the tokens of texts that the library itself has tokenized. Is a hook of the model."""
     if IDS in inputs[0]:
         count_tokens(read=tokens_in(inputs[0]))
 
@@ -191,21 +188,20 @@ def _image(value: Any) -> Image.Image:
 def _prompt(model: SentenceTransformersModel, loaded: Any) -> str:
     """Return the text that the library adds before each text."""
     name = model.prompt_name or loaded.default_prompt_name
-    prompt: str | None = model.prompt or loaded.prompts.get(name)
-    return prompt or ""
+    return str(model.prompt or loaded.prompts.get(name) or "")
 
 
 def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
-    """Return the limit of the texts of a model, which the library also gets; None if the model has
-    no tokenizer of the transformers library. Raises ModelLoad if texts cannot be divided, or would
-    be cut and nobody could tell."""
+    """Return the limit of the texts of a model, and set it in the library; None if the model has no
+    tokenizer of the transformers library. Raises ModelLoad if the library would cut texts without
+    notice, or if texts cannot be divided into windows."""
     reader = loaded[0]
     if isinstance(reader, Router):
         raise ModelLoad(f"source: '{model.source}' has routes, whose limits are not checked")
     network, tokenizer = getattr(reader, "auto_model", None), getattr(reader, "tokenizer", None)
     longest = getattr(reader, "max_seq_length", None)
     if network is None or not isinstance(tokenizer, transformers.PreTrainedTokenizerBase):
-        if longest is not None and longest < _MOST_WORDS:
+        if longest is not None and longest < _MAX_WORDS:
             raise ModelLoad(
                 f"source: '{model.source}' cuts texts after {longest} tokens, and its tokenizer "
                 "does not say so. Use a model with a tokenizer of the transformers library"
@@ -222,4 +218,4 @@ def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
     tokens = min((limit for limit in limits if limit and limit < NO_LIMIT), default=None)
     if tokens is not None:
         reader.max_seq_length = tokens
-    return limit_of(tokenizer, model, tokens)
+    return set_text_limit(tokenizer, model, tokens)

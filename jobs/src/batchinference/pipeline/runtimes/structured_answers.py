@@ -1,7 +1,7 @@
 """Checks answers against the schema of their step, converts them, and asks again for invalid ones.
 
-The failed rows of a job are grouped by the rule that their answers violate. So the first line of an
-error has no values of the row.
+Failed rows are grouped by the first line of their error. So this line names the rule that an answer
+violates, without values of the row.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _RULES = {
     **{"multipleOf": "no multiple of {}", "pattern": "no match of {}"},
     "additionalProperties": "a field that is not declared",
 }
-"""What is wrong with a value that violates a rule of JSON Schema."""
+"""What is wrong with a value, by the rule of JSON Schema that it violates."""
 
 
 class InvalidAnswer(ValueError):
-    """An answer that violates the schema of its step. `problem` names the place and the rule, and
-    `detail` what a parser says."""
+    """An answer that violates the schema of its step. `problem` names the field and the rule, and
+    `detail` is the message of a parser."""
 
     def __init__(self, text: str, problem: str, detail: str = "") -> None:
         super().__init__("\n".join(filter(None, [problem, detail, f"The answer: {text}"])))
@@ -49,18 +49,18 @@ class InvalidAnswer(ValueError):
 
 
 class AnswerCheck:
-    """Converts the answers of a model to values of the type of its schema."""
+    """Checks answers against the schema of a model, and converts them to its column type."""
 
     def __init__(self, model: StructuredModel, schema: AnswerSchema) -> None:
         self._output, self._kind = model.output, schema.column_type
         self.document = json.dumps(schema.document, ensure_ascii=False)
-        exact = json.loads(self.document, parse_float=Decimal)  # as the numbers of answers
+        exact = json.loads(self.document, parse_float=Decimal)  # answers have Decimals, too
         self._validator = Draft202012Validator(exact)
         self._names = frozenset(names_in(exact))
-        self._cut = f"cut before its end. {_more_room(model)}"
+        self._cut = f"cut before its end. {_length_advice(model)}"
 
     def __call__(self, text: str, finish_reason: str | None) -> Any:
-        """Return the value in an answer. Raises InvalidAnswer."""
+        """Return the value of an answer. Raises InvalidAnswer if it violates the schema."""
         document = _unfenced(text)
         try:
             value = load_exact(document, parse_constant=_refuse)
@@ -72,12 +72,12 @@ class AnswerCheck:
         if has_json(self._kind):
             value = parse_declared(document, self._kind)
         try:
-            return _typed(value, self._kind, self._output)
+            return _converted(value, self._kind, self._output)
         except ValueError as error:
             raise InvalidAnswer(text, str(error)) from None
 
     def _violation(self, value: Any) -> str:
-        """Return the place and the rule of the schema that a value violates; empty if none."""
+        """Return the field and the rule of the schema that a value violates; empty if it fits."""
         try:
             error = best_match(self._validator.iter_errors(value))
         except RecursionError:
@@ -96,17 +96,16 @@ class AnswerCheck:
         return f"{path}: {what} ({rule})"
 
     def _key(self, key: str | int) -> str:
-        """Return a part of a path. The names of fields that the schema does not name are values of
-        the row."""
+        """Return a key for a path; `*` for a key outside the schema, which is a value of a row."""
         return "[]" if isinstance(key, int) else f".{key}" if key in self._names else ".*"
 
 
-def _more_room(model: StructuredModel) -> str:
-    """Return how an answer gets room for all of its tokens."""
+def _length_advice(model: StructuredModel) -> str:
+    """Return advice for a model whose answers are cut."""
     names = ("max_completion_tokens", "max_tokens", "max_new_tokens")
     if given := next((name for name in names if name in model.sampling), None):
         return f"Increase sampling.{given}, or ask for shorter answers"
-    if isinstance(model, VllmModel):  # the context is full
+    if isinstance(model, VllmModel):  # only its context limits an answer by default
         return "Shorten the prompt, or ask for shorter answers"
     name = "max_new_tokens" if isinstance(model, TransformersModel) else "max_tokens"
     return f"Set sampling.{name}, or ask for shorter answers"
@@ -117,7 +116,7 @@ def _refuse(constant: str) -> None:
 
 
 def _unfenced(text: str) -> str:
-    """Return an answer without the fence of Markdown around it, if there is one."""
+    """Return an answer without the Markdown code fence around it, if there is one."""
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE):
         opening, _, rest = text.removesuffix(_FENCE).partition("\n")
@@ -126,16 +125,16 @@ def _unfenced(text: str) -> str:
     return text
 
 
-def _typed(value: Any, kind: ColumnType, path: str) -> Any:
-    """Return a value for a column of a type. Raises ValueError with the place of a value that the
-    type does not hold as it is."""
+def _converted(value: Any, kind: ColumnType, path: str) -> Any:
+    """Convert a value to a column type. Raises ValueError, with the path of the value, if the type
+    cannot hold it exactly."""
     if isinstance(kind, dict) and isinstance(value, dict):
         if value.keys() - kind.keys():
             raise ValueError(f"{path}: {_RULES['additionalProperties']}")
         present = (name for name in kind if name in value)
-        return {name: _typed(value[name], kind[name], f"{path}.{name}") for name in present}
+        return {name: _converted(value[name], kind[name], f"{path}.{name}") for name in present}
     if isinstance(kind, list) and isinstance(value, list):
-        return [_typed(element, kind[0], f"{path}[]") for element in value]
+        return [_converted(element, kind[0], f"{path}[]") for element in value]
     try:
         return fitting(value, kind)
     except (TypeError, ValueError):
@@ -143,7 +142,7 @@ def _typed(value: Any, kind: ColumnType, path: str) -> Any:
 
 
 class StructuredRuntime:
-    """Runs a model with a schema. `load` returns the runtime of a model."""
+    """Runs a model whose answers must match a schema. `load` loads the runtime of a model."""
 
     def __init__(
         self,
@@ -156,34 +155,34 @@ class StructuredRuntime:
         self._runtime = load(model.model_copy(update={"details": model.details or unused}))
 
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """Return the value of each row, with `details` a tuple of it and the details, or the error
-        of the row."""
+        """Return for each row the value of its answer, or with `details` a tuple of the value and
+        the details. A failed row has its error instead."""
         results = self._answers(inputs, range(len(next(iter(inputs.values())))))
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]
         for _ in range((self._model.repair or 0) if invalid else 0):
-            again = dict(self._repaired(inputs, results, invalid))
-            for row, result in again.items():
+            repaired = dict(self._ask_again(inputs, results, invalid))
+            for row, result in repaired.items():
                 results[row] = result
-            invalid = [row for row, result in again.items() if isinstance(result, InvalidAnswer)]
+            invalid = [row for row, result in repaired.items() if isinstance(result, InvalidAnswer)]
         return results
 
-    def _repaired(
+    def _ask_again(
         self, inputs: Mapping[str, Sequence[Any]], results: Sequence[Any], rows: Sequence[int]
     ) -> Iterator[tuple[int, Any]]:
-        """Ask again for rows with an invalid answer, and yield their new results. Rows for which
-        that fails are left out."""
+        """Ask the model to correct the invalid answers of `rows`, and yield each row with its new
+        result. Rows whose request fails are left out."""
         if not rows:
             return
         part = {name: [values[row] for row in rows] for name, values in inputs.items()}
-        part[REPAIR] = [self._turns(results[row]) for row in rows]
+        part[REPAIR] = [self._repair_messages(results[row]) for row in rows]
         try:
             found = self._answers(part, rows)
         except Exception as error:
             if not is_about_the_row(error):
                 raise
             half = len(rows) // 2
-            for some in (rows[:half], rows[half:]) if half else ():
-                yield from self._repaired(inputs, results, some)
+            for half_of_rows in (rows[:half], rows[half:]) if half else ():
+                yield from self._ask_again(inputs, results, half_of_rows)
             return
         for row, result in zip(rows, found, strict=True):
             warn(WarningName.ANSWER_REPAIRED, row=row, amount=1)
@@ -191,8 +190,8 @@ class StructuredRuntime:
                 yield row, result
 
     def _answers(self, inputs: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> list[Any]:
-        """Return the results of a request for rows, and report its warnings. A text that was cut is
-        invalid, or it has a whole answer."""
+        """Run the model on some rows of the batch, and return their results. Reports all warnings
+        except those of cut texts, because their answers are invalid or complete all the same."""
         with collect_warnings() as warnings:
             found = self._runtime(inputs)
         for warning in warnings:
@@ -210,7 +209,7 @@ class StructuredRuntime:
             return error
         return value if self._model.details is None else (value, about)
 
-    def _turns(self, error: InvalidAnswer) -> list[Message]:
+    def _repair_messages(self, error: InvalidAnswer) -> list[Message]:
         """Return the messages that ask again: the invalid answer, and what is wrong with it."""
         request = (
             f"This answer is invalid: {error.problem}. Answer again, only with JSON that fits this "

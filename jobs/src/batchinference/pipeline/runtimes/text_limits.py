@@ -1,7 +1,7 @@
-"""Applies a model's policy to texts that have more tokens than the model takes: they are cut, they
-fail, or they are divided into windows, whose results are combined.
+"""Applies the policy `tooLong` to texts with more tokens than a model takes: such texts are cut, or
+fail, or are divided into windows, and the results of the windows are combined.
 
-The number of tokens includes special tokens, such as those at the beginning and the end of a text.
+Numbers of tokens include special tokens, such as those at the beginning and the end of a text.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from batchinference.spec.models.texts import TooLong, WindowedModel
 from batchinference.spec.warnings import WarningName
 
 NO_LIMIT = 10**9
-"""Tokenizers without a maximum length state a very large one."""
+"""A maximum length of at least this number means that a tokenizer has none."""
 _SPARE = 8
-"""Number of tokens that a tokenizer adds to a text of ASCII characters, at most."""
+"""A text of ASCII characters has at most one token for each character, and this many others."""
 _OVERLAP_SHARE = 8
-"""The part of a window that it repeats by default, as the denominator of a fraction."""
+"""By default, windows overlap by their size divided by this number."""
 _POSITIONS = (
     *("max_position_embeddings", "max_encoder_position_embeddings", "n_positions"),
     *("max_sequence_length", "max_seq_len"),
@@ -42,8 +42,7 @@ class TextTooLong(ValueError):
 
 
 def surely_fits(text: str, tokens: int) -> bool:
-    """Return whether a text has at most this number of tokens with any tokenizer. False means that
-    it may have more."""
+    """Return whether a text has at most `tokens` tokens with every tokenizer."""
     return text.isascii() and len(text) <= tokens - _SPARE
 
 
@@ -54,8 +53,8 @@ def set_padding_token(tokenizer: Any) -> None:
 
 
 def max_tokens(tokenizer: Any, network: Any = None) -> int | None:
-    """Return the number of tokens that a model takes: that of its tokenizer or its positions,
-    whichever is less. Return None if neither has a limit."""
+    """Return the maximum number of tokens that a model takes: the limit of its tokenizer, or its
+    number of positions if that is less. Return None if neither is limited."""
     limits = [tokenizer.model_max_length, positions_of(network) if network is not None else None]
     known = [int(limit) for limit in limits if limit is not None and 0 < limit < NO_LIMIT]
     return min(known, default=None)
@@ -71,15 +70,15 @@ def positions_of(network: Any) -> int | None:
     ):
         return None
     positions: int = getattr(config, name)
-    # models like RoBERTa count positions from behind their padding token
+    # models like RoBERTa do not use the positions up to the index of their padding token
     unused = (getattr(table, "padding_idx", None) for table in position_tables(network))
     skipped = next((padding + 1 for padding in unused if padding is not None), 0)
     return positions - skipped if positions > 0 else None
 
 
 def check_length(length: int, network: Any, source: str) -> None:
-    """Raise ModelLoad if a model has learned fewer positions than the length of texts that a user
-    has chosen. A lookup beyond the last position would end the process on a GPU."""
+    """Raise ModelLoad if `options.max_length` exceeds the positions in the table of a model. On a
+    GPU, a lookup beyond the table would end the process."""
     positions = positions_of(network)
     if positions is not None and length > positions and position_tables(network):
         raise ModelLoad(
@@ -95,7 +94,7 @@ def position_tables(network: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of the texts of a batch, in the order of the texts."""
+    """Windows of a batch's texts, in the order of the texts."""
 
     texts: list[str]
     spans: list[Span]
@@ -103,7 +102,7 @@ class Windows:
     """The index of the text of each window (int64)."""
 
     def averages(self, results: np.ndarray) -> np.ndarray:
-        """Return the mean of the results of the windows of each text, weighted by their numbers of
+        """Return for each text the mean of the results of its windows, weighted by their numbers of
         tokens. `results` are windows x any shape."""
         weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
         first = np.flatnonzero(np.diff(self.owners, prepend=-1))
@@ -113,20 +112,21 @@ class Windows:
         return np.asarray(means, dtype=results.dtype)
 
     def groups(self) -> Iterator[slice]:
-        """Yield the windows of each text."""
+        """Yield for each text the slice of its windows."""
         first = np.flatnonzero(np.diff(self.owners, prepend=-1)).tolist()
         return (slice(*pair) for pair in zip(first, [*first[1:], len(self.owners)], strict=True))
 
 
 @dataclass(frozen=True)
 class TextLimit:
-    """The maximum number of tokens of a text, and what happens to longer texts. Without `tokens`,
-    there are none."""
+    """The maximum number of tokens of a text, and the policy for longer texts."""
 
     tokenizer: Any
     tokens: int | None
+    """None if texts may have any length."""
     policy: TooLong
     overlap: int | None = None
+    """The number of tokens that a window repeats; None for the default."""
 
     @property
     def divides(self) -> bool:
@@ -137,9 +137,9 @@ class TextLimit:
         """Return the number of tokens of a text, without special tokens."""
         return len(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def check(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
-        """Return the indexes of texts with more than the maximum number of tokens. Raises
-        TextTooLong if there are any and they fail. `reserved` tokens are for other texts."""
+    def find_too_long(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
+        """Return the indexes of texts with more than the maximum number of tokens, of which
+        `reserved` are for another text. Raises TextTooLong instead if the policy is fail."""
         if self.tokens is None:
             return []
         limit = self.tokens - reserved
@@ -148,9 +148,9 @@ class TextLimit:
             raise TextTooLong(lengths[long[0]], limit)
         return long
 
-    def warn(self, texts: Sequence[str], prefix: str = "", reserved: int = 0) -> None:
-        """Report a warning for each text whose rest the library is going to cut. Raises TextTooLong
-        if it must not. `prefix` precedes each text, and `reserved` tokens are for another text."""
+    def warn_of_cuts(self, texts: Sequence[str], prefix: str = "", reserved: int = 0) -> None:
+        """Report a warning for each text that the library is going to cut; raises as
+        `find_too_long`. `prefix` precedes each text. `reserved` tokens are for another text."""
         if self.tokens is None:
             return
         room = self.tokens - reserved - len(prefix)
@@ -161,13 +161,13 @@ class TextLimit:
             [prefix + texts[row] for row in rows], truncation=False, verbose=False
         )
         lengths = [len(ids) for ids in encoded["input_ids"]]
-        for at in self.check(lengths, reserved):
+        for at in self.find_too_long(lengths, reserved):
             cut = lengths[at] - (self.tokens - reserved)
             warn(WarningName.TEXT_CUT, row=rows[at], amount=cut)
 
     def windows(self, texts: Sequence[str], reserved: Sequence[int]) -> Windows:
-        """Return the windows of texts. `reserved` is the number of tokens of each window for
-        special tokens and other texts. Raises TextTooLong if these leave no room."""
+        """Divide texts into windows. `reserved` has for each text the number of tokens that its
+        windows need for special tokens and other texts. Raises TextTooLong if no room is left."""
         limit = self.tokens or 0
         windows = Windows([], [], np.empty(0, dtype=np.int64))
         owners: list[int] = []
@@ -192,7 +192,7 @@ class TextLimit:
         return Splitter(tokens_of(self.tokenizer), size, overlap)
 
     def check_windows(self, source: str) -> None:
-        """Raise ModelLoad if texts cannot be divided into windows."""
+        """Raise ModelLoad if the policy is windows, and texts cannot be divided into windows."""
         if not self.divides:
             return
         if not self.tokenizer.is_fast:
@@ -207,11 +207,12 @@ class TextLimit:
             )
 
 
-def limit_of(
+def set_text_limit(
     tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
 ) -> TextLimit:
-    """Return the limit of a model whose texts have at most `tokens` tokens, and make its tokenizer
-    cut them on the right side. `policy` is used unless the user has set another."""
+    """Set the side on which a model's tokenizer cuts texts, and return the limit of `tokens` tokens
+    for these texts. `policy` is used if the job does not set `tooLong`. Raises ModelLoad if texts
+    cannot be divided into windows."""
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
     if model.too_long in ("truncate", "truncateLeft"):
         tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"

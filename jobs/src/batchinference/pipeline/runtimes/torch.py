@@ -13,15 +13,15 @@ from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
-from batchinference.pipeline.runtimes import (
-    check_input_names,
-    chosen,
-    in_parts,
-    load_callable,
-    numbers,
-)
+from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
-from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.model_files import fetch_source
+from batchinference.pipeline.runtimes.model_io import (
+    check_input_names,
+    numeric_array,
+    run_in_parts,
+    select_output,
+)
 from batchinference.spec.models import TorchModel
 
 
@@ -36,13 +36,13 @@ class TorchRuntime:
         self._by_position = _takes_by_position(self._module, list(model.inputs))
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        return in_parts(self._run, inputs, self._rows)
+        return run_in_parts(self._run, inputs, self._rows)
 
     def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: self._tensor(name, values) for name, values in inputs.items()}
         positional, named = (tensors.values(), {}) if self._by_position else ((), tensors)
         with computing(), torch.inference_mode():
-            output = chosen(self._module(*positional, **named), self._output_name)
+            output = select_output(self._module(*positional, **named), self._output_name)
             if not isinstance(output, torch.Tensor):
                 raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
             result = to_numpy(output)
@@ -52,7 +52,7 @@ class TorchRuntime:
         return result[np.newaxis] if squeezed else result
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
-        tensor = to_device(numbers(name, values), self._device)
+        tensor = to_device(numeric_array(name, values), self._device)
         return tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
 
 
@@ -64,9 +64,8 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
-    """Return whether the only input has a name that `forward` does not know.
-
-    Raises ModelLoad if one of several inputs has such a name."""
+    """Return whether the only input must be passed by position, because `forward` has no parameter
+    with its name. Raises ModelLoad if `forward` lacks the name of one of several inputs."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         known = [argument.name for argument in forward.schema.arguments[1:]]
@@ -84,7 +83,7 @@ def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
 
 
 def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
-    path = resolve_place(model.source, model.storage) if model.source else None
+    path = fetch_source(model.source, model.storage) if model.source else None
     dtype = getattr(torch, model.dtype) if model.dtype else None
     if model.factory is None:
         return _load_program(str(path), list(model.inputs), device, dtype)
@@ -98,7 +97,7 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
 
 
 def load_state(path: str) -> dict[str, torch.Tensor]:
-    """Return a state dict, written by torch.save or safetensors, loaded on the CPU."""
+    """Load a state dict, written by torch.save or safetensors, to the memory of the CPU."""
     if path.endswith(".safetensors"):
         return load_file(path)
     try:
@@ -127,7 +126,7 @@ def _load_program(
 
 
 class _Program(torch.nn.Module):
-    """An exported program that takes its inputs by name, regardless of its exported signature."""
+    """An exported program whose inputs are passed by name, whatever its exported signature is."""
 
     def __init__(self, program: torch.export.ExportedProgram, inputs: list[str]) -> None:
         super().__init__()
@@ -147,8 +146,8 @@ class _Program(torch.nn.Module):
 
 def _fixed_rows(program: torch.export.ExportedProgram) -> int | None:
     """Return the batch size that a program was exported for; None if it accepts any batch size."""
-    taken = set(program.graph_signature.user_inputs)
-    values = [node.meta["val"] for node in program.graph.nodes if node.name in taken]
+    inputs = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.name in inputs]
     sizes = [value.shape[0] for value in values if getattr(value, "ndim", 0)]
     if not sizes or not all(isinstance(size, int) for size in sizes):
         return None  # a dynamic size is a symbol, not an int

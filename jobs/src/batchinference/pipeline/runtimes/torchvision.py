@@ -12,9 +12,9 @@ from torchvision import models
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
-from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
-from batchinference.pipeline.runtimes.model_files import cache_directory, resolve_place
+from batchinference.pipeline.runtimes.model_files import cache_directory, fetch_source
+from batchinference.pipeline.runtimes.model_io import check_image
 from batchinference.pipeline.runtimes.torch import load_state
 from batchinference.spec.models import TorchvisionModel
 from batchinference.spec.problems import did_you_mean
@@ -23,14 +23,14 @@ _WITH_WEIGHTS = {
     "googlenet": {"transform_input": True, "init_weights": False},
     "inception_v3": {"transform_input": True, "init_weights": False},
 }
-"""Arguments that these builders set implicitly when they load torchvision weights."""
+"""Arguments that torchvision adds for these models only if it loads its own weights."""
 
 
 class TorchvisionRuntime:
     def __init__(self, model: TorchvisionModel, device: Device) -> None:
         self._spec = model
         self._device = torch_device(device)
-        weights = checks(model)
+        weights = _weights_of(model)
         self._labels = model.labels or list(weights.meta["categories"])
         self._transforms = weights.transforms()
         module = _load(model, weights)
@@ -68,7 +68,7 @@ class TorchvisionRuntime:
         return to_device(values, self._device).movedim(-1, -3)
 
     def _classes_wanted(self, scores: torch.Tensor) -> int:
-        """Return the number of classes for each row. Raises ModelLoad if some have no label."""
+        """Return how many classes a row gets. Raises ModelLoad if the number of labels is wrong."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
                 f"labels: the model has {scores.shape[-1]} classes, and there are "
@@ -88,11 +88,14 @@ class TorchvisionRuntime:
         return pa.ListArray.from_arrays(starts, classes)
 
 
-def checks(model: TorchvisionModel) -> Any:
-    """Return torchvision's weights entry for a model, without loading the weights.
+def check_model(model: TorchvisionModel) -> None:
+    """Raise ModelLoad if torchvision has no such model or weights."""
+    _weights_of(model)
 
-    Raises ModelLoad if torchvision has no such model or weights.
-    """
+
+def _weights_of(model: TorchvisionModel) -> Any:
+    """Return torchvision's description of the weights of a model. Does not download them. Raises
+    ModelLoad if torchvision has no such model or weights."""
     known = models.list_models(module=models)
     if model.arch not in known:
         raise ModelLoad(
@@ -128,15 +131,13 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
     classes = {"num_classes": len(model.labels)} if model.labels else {}
     arguments = {**_WITH_WEIGHTS.get(model.arch, {}), **classes, **model.options}
     module: torch.nn.Module = models.get_model(model.arch, weights=None, **arguments)
-    module.load_state_dict(load_state(resolve_place(model.source, model.storage)))
+    module.load_state_dict(load_state(fetch_source(model.source, model.storage)))
     return module
 
 
 def _without_head(module: torch.nn.Module) -> torch.nn.Module:
-    """Replace the module's last linear layer with Identity, so that it returns that layer's input.
-
-    Raises ModelLoad if the module has no linear layer.
-    """
+    """Return the module with Identity in place of its last linear layer, so that it returns the
+    input of this layer. Raises ModelLoad if it has no linear layer."""
     linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
     if not linear:
         raise ModelLoad("features: the model has no linear layer. Remove the field")

@@ -1,4 +1,4 @@
-"""The interface of a step, and the kinds of steps, one module per kind."""
+"""Defines the base class of all kinds of steps, and loads steps. Other modules hold the kinds."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from batchinference.spec.steps import Step
 
 RESULT_BYTES = 64 << 20
-"""Approximate maximum bytes of the results that a step makes at a time. They are passed on before
-the rest of the batch is computed."""
+"""Approximate maximum bytes of the results of one call of a step. If a batch would give more, the
+step returns a partial result."""
 
 
 @dataclass(frozen=True)
 class TransformResult:
-    """The result of a batch if not every row became exactly one row.
+    """The result of a step for a batch.
 
     `parents` holds, for each row of `table`, the index of the batch row that it was made from, in
-    ascending order (int64). `failed` maps the index of each failed batch row to its error. All
-    other batch rows that are not in `parents` are filtered rows.
+    ascending order (int64). `failed` maps the index of each failed batch row to its error. A batch
+    row that is neither in `parents` nor in `failed` is a filtered row.
 
-    `rows` is the number of batch rows that the result covers, if the step left the other rows for
-    its next call; None for the whole batch. A step does this if its results become large.
+    `rows` is None if the result covers the whole batch. In a partial result, it is the number of
+    the first rows of the batch that are covered. The caller passes the other rows in another call.
     """
 
     table: pa.Table
@@ -42,46 +42,46 @@ class TransformResult:
 
 
 def as_result(result: pa.Table | TransformResult) -> TransformResult:
-    """Return a result. A table has one row for each row of the batch."""
+    """Return a result as a TransformResult. A table has one row for each row of the batch."""
     if isinstance(result, TransformResult):
         return result
     return TransformResult(result, np.arange(result.num_rows))
 
 
-def checked(
+def without_bad_rows(
     result: pa.Table | TransformResult,
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> pa.Table | TransformResult:
-    """Return a result without unreadable values. A batch row fails if a row made from it has such a
-    value, or if it has a warning whose name is in `failing`."""
+    """Return a result in which a batch row has failed if a row made from it has a value that cannot
+    be read, or if it has a warning whose name is in `failing`."""
     table = result if isinstance(result, pa.Table) else result.table
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
         return result
     parents = as_result(result).parents
     errors |= {int(parents[row]): error for row, error in unreadable.items()}
-    return with_failed(result, errors)
+    return fail_rows(result, errors)
 
 
-def with_failed(
+def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result without the rows made from some batch rows, which fail with these errors."""
+    """Return a result without the rows made from the batch rows in `errors`, which have failed."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
-    left = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
+    table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
     failed = {**errors, **result.failed}
-    return replace(result, table=left, parents=result.parents[good], failed=failed)
+    return replace(result, table=table, parents=result.parents[good], failed=failed)
 
 
-def of_first_rows(result: pa.Table | TransformResult, rows: int) -> TransformResult:
+def partial_result(result: pa.Table | TransformResult, rows: int) -> TransformResult:
     """Return a result that covers only the first `rows` rows of a batch."""
     return replace(as_result(result), rows=rows)
 
 
-def bytes_to_repeat(table: pa.Table, first: int, rows: int) -> int:
-    """Return the bytes of one copy of some rows. Copies share the values of dictionaries."""
+def bytes_of_copy(table: pa.Table, first: int, rows: int) -> int:
+    """Return the bytes of a copy of some rows, which shares the values of dictionaries."""
     columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))
     return sum(int(column.slice(first, rows).nbytes) for column in columns)
 
@@ -95,27 +95,26 @@ class Transform:
     """A step that transforms the user's columns: the base class of all kinds of steps."""
 
     NEEDS_VALUES: ClassVar[bool] = False
-    """Whether the types of its results are unknown without rows."""
+    """Whether the types of its results are unknown if a batch has no rows."""
     LOADS_NOTHING: ClassVar[bool] = False
-    """Whether it is made at once, without files or libraries."""
+    """Whether it loads neither files nor libraries."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
-        """Return a table if each row of the batch became one row, in the same order; otherwise a
-        TransformResult."""
+        """Return the result for a batch: a table if each row became one row, in the same order."""
         raise NotImplementedError
 
     def take_notes(self) -> Sequence[str]:
-        """Return notes for the report about the batches since the last notes, as JSON."""
+        """Return notes as JSON, for the report, about the batches since the last call."""
         return ()
 
     def chosen(self, batch: pa.Table) -> np.ndarray | None:
-        """Return a mask (bool) of the rows that the step computes; None for all of them."""
+        """Return a mask (bool) of the rows that the step does not skip; None if it skips none."""
         return None
 
     @classmethod
     def check(cls, step: str, settings: Any, *, batch_size: int | str | None = None) -> None:
-        """Raise an error if `load` would raise it. Nothing is loaded. `settings` are those of the
-        kind of step."""
+        """Raise ModelLoad if it is already known that `load` would fail. Nothing is loaded.
+        `settings` is the part of the spec that is named after the kind, such as `step.model`."""
 
     @classmethod
     def load(cls, step: str, settings: Any, device: Device) -> Transform:  # noqa: ARG003
@@ -124,56 +123,56 @@ class Transform:
 
     @classmethod
     def check_types(cls, step: str, settings: Any, known: pa.Table) -> pa.Table | None:  # noqa: ARG003
-        """Return the columns of known type after a step; None if `result_without_rows` finds them.
-        `known` has those before the step, without rows. Raises UnsuitableTypes."""
+        """Check `known`: the columns of known type before the step, without rows. Return those
+        after the step; None if `schema_inference` must find them. Raises UnsuitableTypes."""
         return None
 
 
 STEPS = {
     "model": ("model", "ModelTransform"),
     "python": ("user_code", "UserCode"),
-    "filter": ("relational", "Filter"),
-    "add_columns": ("relational", "AddColumns"),
+    "filter": ("filter", "Filter"),
+    "add_columns": ("column_steps", "AddColumns"),
     "decode": ("decode", "DecodeColumn"),
-    "label_from_path": ("relational", "AddLabel"),
-    "select_columns": ("relational", "SelectColumns"),
-    "drop_columns": ("relational", "DropColumns"),
-    "rename_columns": ("relational", "RenameColumns"),
-    "explode": ("relational", "ExplodeList"),
+    "label_from_path": ("column_steps", "AddLabel"),
+    "select_columns": ("column_steps", "SelectColumns"),
+    "drop_columns": ("column_steps", "DropColumns"),
+    "rename_columns": ("column_steps", "RenameColumns"),
+    "explode": ("explode", "ExplodeList"),
     "chunk": ("chunk", "ChunkText"),
 }
-"""The class of each kind of step: a module of this package, which is imported when it is needed,
-and a name."""
+"""The module and name of the class of each kind of step. A module is imported when needed."""
 
 
 def class_of(step: Step) -> type[Transform]:
-    """Return the class of a kind of step."""
+    """Return the class of the kind of a step."""
     module, name = STEPS[step.kind]
     return cast(type[Transform], getattr(importlib.import_module(f"{__name__}.{module}"), name))
 
 
 def check_step(step: Step) -> None:
-    """Raise ModelLoad if a step's model or code does not exist. Nothing is loaded."""
+    """Raise ModelLoad if it is already known that `load_step` would fail. Nothing is loaded."""
     class_of(step).check(step.name, getattr(step, step.kind), batch_size=step.batch_size)
 
 
 def load_step(step: Step, device: Device) -> Transform:
-    """Return a step ready to run. Raises ModelLoad if its model or code cannot be loaded."""
+    """Return a step ready to run, including its `when`, `dedupe` and `cache`. Raises ModelLoad if
+    its model or code cannot be loaded."""
     transform = class_of(step).load(step.name, getattr(step, step.kind), device)
     if step.model is not None and (step.dedupe or step.cache):
-        from batchinference.pipeline.steps.reuse import Reuse
+        from batchinference.pipeline.steps.dedupe import Dedupe
 
-        transform = Reuse(step, step.model, transform, device)
+        transform = Dedupe(step, step.model, transform, device)
     return with_condition(step, transform)
 
 
 def with_condition(
     step: Step, transform: Transform, adds: Mapping[str, ColumnType | None] | None = None
 ) -> Transform:
-    """Return a step that runs only for the rows for which its condition is true, if it has one.
-    `adds` are the columns that it adds; None for those of the step."""
+    """Return `transform` such that it runs only for the rows for which the `when` of the step is
+    true. `adds` are the columns that it adds; None for those of the step."""
     if step.when is None:
         return transform
-    from batchinference.pipeline.steps.conditional import Conditional
+    from batchinference.pipeline.steps.when import Conditional
 
     return Conditional(step, transform, step.facts.adds if adds is None else adds)

@@ -1,4 +1,4 @@
-"""The chunk step: divides long texts into rows."""
+"""The chunk step: divides long texts into chunks, with a row for each chunk."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
 from batchinference.pipeline.expression import check_text
-from batchinference.pipeline.runtimes.model_files import WEIGHTS, check, resolve, resolve_place
+from batchinference.pipeline.runtimes.model_files import (
+    WEIGHTS,
+    check_source,
+    fetch_source,
+    resolve,
+)
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
     Transform,
     TransformResult,
     all_failed,
-    bytes_to_repeat,
-    of_first_rows,
+    bytes_of_copy,
+    partial_result,
 )
 from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
 from batchinference.spec.addresses import is_local
@@ -27,15 +32,14 @@ _NULL = Span(0, 0, 0)
 
 
 class ChunkText(Transform):
-    """Makes a row of each chunk of a text. Raises ModelLoad if the tokenizer cannot be used.
-
-    If the rows of a batch would take too much memory, the result covers only its first rows."""
+    """Makes a row for each chunk of a text. If the result would take too much memory, it is
+    partial. The constructor raises ModelLoad if the tokenizer cannot be used."""
 
     @classmethod
     def check(cls, step: str, settings: Chunk, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         if settings.tokenizer is not None:
             files = ("tokenizer.json", "tokenizer_config.json")
-            check(settings.tokenizer, files, settings.revision, settings.storage)
+            check_source(settings.tokenizer, files, settings.revision, settings.storage)
 
     @classmethod
     def check_types(cls, step: str, settings: Chunk, known: pa.Table) -> None:
@@ -61,13 +65,14 @@ class ChunkText(Transform):
             return all_failed(batch.num_rows, TypeError(message))
         others = batch.drop_columns([self._column])
         spans, texts = self._first_chunks(column, others)
-        result = _rows(batch, self._column, spans, pa.array(texts, column.type))
-        return result if len(spans) == batch.num_rows else of_first_rows(result, len(spans))
+        result = _rows_of_chunks(batch, self._column, spans, pa.array(texts, column.type))
+        return result if len(spans) == batch.num_rows else partial_result(result, len(spans))
 
     def _first_chunks(
         self, column: pa.ChunkedArray, others: pa.Table
     ) -> tuple[list[list[Span]], list[str | None]]:
-        """Return the spans of the first texts, until their rows are large, and all chunks."""
+        """Return the spans of the chunks of each text, and all chunks. Stops after the text with
+        which their rows reach RESULT_BYTES."""
         spans: list[list[Span]] = []
         chunks: list[str | None] = []
         size = 0
@@ -76,16 +81,16 @@ class ChunkText(Transform):
             parts = [_NULL] if text is None else list(self._split(text))
             spans.append(parts)
             chunks += [None if text is None else text[span.start : span.end] for span in parts]
-            size += len(text or "") + len(parts) * bytes_to_repeat(others, row, 1)
+            size += len(text or "") + len(parts) * bytes_of_copy(others, row, 1)
             if size >= RESULT_BYTES:
                 break
         return spans, chunks
 
 
-def _rows(
+def _rows_of_chunks(
     batch: pa.Table, column: str, spans: list[list[Span]], chunks: pa.Array
 ) -> TransformResult:
-    """Return the rows of the chunks. The other columns are repeated."""
+    """Return a row for each chunk of the first rows of a batch, with their other columns."""
     parents = np.repeat(np.arange(len(spans)), [len(parts) for parts in spans])
     others = batch.drop_columns([column]).take(pa.array(parents))
     if batch.num_columns > 1:
@@ -105,7 +110,7 @@ def _rows(
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    is_null: bool = pa.types.is_null(kind)  # null in the whole block; other blocks may have texts
+    is_null: bool = pa.types.is_null(kind)  # only nulls in this block; others may have texts
     return is_null or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
@@ -119,7 +124,7 @@ def _units(step: str, chunk: Chunk) -> Units:
     if is_local(source):
         path = resolve(source, chunk.revision)
     else:
-        path = resolve_place(source, chunk.storage, without=WEIGHTS)
+        path = fetch_source(source, chunk.storage, without=WEIGHTS)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             path, trust_remote_code=False, **revision

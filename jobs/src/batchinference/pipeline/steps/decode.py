@@ -13,7 +13,7 @@ from batchinference.pipeline.declared_types import arrow_type, fitting, parse_de
 from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.row_warnings import warnings_of_row
-from batchinference.pipeline.steps import RESULT_BYTES, Transform, TransformResult, of_first_rows
+from batchinference.pipeline.steps import RESULT_BYTES, Transform, TransformResult, partial_result
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.decode import (
@@ -29,30 +29,28 @@ from batchinference.text import decode_text
 
 
 class JsonDecoder:
-    """Decodes documents that are objects of a declared type. Other fields are dropped."""
+    """Decodes JSON objects with declared fields. Other fields are dropped."""
 
     def __init__(self, schema: dict[str, ColumnType]) -> None:
         self._schema, self.type = schema, arrow_type(schema)
 
     def __call__(self, content: bytes | str) -> Any:
-        """Return the declared fields that a document has. Raises ValueError if it is invalid, and
-        TypeError if it has another type."""
+        """Return the declared fields of a JSON object. Raises ValueError if the JSON is invalid,
+        and TypeError if a value has another type."""
         value = parse_declared(content, self._schema)
         try:
             return fitting(value, self._schema)
-        except TypeError:  # perhaps a `string` is another value
-            value = parse_declared(content, self._schema, any_as_json=True)
-            return fitting(value, self._schema)
+        except TypeError:  # perhaps a field declared as `string` holds another value
+            return fitting(parse_declared(content, self._schema, any_as_json=True), self._schema)
 
 
 JSON_GROWTH = 16
-"""The memory of a JSON document, as a multiple of its length."""
+"""The assumed memory of decoded JSON or text, as a multiple of the length of its content."""
 
 
 class DecodeColumn(Transform):
-    """Decodes each value of a column. Rows whose value cannot be decoded are failed rows.
-
-    If the values of a batch would take too much memory, the result covers only its first rows."""
+    """Decodes each value of a column. A row whose value cannot be decoded is a failed row. If the
+    result would take too much memory, it is partial."""
 
     NEEDS_VALUES = True
 
@@ -74,21 +72,22 @@ class DecodeColumn(Transform):
             try:
                 content = self._content(value.as_py())
                 with warnings_of_row(row):
-                    found = None if content is None else self._decode(content)
+                    output = None if content is None else self._decode(content)
             except Exception as error:
                 if not is_about_the_file(error):
                     raise
                 failed[row] = error
             else:
-                decoded.append(found)
-                size += 0 if content is None else self._size_of(content, found)
+                decoded.append(output)
+                size += 0 if content is None else self._size_of(content, output)
             rows += 1
             if size >= RESULT_BYTES:
                 break
         result = self.result_columns.added(batch.slice(0, rows), self._columns(decoded), failed)
-        return result if rows == batch.num_rows else of_first_rows(result, rows)
+        return result if rows == batch.num_rows else partial_result(result, rows)
 
     def _content(self, value: Any) -> Any:
+        """Return the content to decode: the value, or the field `bytes` of a struct."""
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None and isinstance(value, dict):
             raise ValueError(f"column '{self._spec.column}' has a struct without 'bytes'")
@@ -102,6 +101,7 @@ class DecodeColumn(Transform):
         return JSON_GROWTH * len(content)
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
+        """Return the values of the columns that the step adds: audio has two, others one."""
         name, *rate = self._spec.types
         if rate:
             amplitudes, rates = ([pair and pair[at] for pair in decoded] for at in (0, 1))
@@ -126,13 +126,10 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
         case DecodeAudio():
             for library in ("soundfile", "av"):
                 require_package(f"step '{step}'", library, FORMATS_EXTRA, ModelLoad)
-            from batchinference.pipeline.media.recordings import (
-                decode_audio,  # needs libraries of an extra
-            )
+            from batchinference.pipeline.media.audio import decode_audio  # needs an extra
 
-            return lambda content: decode_audio(
-                _bytes(content), decode, AudioOptions.DEFAULT_ROW_BYTES
-            )
+            max_bytes = AudioOptions.DEFAULT_ROW_BYTES
+            return lambda content: decode_audio(_bytes(content), decode, max_bytes)
         case DecodeText(encoding=encoding):
             return lambda content: decode_text(_bytes(content), encoding)
         case DecodeJson(fields=fields):

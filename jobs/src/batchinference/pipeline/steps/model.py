@@ -1,4 +1,4 @@
-"""Model steps: pass columns to the inputs of a runtime and add its output as a column."""
+"""Model steps: run a model on the input columns, and add its results as columns."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_value
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, parts_of
-from batchinference.pipeline.runtimes.model_files import check
-from batchinference.pipeline.runtimes.model_folder import check_folder
+from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, nested_inputs
+from batchinference.pipeline.runtimes.model_files import check_source
+from batchinference.pipeline.runtimes.model_folder_check import check_folder
 from batchinference.pipeline.runtimes.prompts import values_for_texts
-from batchinference.pipeline.steps import Transform, TransformResult, as_result, with_failed
-from batchinference.pipeline.steps.preparation import split_prepared
+from batchinference.pipeline.steps import Transform, TransformResult, as_result, fail_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.pipeline.steps.tokenization import split_prepared
 from batchinference.spec.models import Model
 from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.labels import LABELED, LabelModel
@@ -42,13 +42,17 @@ class ModelTransform(Transform):
         check_runtime(settings)
         storage = settings.storage_of_source
         for place in settings.other_locations:
-            check(place, storage=storage)
+            check_source(place, storage=storage)
         if settings.source_or_none is not None:
-            check(settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage)
+            check_source(
+                settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage
+            )
         check_folder(settings)
         if settings.factory_or_none is not None:
-            from batchinference.pipeline.steps.signatures import factory_problem
-            from batchinference.pipeline.steps.user_modules import check_callable
+            from batchinference.pipeline.steps.code_checks.function_signatures import (
+                factory_problem,
+            )
+            from batchinference.pipeline.steps.code_checks.imports import check_callable
 
             module = check_callable(step, settings.factory_or_none)
             arguments = getattr(settings, "factory_args", None) or {}
@@ -71,7 +75,7 @@ class ModelTransform(Transform):
         if isinstance(settings, TextModel) and not settings.uses_texts:
             for name in {"text", "text_pair"} & {*settings.inputs}:
                 check_text(step, settings.inputs[name], known, f"the input '{name}'")
-        for part in parts_of(settings).values():
+        for part in nested_inputs(settings).values():
             if part.is_known(known):
                 part.arrow(known.select(part.columns).schema)
 
@@ -87,17 +91,17 @@ class ModelTransform(Transform):
         missing = missing_inputs(self._model, batch)
         missing.warn()
         rows = missing.computed(batch.num_rows)
-        results, failed = self._computed(batch, rows, prepared)
+        results, failed = self._run(batch, rows, prepared)
         failed |= missing.failed
         columns = _columns(self._model, results)
-        made = self.result_columns.added(batch, columns, failed, missing.skipped)
-        return without_non_finite(self._model, made)
+        result = self.result_columns.added(batch, columns, failed, missing.skipped)
+        return with_non_finite_policy(self._model, result)
 
-    def _computed(
+    def _run(
         self, batch: pa.Table, rows: np.ndarray, prepared: Mapping[str, pa.ChunkedArray]
     ) -> tuple[Any, dict[int, Exception]]:
-        """Return the results of some rows of a batch, and the errors of the rows without one.
-        `prepared` are the columns of a preparation of the batch, if there was one."""
+        """Run the model on these rows of a batch. Return the results of the rows that have not
+        failed, and the errors of the others. `prepared` are the prepared columns of the batch."""
         if len(rows) == 0:
             return [], {}
         part = batch.select(sorted(set(self._model.inputs.values())))
@@ -106,7 +110,7 @@ class ModelTransform(Transform):
             prepared = {name: column.take(rows) for name, column in prepared.items()}
         run: Any = self._runtime
         run = partial(run, prepared=prepared) if self._model.tokenized_inputs else run
-        # an engine, or a server, takes the rows of several threads
+        # an engine or a server computes rows of several threads at the same time
         use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
         with collect_warnings() as warnings, use:
             results = run(_inputs(self._model, part))
@@ -119,14 +123,14 @@ class ModelTransform(Transform):
             )
         if not isinstance(results, list):
             return results, {}
-        # a runtime that detects errors per row
+        # a list holds an exception for each row whose error the runtime has caught
         pairs = list(zip(rows.tolist(), results, strict=True))
         failed = {row: result for row, result in pairs if isinstance(result, Exception)}
         return [result for row, result in pairs if row not in failed], failed
 
 
 def _columns(model: Model, results: Any) -> dict[str, Any]:
-    """Return the columns of the results of a model."""
+    """Return the columns of the results of a model: its output, and any other outputs."""
     others = model.other_outputs
     if isinstance(model, LabelModel) and model.score_output is not None:
         labels = pa.array(results, arrow_type(LABELED)) if isinstance(results, list) else results
@@ -135,7 +139,7 @@ def _columns(model: Model, results: Any) -> dict[str, Any]:
     if isinstance(model, GeneratingModel) and model.answer_schema is not None:
         columns[model.output] = pa.array(columns[model.output], arrow_type(model.answer_type))
     for at, (name, kind) in enumerate(others.items(), 1):
-        # the first batch may hold only nulls, which have no type
+        # with the declared type, because a batch with only nulls does not show the type
         columns[name] = pa.array([result[at] for result in results], arrow_type(kind))
     return columns
 
@@ -148,20 +152,20 @@ def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
     return {name: columns[column] for name, column in model.inputs.items()}
 
 
-def without_non_finite(
+def with_non_finite_policy(
     model: Model, result: pa.Table | TransformResult
 ) -> pa.Table | TransformResult:
-    """Return the result of a model, whose rows with NaN or infinity are counted, or are failed rows
-    by the model's policy."""
+    """Return the result of a model after the policy of its field `nonFinite`: a row with NaN or
+    infinity fails, or gets the warning NonFinite."""
     table = result if isinstance(result, pa.Table) else result.table
-    results = (model.output, getattr(model, "score_output", None))
-    counts = non_finite_values(table.select([n for n in table.column_names if n in results]))
+    outputs = (model.output, getattr(model, "score_output", None))
+    counts = non_finite_values(table.select([n for n in table.column_names if n in outputs]))
     if not counts:
         return result
     parents = as_result(result).parents
     by_parent = {int(parents[row]): count for row, count in counts.items()}
     if (model.non_finite or ("fail" if model.needs_finite else "keep")) == "fail":
-        return with_failed(result, {row: NonFiniteOutput(by_parent[row]) for row in by_parent})
+        return fail_rows(result, {row: NonFiniteOutput(by_parent[row]) for row in by_parent})
     for row, count in by_parent.items():
         warn(WarningName.NON_FINITE, row=row, amount=count)
     return result

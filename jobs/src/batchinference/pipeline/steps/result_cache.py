@@ -1,10 +1,10 @@
-"""Stores of results of a model step: those of recent rows in the memory of a process, and those of
-other jobs in files.
+"""Stores results of a model step: of recent rows in memory, and for other jobs in cache files.
 
-A cache has a directory for each digest of a model. Its files are never changed: each has the keys
-of some rows, and then their results as an Arrow IPC stream. Its name has the hash of the digest and
-of the content, so a file that is damaged, incomplete or in another directory is not used. Jobs that
-write the same results at the same time write two files, and both are right.
+The key of a row is the hash of the inputs of the model. A cache has one directory for each model,
+named by the hash of its files and settings (`model_digest`). A cache file is never changed. It
+holds the keys of some rows, and then their results as an Arrow IPC stream. Its name contains a hash
+of the digest and the content, so that a file that is damaged or in another directory is not used.
+Jobs that write the same results at the same time write two valid files.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ row in addition to its results."""
 FILE_BYTES, FILE_SECONDS = 4 << 20, 30.0
 """Results are written when they have this size or this age."""
 REFRESH_SECONDS = 60.0
-READ_THREADS, BEGINNING = 16, 8
+READ_THREADS, PREFIX_BYTES = 16, 8
 _FILE = re.compile(r"([0-9a-f]{64})-([1-9][0-9]{0,8})\.results")
-"""The name of a file: its hash, and the number of its rows."""
+"""The name of a file: its hash, and its number of rows."""
 
 
 @dataclass(frozen=True)
 class KnownResults:
-    """Results that were computed or read together: the columns that the step adds, and the warnings
-    of each row. `stored` is whether they were read from a cache."""
+    """Results of several rows: their keys, the columns that the step adds, and the warnings by row
+    index. `stored` is whether they were read from a cache."""
 
     keys: Sequence[bytes]
     table: pa.Table
@@ -55,152 +55,152 @@ class KnownResults:
         """The approximate memory in bytes."""
         return int(self.table.nbytes) + ROW_BYTES * len(self.keys)
 
-    def places(self) -> dict[bytes, Place]:
-        """Return the place of the result of each key."""
+    def by_key(self) -> dict[bytes, ResultRow]:
+        """Return the result row of each key."""
         return {key: (self, row) for row, key in enumerate(self.keys)}
 
-    def only(self, keys: Collection[bytes]) -> KnownResults:
-        """Return the results of these keys, without the memory of the others."""
+    def of_keys(self, keys: Collection[bytes]) -> KnownResults:
+        """Return a copy with only the results of these keys, which needs less memory."""
         rows = [row for row, key in enumerate(self.keys) if key in keys]
         warnings = {at: self.warnings[row] for at, row in enumerate(rows) if row in self.warnings}
         table = self.table.take(pa.array(rows, pa.int64()))
         return replace(self, keys=[self.keys[row] for row in rows], table=table, warnings=warnings)
 
 
-Place = tuple[KnownResults, int]
-"""Results, and a row of them."""
+ResultRow = tuple[KnownResults, int]
+"""Results, and the index of one row of them."""
 
 
 class RecentResults:
-    """The results of recent rows by key, up to about `most` bytes. Threads share them."""
+    """The results of recent rows by key, up to about `max_bytes`. It is thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes, self._lock = most, 0, Lock()
-        self._places: dict[bytes, Place] = {}
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._bytes, self._lock = max_bytes, 0, Lock()
+        self._by_key: dict[bytes, ResultRow] = {}
 
     def add(self, results: KnownResults) -> None:
-        """Keep results. If there would be too many, forget all earlier ones."""
+        """Add results. If all would exceed the maximum, delete the earlier ones."""
         with self._lock:
             self._bytes += results.nbytes
-            if self._bytes > self._most:
-                self._places, self._bytes = {}, results.nbytes
-            self._places |= results.places()
+            if self._bytes > self._max_bytes:
+                self._by_key, self._bytes = {}, results.nbytes
+            self._by_key |= results.by_key()
 
-    def find(self, keys: Iterable[bytes]) -> dict[bytes, Place]:
-        """Return the places of the results of these keys, as far as they are known."""
+    def find(self, keys: Iterable[bytes]) -> dict[bytes, ResultRow]:
+        """Return the result row of each of these keys that is known."""
         with self._lock:
-            return {key: self._places[key] for key in keys if key in self._places}
+            return {key: self._by_key[key] for key in keys if key in self._by_key}
 
 
 class ResultCache:
-    """The results of a model in the files of a directory. Threads share it.
+    """The results of one model in the files of a directory. It is thread-safe.
 
-    A process looks for new files, also those of other processes of its job, from time to time. A
-    storage that cannot be read or written is not used again, and never ends the job: `errors`
-    counts that."""
+    It looks for new files of all jobs and processes every REFRESH_SECONDS. After an error of the
+    storage it is not used again, but the job goes on. `errors` counts errors and damaged files."""
 
-    def __init__(self, place: Location, digest: str, names: Sequence[str]) -> None:
-        self._place, self._digest, self._names = place / digest, digest, list(names)
+    def __init__(self, cache: Location, digest: str, names: Sequence[str]) -> None:
+        self._directory, self._digest, self._names = cache / digest, digest, list(names)
         self._lock, self._is_broken, self.errors = Lock(), False, 0
-        self._waiting: list[KnownResults] = []
-        self._since, self._bytes = 0.0, 0
+        self._unwritten: list[KnownResults] = []
+        self._unwritten_since, self._unwritten_bytes = 0.0, 0
         self._files = [""]
-        self._beginnings = np.full(1, b"\xff" * BEGINNING)
-        """The beginnings of all keys in order, and a last one."""
-        self._numbers = np.zeros(1, np.int32)
-        """The number of the file of each."""
-        self._due = 0.0
+        self._prefixes = np.full(1, b"\xff" * PREFIX_BYTES)
+        """The first bytes of all keys, sorted. The last one is greater than those of any key."""
+        self._file_of_prefix = np.zeros(1, np.int32)
+        """The index in `_files` for each prefix."""
+        self._next_refresh = 0.0
         _OPEN.add(self)
 
     def find(self, keys: Iterable[bytes]) -> list[KnownResults]:
-        """Return the stored results that have these keys, together with others unless these need
-        too much memory."""
+        """Return the results in all files that may have one of these keys. If the files are too
+        large for the memory, return only the results of these keys."""
         keys = set(keys)
-        wanted = np.array([key[:BEGINNING] for key in keys], f"S{BEGINNING}")
+        wanted = np.array([key[:PREFIX_BYTES] for key in keys], f"S{PREFIX_BYTES}")
         with self._lock:
-            if time.monotonic() >= self._due and not self._is_broken:
+            if time.monotonic() >= self._next_refresh and not self._is_broken:
                 self._refresh()
-            beginnings, numbers = self._beginnings, self._numbers
+            prefixes, file_of_prefix = self._prefixes, self._file_of_prefix
         if self._is_broken or not len(wanted):
             return []
-        places = np.searchsorted(beginnings, wanted)
-        files = np.unique(numbers[places[beginnings[places] == wanted]]).tolist()
+        indexes = np.searchsorted(prefixes, wanted)
+        files = np.unique(file_of_prefix[indexes[prefixes[indexes] == wanted]]).tolist()
         all_fit = len(files) * FILE_BYTES <= MEMORY_BYTES
         read = partial(self._read, wanted=None if all_fit else keys)
         with ThreadPoolExecutor(READ_THREADS) as pool:
             return [*filter(None, pool.map(read, [self._files[at] for at in files]))]
 
     def add(self, results: KnownResults) -> None:
-        """Store results, maybe later together with others."""
+        """Add results, which are written as soon as there are enough for a file."""
         with self._lock:
-            self._since = self._since if self._waiting else time.monotonic()
-            self._bytes = results.nbytes + (self._bytes if self._waiting else 0)
-            self._waiting.append(results)
-            size = self._bytes
-        if size >= FILE_BYTES or time.monotonic() - self._since >= FILE_SECONDS:
+            if not self._unwritten:
+                self._unwritten_since, self._unwritten_bytes = time.monotonic(), 0
+            self._unwritten.append(results)
+            self._unwritten_bytes += results.nbytes
+            size = self._unwritten_bytes
+        if size >= FILE_BYTES or time.monotonic() - self._unwritten_since >= FILE_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write the results that wait. Those of different types are in different files."""
+        """Write all unwritten results, one file for each schema."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for schema in {each.table.schema: None for each in waiting}:
-            content = _content_of([each for each in waiting if each.table.schema == schema])
+            unwritten, self._unwritten = self._unwritten, []
+        for schema in {each.table.schema: None for each in unwritten}:
+            content = _content_of([each for each in unwritten if each.table.schema == schema])
             try:
                 if not self._is_broken:
-                    (self._place / self._name_of(*content)).write(b"".join(content))
+                    (self._directory / self._name_of(*content)).write(b"".join(content))
             except OSError:
-                self._fail()
+                self._disable()
 
     def _name_of(self, keys: bytes, results: bytes) -> str:
-        found = hashlib.sha256(self._digest.encode() + keys + results).hexdigest()
-        return f"{found}-{len(keys) // HASH_BYTES}.results"
+        digest = hashlib.sha256(self._digest.encode() + keys + results).hexdigest()
+        return f"{digest}-{len(keys) // HASH_BYTES}.results"
 
-    def _fail(self) -> None:
+    def _disable(self) -> None:
         self._is_broken = True
         self.errors += 1
 
     def _refresh(self) -> None:
-        """Add the files that are new since the last time to the index."""
-        self._due = time.monotonic() + REFRESH_SECONDS
-        known, number = set(self._files), len(self._files)
+        """Add the files that are new since the last call to the index."""
+        self._next_refresh = time.monotonic() + REFRESH_SECONDS
+        known, first_new = set(self._files), len(self._files)
         try:
-            names = (base_name(info.path) for info in self._place.files())
+            names = (base_name(info.path) for info in self._directory.files())
             self._files += [name for name in names if _FILE.fullmatch(name) and name not in known]
             with ThreadPoolExecutor(READ_THREADS) as pool:
-                found = [*pool.map(self._read_beginnings, self._files[number:])]
+                added = [*pool.map(self._read_prefixes, self._files[first_new:])]
         except OSError:
-            self._fail()
+            self._disable()
             return
-        numbers = np.arange(number, len(self._files), dtype=np.int32)
-        beginnings = np.concatenate([self._beginnings, *found])
-        numbers = np.concatenate([self._numbers, np.repeat(numbers, [*map(len, found)])])
-        order = np.argsort(beginnings, kind="stable")
-        self._beginnings, self._numbers = beginnings[order], numbers[order]
+        numbers = np.arange(first_new, len(self._files), dtype=np.int32)
+        prefixes = np.concatenate([self._prefixes, *added])
+        numbers = np.concatenate([self._file_of_prefix, np.repeat(numbers, [*map(len, added)])])
+        order = np.argsort(prefixes, kind="stable")
+        self._prefixes, self._file_of_prefix = prefixes[order], numbers[order]
 
-    def _read_beginnings(self, name: str) -> np.ndarray:
-        """Return the beginnings of the keys of a file, which may be damaged or deleted."""
+    def _read_prefixes(self, name: str) -> np.ndarray:
+        """Return the prefixes of the keys in a file. It may be truncated, or deleted by now."""
         try:
-            keys = (self._place / name).read(_rows_in(name) * HASH_BYTES)
+            keys = (self._directory / name).read(_rows_in(name) * HASH_BYTES)
         except FileNotFoundError:
             keys = b""
-        whole = keys[: len(keys) // HASH_BYTES * HASH_BYTES]
-        return np.frombuffer(whole, f"S{BEGINNING}")[:: HASH_BYTES // BEGINNING]
+        complete = keys[: len(keys) // HASH_BYTES * HASH_BYTES]
+        return np.frombuffer(complete, f"S{PREFIX_BYTES}")[:: HASH_BYTES // PREFIX_BYTES]
 
     def _read(self, name: str, wanted: Collection[bytes] | None) -> KnownResults | None:
-        """Return the results in a file, or those that are wanted; None if it is damaged, or does
-        not exist any more."""
+        """Return the results in a file, only those of the `wanted` keys if given. Return None if
+        the file is damaged or deleted."""
         try:
-            content, at = (self._place / name).read_if_exists(), _rows_in(name) * HASH_BYTES
+            content, at = (self._directory / name).read_if_exists(), _rows_in(name) * HASH_BYTES
             if content is None:
                 return None
             keys, results = content[:at], content[at:]
             if self._name_of(keys, results) != name:
                 raise ValueError("it is damaged")
-            found = _results_of(keys, results, self._names)
-            return found if wanted is None else found.only(wanted)
+            read = _results_of(keys, results, self._names)
+            return read if wanted is None else read.of_keys(wanted)
         except OSError:
-            self._fail()
+            self._disable()
         except (ValueError, LookupError):
             self.errors += 1
         return None
@@ -210,7 +210,7 @@ _OPEN: WeakSet[ResultCache] = WeakSet()
 
 
 def flush_caches() -> None:
-    """Write the results that wait in this process, which may end soon."""
+    """Write all unwritten results of this process, which may end soon."""
     for cache in list(_OPEN):
         cache.flush()
 
@@ -220,7 +220,7 @@ def _rows_in(name: str) -> int:
 
 
 def _content_of(groups: Sequence[KnownResults]) -> tuple[bytes, bytes]:
-    """Return the keys and the results of groups with the same columns."""
+    """Return the content of a file, as keys and results. All groups have the same columns."""
     table = concat([with_warnings(each.table, each.warnings) for each in groups])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -230,7 +230,8 @@ def _content_of(groups: Sequence[KnownResults]) -> tuple[bytes, bytes]:
 
 
 def _results_of(keys: bytes, results: bytes, names: Sequence[str]) -> KnownResults:
-    """Return the content of a file. The columns of the other job may have had other names."""
+    """Return the results in the content of a file. The columns get the names of this job, because
+    other jobs with the same model may name their columns differently."""
     table = read_stream(results)
     if register_tensors(table.schema):
         table = read_stream(results)
@@ -239,6 +240,6 @@ def _results_of(keys: bytes, results: bytes, names: Sequence[str]) -> KnownResul
     for warning in warnings:
         by_row.setdefault(warning.row, []).append(warning)
     if table.num_rows * HASH_BYTES != len(keys):
-        raise ValueError("it has other rows than keys")
+        raise ValueError("it has another number of rows than of keys")
     parts = [keys[at : at + HASH_BYTES] for at in range(0, len(keys), HASH_BYTES)]
     return KnownResults(parts, table.rename_columns(names), by_row, stored=True)

@@ -1,9 +1,9 @@
-"""Python steps: the user's function or class, called in the same way as by Ray Data.
+"""Python steps: call the user's function or class as Ray Data does.
 
-It takes batches of NumPy arrays, rows, or (`predictBatch`, for existing classes) lists of values. A
-row is a dict as Ray Data passes it to `map`: plain values, and NumPy arrays for columns of tensors.
-If code that takes rows raises an error, only that row fails, and no other row is retried. A row
-also fails if the code returns a value that does not fit into its column.
+The code takes a batch (a dict of NumPy arrays), a row (a dict of Python values, and of NumPy arrays
+for tensors), or, for existing classes with `predictBatch`, a list of values. If code that takes
+rows raises an error, only that row fails, and no other row is computed again. A row also fails if
+the returned value does not fit the type of its column (see result_columns).
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from batchinference.pipeline.steps.result_columns import (
     ResultColumns,
     check_has_rows,
     check_reserved,
-    given_columns,
-    no_column,
+    no_column_error,
 )
+from batchinference.pipeline.steps.unchanged_values import input_columns
 from batchinference.pipeline.storage.arrow_files import UnsafeColumn, checked
 from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article
 
 if TYPE_CHECKING:
-    import ast
-
     import pandas as pd
 
     from batchinference.pipeline.runtimes.device import Device
@@ -48,61 +46,35 @@ _ARRAY_AS_VALUE = (
     "0-dimensional arrays can be converted",
     "unhashable type: 'numpy.ndarray'",
 )
-"""Parts of errors about an array that was treated as one value."""
+"""Texts in the errors of code that uses a column of a batch, an array, as one value."""
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
 class UserCode(Transform):
-    """Calls code of the user."""
+    """The base class of python steps."""
 
     NEEDS_VALUES = True
 
     @classmethod
     def check(cls, step: str, settings: PythonStep, *, batch_size: int | str | None = None) -> None:
-        from batchinference.pipeline.steps.signatures import signature_problem
-        from batchinference.pipeline.steps.user_modules import check_callable
+        from batchinference.pipeline.steps.code_checks.function_signatures import signature_problem
+        from batchinference.pipeline.steps.code_checks.imports import check_callable
 
         for path in settings.constructor_refs.values():
             check_callable(step, path)
         module = check_callable(step, settings.callable)
-        if module is None or batch_size == 1:  # a column of one row may be used as one value
+        if module is None or batch_size == 1:  # an array with one value may be used as this value
             return
         if problem := signature_problem(settings, module):
             raise ModelLoad(f"step '{step}': {problem}")
-
-    @classmethod
-    def reads(cls, step: str, settings: PythonStep) -> dict[str, int]:
-        """Return the columns that the code certainly reads, with the line of each."""
-        from batchinference.pipeline.steps.signatures import columns_of_code
-
-        module = _module_of(step, settings)
-        return columns_of_code(settings, module) if module is not None else {}
-
-    @classmethod
-    def columns_after(cls, step: str, settings: PythonStep) -> tuple[list[str], str] | None:
-        """Return the columns after the code, and how to keep the others; None if unknown."""
-        from batchinference.pipeline.steps.signatures import columns_after_code
-
-        module = _module_of(step, settings)
-        return columns_after_code(settings, module) if module is not None else None
 
     @classmethod
     def load(cls, step: str, settings: PythonStep, device: Device) -> Transform:
         return python_transform(step, settings, device.assigned_name)
 
 
-def _module_of(step: str, settings: PythonStep) -> ast.Module | None:
-    """Return the source of the code of a step; None if it is unknown or not valid."""
-    from batchinference.pipeline.steps.user_modules import check_callable
-
-    try:
-        return check_callable(step, settings.callable)
-    except ModelLoad:
-        return None  # `check` says why
-
-
 class _UserFunction(UserCode):
-    """A function of the user with its arguments, and the columns of its results."""
+    """A callable of the user with its arguments, which `load` has constructed if it is a class."""
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
         self._name = name
@@ -117,15 +89,15 @@ class MapBatches(_UserFunction):
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         inputs = to_batch(batch)
         for array in inputs.values():
-            # an in-place change would be lost, because the column would count as unchanged
+            # a change in place would be lost, because `_result` would keep the input column
             array.flags.writeable = False
-        result = columns_of(self._name, self._returned(dict(inputs)))
-        for name, values in result.items():
+        returned = columns_of(self._name, self._call_code(dict(inputs)))
+        for name, values in returned.items():
             self._check(name, values, batch.num_rows)
-        return self._changed(batch, inputs, result)
+        return self._result(batch, inputs, returned)
 
-    def _returned(self, batch: Batch) -> Any:
-        """Call the code. An error about an array that was treated as one value says what to do."""
+    def _call_code(self, batch: Batch) -> Any:
+        """Return what the code returns. If it uses an array as one value, the error gets a fix."""
         try:
             return self._function(batch, **self._arguments)
         except Exception as error:
@@ -140,28 +112,29 @@ class MapBatches(_UserFunction):
         try:
             returned = len(values)
         except TypeError as error:
-            raise no_column(self._name, name, values, error) from error
+            raise no_column_error(self._name, name, values, error) from error
         if returned != rows:
             raise JobFailure(
                 f"step '{self._name}' returned {counted(returned, 'row')} in column '{name}' "
                 f"for a batch of {rows}: it must return one for each"
             )
 
-    def _changed(
-        self, batch: pa.Table, inputs: Batch, result: dict[str, Any]
+    def _result(
+        self, batch: pa.Table, inputs: Batch, returned: dict[str, Any]
     ) -> pa.Table | TransformResult:
-        untouched = {name for name, values in result.items() if values is inputs.get(name)}
-        changed = {name: values for name, values in result.items() if name not in untouched}
-        given = batch.select([name for name in changed if name in inputs])
-        made, misfits = self.result_columns.of(changed, given_columns(given, _as_array))
-        fit = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
-        if fit is not None and len(fit) == 0:
-            return TransformResult(pa.table({}), fit, misfits)  # no rows, so no types
-        rest = batch if fit is None else batch.take(fit)
+        """Return the result of the step. Columns whose arrays are not replaced stay as they are."""
+        untouched = {name for name, values in returned.items() if values is inputs.get(name)}
+        changed = {name: values for name, values in returned.items() if name not in untouched}
+        replaced = batch.select([name for name in changed if name in inputs])
+        columns, misfits = self.result_columns.of(changed, input_columns(replaced, _as_array))
+        fitting = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
+        if fitting is not None and len(fitting) == 0:
+            return TransformResult(pa.table({}), fitting, misfits)  # no rows, so no types
+        kept = batch if fitting is None else batch.take(fitting)
         table = pa.table(
-            {name: rest.column(name) if name in untouched else made[name] for name in result}
+            {name: kept.column(name) if name in untouched else columns[name] for name in returned}
         )
-        return table if fit is None else TransformResult(table, fit, misfits)
+        return table if fitting is None else TransformResult(table, fitting, misfits)
 
 
 class MapRows(_UserFunction):
@@ -173,7 +146,7 @@ class MapRows(_UserFunction):
         failed: dict[int, Exception] = {}
         for number, row in enumerate(rows_of(batch)):
             try:
-                made = self._made(row)
+                made = self._rows_made_from(row)
             except Exception as error:
                 if not is_about_the_row(error):
                     raise
@@ -181,9 +154,9 @@ class MapRows(_UserFunction):
                 continue
             results += made
             parents += [number] * len(made)
-        return self._changed(batch, results, parents, failed)
+        return self._result(batch, results, parents, failed)
 
-    def _made(self, row: Row) -> list[Row]:
+    def _rows_made_from(self, row: Row) -> list[Row]:
         return [self._checked(self._function(row, **self._arguments))]
 
     def _checked(self, row: Any) -> Row:
@@ -194,34 +167,34 @@ class MapRows(_UserFunction):
             check_reserved(self._name, column)
         return row
 
-    def _changed(
+    def _result(
         self,
         batch: pa.Table,
         results: list[Row],
         parents: list[int],
         failed: dict[int, Exception],
     ) -> TransformResult:
+        """Return the result of the step: the rows that the code has returned, and their parents."""
         names = dict.fromkeys(name for row in results for name in row)
-        given = batch.select([name for name in batch.column_names if name in names])
+        replaced = batch.select([name for name in batch.column_names if name in names])
         columns, misfits = self.result_columns.of(
             {name: [row.get(name) for row in results] for name in names},
-            given_columns(given.take(pa.array(parents, pa.int64())), values_of),
+            input_columns(replaced.take(pa.array(parents, pa.int64())), values_of),
         )
-        bad = {parents[row]: error for row, error in misfits.items()}
-        kept = [row for row in range(len(results)) if row not in misfits]
-        # a row fails as a whole: if one of its results does not fit, drop the others too
-        whole = [row for row in kept if parents[row] not in bad]
+        failed = failed | {parents[row]: error for row, error in misfits.items()}
+        fitting = [row for row in range(len(results)) if row not in misfits]
+        # if one of the rows made from a batch row does not fit, drop the others, too
+        kept = [row for row in fitting if parents[row] not in failed]
         table = pa.table(columns)
-        if len(whole) < len(kept):
-            table = table.filter(pa.array([parents[row] not in bad for row in kept]))
-        numbers = np.array([parents[row] for row in whole], dtype=np.int64)
-        return TransformResult(table, numbers, failed | bad)
+        if len(kept) < len(fitting):
+            table = table.filter(pa.array([parents[row] not in failed for row in fitting]))
+        return TransformResult(table, np.array([parents[row] for row in kept], np.int64), failed)
 
 
 class FlatMap(MapRows):
     """Calls the user's code on each row. The code returns any number of rows."""
 
-    def _made(self, row: Row) -> list[Row]:
+    def _rows_made_from(self, row: Row) -> list[Row]:
         made = self._function(row, **self._arguments)
         if isinstance(made, dict | str | bytes) or not hasattr(made, "__iter__"):
             kind = type(made).__name__
@@ -230,18 +203,19 @@ class FlatMap(MapRows):
 
 
 class PredictBatchTransform(_UserFunction):
-    """Passes one column to the method as a list, and adds its results as a new column."""
+    """Calls the method `predict_batch` with a list of the values of a column, and adds a column."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], arguments: dict[str, Any], of: PredictBatch
+        self, name: str, method: Callable[..., Any], arguments: dict[str, Any], names: PredictBatch
     ) -> None:
-        super().__init__(name, function, arguments)
-        self._columns = of
+        super().__init__(name, method, arguments)
+        self._columns = names
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
-        results = _plain(self._function([_legacy(value) for value in values], **self._arguments))
+        inputs = [_with_pillow(value) for value in values]
+        results = _without_tensors(self._function(inputs, **self._arguments))
         if len(results) != batch.num_rows:
             raise JobFailure(
                 f"step '{self._name}': predict_batch returned "
@@ -255,9 +229,9 @@ def _as_array(column: pa.ChunkedArray) -> np.ndarray:
     return to_batch(pa.table({"column": column}))["column"]
 
 
-def _legacy(value: Any) -> Any:
-    """Return an image (uint8; height x width, or height x width x 3 or 4 channels) as a Pillow
-    image, and any other value unchanged."""
+def _with_pillow(value: Any) -> Any:
+    """Return a Pillow image for an array of an image (uint8; height x width, or height x width x 3
+    or 4 channels). Return any other value unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         return value
     from PIL import Image  # other steps do not need it
@@ -266,22 +240,21 @@ def _legacy(value: Any) -> Any:
     return Image.fromarray(value) if is_image else value
 
 
-def _plain(results: Any) -> Any:
-    """Return tensors on any device as NumPy arrays, and other results unchanged."""
+def _without_tensors(results: Any) -> Any:
+    """Return NumPy arrays for tensors of torch on any device. Return other results unchanged."""
     if hasattr(results, "detach"):
         results = results.detach().cpu()
-        return (
-            results.float().numpy() if str(results.dtype) == "torch.bfloat16" else results.numpy()
-        )
+        results = results.float() if str(results.dtype) == "torch.bfloat16" else results
+        return results.numpy()
     if isinstance(results, list | tuple) and results and hasattr(results[0], "detach"):
-        return [_plain(result) for result in results]
+        return [_without_tensors(result) for result in results]
     return results
 
 
 def python_transform(name: str, step: PythonStep, device: str = "cpu") -> Transform:
     """Return a step that runs the user's code. `device` is the torch name of the replica's device.
     Raises ModelLoad if the code cannot be loaded or constructed."""
-    target = _construct(name, step, device)
+    target = _loaded(name, step, device)
     if step.predict_batch is not None:
         method = getattr(target, "predict_batch", None)
         if not callable(method):
@@ -294,7 +267,8 @@ def python_transform(name: str, step: PythonStep, device: str = "cpu") -> Transf
     return kind(name, function, step.call_args)
 
 
-def _construct(name: str, step: PythonStep, device: str) -> Any:
+def _loaded(name: str, step: PythonStep, device: str) -> Any:
+    """Return what the step names, or for a class, an object of this class."""
     target = load_callable(step.callable)
     if not inspect.isclass(target):
         if step.constructor_args or step.constructor_refs:
@@ -304,10 +278,8 @@ def _construct(name: str, step: PythonStep, device: str) -> Any:
         return target
     objects = {key: load_callable(path) for key, path in step.constructor_refs.items()}
     try:
-        arguments = {
-            key: device if value == DEVICE else value
-            for key, value in step.constructor_args.items()
-        }
+        given = step.constructor_args.items()
+        arguments = {key: device if value == DEVICE else value for key, value in given}
         return target(**arguments, **objects)
     except Exception as error:
         raise ModelLoad(
@@ -325,8 +297,8 @@ def _callable(name: str, target: Any) -> Callable[..., Any]:
 
 
 def columns_of(step: str, result: Any) -> dict[str, Any]:
-    """Return the columns of a returned batch by name. Raises JobFailure if it is no batch, or if
-    its names are not unique texts."""
+    """Return the values that the code has returned for each column. Raises JobFailure if the result
+    is not a batch, or if its names are not unique texts."""
     columns = _columns_of(result)
     if not columns:
         got = type(result).__name__ if columns is None else f"an empty {type(result).__name__}"
@@ -349,17 +321,15 @@ def columns_of(step: str, result: Any) -> dict[str, Any]:
 
 
 def _arrow_schema(result: Any, columns: list[tuple[Any, Any]]) -> pa.Schema:
-    """Return the schema of the returned Arrow data."""
+    """Return the schema of the columns that are Arrow data."""
     if isinstance(result, pa.Table | pa.RecordBatch):
         return result.schema
     arrays = pa.Array | pa.ChunkedArray
-    return pa.schema(
-        [(name, values.type) for name, values in columns if isinstance(values, arrays)]
-    )
+    return pa.schema([(name, x.type) for name, x in columns if isinstance(x, arrays)])
 
 
 def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:
-    """Return the names and values of a returned batch; None if it is no batch."""
+    """Return the name and values of each column of a batch; None if the result is not a batch."""
     if isinstance(result, dict):
         return list(result.items())
     if isinstance(result, pa.Table | pa.RecordBatch):
@@ -375,8 +345,8 @@ def _is_frame(result: Any) -> bool:
 
 
 def _series(series: pd.Series) -> Any:
-    """Return the values of a column. Missing values become null. Objects and texts are converted
-    like those of a dict, so arrays become tensors."""
+    """Return the values of a column of a DataFrame, with None for missing values. Objects and texts
+    are returned as a list, as if the code had returned a dict, so that arrays become tensors."""
     text = isinstance(series.dtype, sys.modules["pandas"].StringDtype)
     if series.dtype != object and not text:
         return pa.Array.from_pandas(series)

@@ -1,1 +1,1 @@
-"""Access to bytes: locations, object stores, HTTP and retries. Independent of jobs."""
+"""Access to bytes: local files, object stores, URLs and retries. Knows nothing about jobs."""

@@ -1,8 +1,8 @@
-"""Checks which addresses in the input may be fetched.
+"""Checks which addresses in input rows may be fetched.
 
-The author of the input chooses its addresses, but they are fetched with the job's network access
-and credentials. By default they may only lead to the public internet. Addresses in a manifest may
-also lead to its own bucket or directory. The option `allow` adds other prefixes.
+The addresses are untrusted, but they are fetched with the network access and the credentials of the
+job. By default, only the public internet is allowed; for addresses in a URL manifest, also the
+bucket or directory of the manifest. The option `allow` adds prefixes.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _NEVER = [
     )
 ]
 MAX_ESCAPES = 5
-"""Maximum number of times that a path is escaped."""
+"""Maximum number of nested levels of percent-encoding in a path."""
 _NOT_PLAIN = re.compile(r"[\x00-\x1f\x7f]|\xc0[\x80-\xbf]|\xe0[\x80-\x9f]|\xf0[\x80-\x8f]")
-"""Matches control characters, and ASCII characters in invalid UTF-8 that is read as Latin-1."""
+"""Matches control characters, and overlong UTF-8 (read as Latin-1), which can hide `.` or `/`."""
 _DOTS = re.compile(r"\s*\.(?:\.|\W|$)")
-"""Matches a part of a path that begins like `.` or `..`."""
+"""Matches a part of a path that may be taken for `.` or `..`."""
 PRIVATE = "it leads to a private network"
 
 
 class Forbidden(Exception):
-    """An address is not allowed to be fetched."""
+    """An address must not be fetched."""
 
     def __init__(self, uri: str, reason: str) -> None:
         super().__init__(f"{uri} is not fetched: {reason}")
@@ -53,9 +53,8 @@ class Allowed:
     prefixes: Sequence[str] = ()
 
     def has_url(self, url: str) -> bool:
-        """Return whether an http(s) URL has an allowed prefix: scheme, host, port and folder.
-
-        The URL is parsed by urllib3, which also opens the connection."""
+        """Return whether a URL has an allowed prefix (scheme, host, port and folder). urllib3
+        parses it, because it also opens the connection."""
         wanted = parse_url(url)
         path = wanted.path or "/"
         return (
@@ -68,24 +67,23 @@ class Allowed:
         )
 
     def stored(self, address: Location, manifest: Location) -> Location:
-        """Return an address that reads only files in the manifest's bucket or directory, or with an
-        allowed prefix, even if somebody replaces one of them with a link.
+        """Return a Location for an address in storage. Raises Forbidden unless it is in the bucket
+        or directory of the manifest, or has an allowed prefix.
 
-        Raises Forbidden if the address is outside of them."""
+        The Location reads no other files, even if somebody replaces a file by a link later."""
         real = _real(address)
         own_folders = list(_own_folders(address, manifest))
-        places = (Location(prefix, address.storage) for prefix in self.prefixes)
-        allowed = [_real(place) for place in places if place.scheme == address.scheme]
-        plain = address.local or _is_plain(real)  # a local path is resolved already
+        prefixes = (Location(prefix, address.storage) for prefix in self.prefixes)
+        allowed = [_real(each) for each in prefixes if each.scheme == address.scheme]
+        plain = address.local or _is_plain(real)  # a local path is already resolved
         if not plain or not any(_is_below(real, folder) for folder in (*own_folders, *allowed)):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
         return replace(address, places=(*own_folders, *allowed)) if address.local else address
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
-    """Yield the manifest's own bucket, or its directory with and without symbolic links resolved.
-
-    Yields nothing if the address is in another store."""
+    """Yield the bucket of the manifest; or its directory, and if the manifest is a link, the
+    directory of its target. Yields nothing if the address is in another store."""
     if address.local and manifest.local:
         yield escaped(os.path.realpath(os_path(os.path.dirname(manifest.path))))
         yield os.path.dirname(_real(manifest))
@@ -93,8 +91,8 @@ def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
         yield manifest.path.split("/", 1)[0]
 
 
-def _real(place: Location) -> str:
-    return escaped(os.path.realpath(os_path(place.path))) if place.local else place.path
+def _real(location: Location) -> str:
+    return escaped(os.path.realpath(os_path(location.path))) if location.local else location.path
 
 
 def _origin(url: Url) -> tuple[str | None, str | None, int | None]:
@@ -106,10 +104,10 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _is_plain(path: str) -> bool:
-    """Return whether no server may understand a path as another one.
+    """Return whether all servers understand a path in the same way.
 
-    Servers unescape once or several times, some with other encodings, and ignore what follows some
-    characters. So no part may begin like `.` or `..`, or have a control character."""
+    Servers decode a path once or several times, some with other encodings, and ignore what follows
+    some characters. So no part may look like `.` or `..`, or have a control character."""
     for _ in range(MAX_ESCAPES):
         unescaped = unquote(path, "latin-1")
         if unescaped == path:
@@ -124,7 +122,7 @@ def _is_plain(path: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is public: not loopback, private, link-local (metadata
+    """Return whether an IP address is public: not loopback, private, link-local (such as metadata
     services), multicast or reserved."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
@@ -136,12 +134,11 @@ def is_public(address: str) -> bool:
 
 
 def check_public(host: str, port: int | None) -> None:
-    """Raise Forbidden if any address of a host is not public.
-
-    Names that this machine cannot resolve pass: a proxy may resolve them when it connects."""
+    """Raise Forbidden if an IP address of a host is not public. A name that this machine cannot
+    resolve is allowed, because a proxy may resolve it."""
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     except socket.gaierror:
         return
-    if not all(is_public(str(info[4][0])) for info in found):
+    if not all(is_public(str(info[4][0])) for info in infos):
         raise Forbidden(host, PRIVATE)

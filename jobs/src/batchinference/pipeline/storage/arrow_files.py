@@ -1,8 +1,8 @@
-"""Reads Arrow and Parquet data that others may have written.
+"""Reads untrusted Arrow and Parquet data.
 
 Ray registers an Arrow extension type whose values are pickles. Converting such a column to Python
-objects runs code of the file's author. Every read of Arrow or Parquet data goes through this
-module, which rejects these columns. A test finds reads that bypass it.
+objects runs code of the author of the file. So all reads of Arrow and Parquet data go through this
+module, which rejects such columns. A test finds reads that bypass it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ PICKLED = "ray.data.arrow_pickled_object"
 """The name of the extension type, whether or not Ray has registered it in this process."""
 _EXTENSION_NAME = b"ARROW:extension:name"
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
-"""Maximum rows per decoded table, and its maximum bytes according to the footer, which may be
-wrong."""
+"""Maximum rows and bytes per decoded table. The bytes follow the footer, which may be wrong."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 
@@ -38,9 +37,7 @@ class UnsafeColumn(pa.ArrowInvalid):  # type: ignore[misc]
 
 
 def checked(data: Typed) -> Typed:
-    """Return a table or schema unchanged.
-
-    Raises UnsafeColumn if a column holds pickles at any depth."""
+    """Return a table or schema as it is. Raises UnsafeColumn for pickles, at any depth."""
     schema = data.schema if isinstance(data, pa.Table) else data
     for field in schema:
         if _is_pickled(field):
@@ -62,14 +59,12 @@ def _holds_pickles(kind: pa.DataType) -> bool:
 
 
 def read_table(source: pa.NativeFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of a Parquet file, optionally only some columns.
-
-    Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice."""
+    """Return the rows of a Parquet file, or only some columns. Raises like `read_tables`."""
     return pa.concat_tables(read_tables(source, columns))
 
 
 def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the rows of a Parquet file in tables of limited size, the first of them without rows.
+    """Yield an empty table, and then the rows of a Parquet file in tables of limited size.
 
     Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice."""
     with _parquet_file(source) as opened:
@@ -89,7 +84,7 @@ def row_group_tables(
     opened: pq.ParquetFile, group: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the rows of a row group. Only one thread decodes, because a task has one CPU."""
-    footer = opened.metadata.row_group(group)  # in damaged files, its columns end the process
+    footer = opened.metadata.row_group(group)  # with a damaged file, its columns would crash
     rows = footer.num_rows * CHUNK_BYTES // max(1, footer.total_byte_size)
     size = min(max(1, rows), CHUNK_ROWS)
     for batch in opened.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):
@@ -97,38 +92,36 @@ def row_group_tables(
 
 
 def check_footer(footer: pq.FileMetaData) -> None:
-    """Raise ArrowInvalid if the number of rows is not that of the row groups."""
+    """Raise ArrowInvalid if the numbers of rows of the file and of its row groups do not match."""
     groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
         raise pa.ArrowInvalid("its footer claims other numbers of rows than its row groups")
 
 
 def open_parquet(source: Any) -> pq.ParquetFile:
-    """Open a Parquet file for reading and return it. Raises UnsafeColumn."""
+    """Open a Parquet file and return it. Raises UnsafeColumn."""
     opened = _parquet_file(source)
     checked(opened.schema_arrow)
     return opened
 
 
 def _parquet_file(source: Any) -> pq.ParquetFile:
-    """Open a Parquet file. The calling thread reads a file of Python: threads of Arrow would free
-    its buffers later. If the interpreter is exiting by then, the process aborts."""
+    """Open a Parquet file. A Python file is not read by threads of Arrow, which would free its
+    buffers late: if the interpreter is exiting by then, the process aborts."""
     native = isinstance(source, pa.NativeFile) and not isinstance(source, pa.PythonFile)
     return pq.ParquetFile(source, pre_buffer=native)
 
 
 def parquet_metadata(source: Any) -> pq.FileMetaData:
-    """Return the footer of a Parquet file. It gives no access to rows."""
+    """Return the footer of a Parquet file. Safe, because it gives no access to rows."""
     return pq.read_metadata(source)
 
 
 def parquet_footer(file: Location, size: int) -> pq.FileMetaData:
-    """Return the footer of a Parquet file of `size` bytes with one request to the object store.
+    """Return the footer of a Parquet file of `size` bytes with one request to the object store."""
+    import pyarrow.dataset as pads  # slow; worker processes do not need it
 
-    It gives no access to rows."""
-    import pyarrow.dataset as pads  # worker processes need not import it
-
-    # only fragments can be opened without another request for the size
+    # only a fragment can be opened without a request for the size
     parquet = pads.ParquetFileFormat()
     return parquet.make_fragment(file.path, file.filesystem, file_size=size).metadata
 

@@ -1,7 +1,7 @@
-"""Replaces an object of a store on the condition that nobody has changed it meanwhile.
+"""Replaces an object in a store only if nobody has changed it since it was read (compare-and-swap).
 
-pyarrow cannot send such conditions. obstore sends `If-None-Match` for an object that does not
-exist, and the ETag or the generation of one that does.
+pyarrow cannot send such conditions, but obstore can: `If-None-Match` for an object that does not
+exist, else the ETag or the generation that was read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from batchinference.pipeline.errors import shown
-from batchinference.pipeline.storage.object_stores import store_for_conditions
+from batchinference.pipeline.storage.object_stores import obstore_bucket
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from batchinference.spec.storage import Storage
 
 Change = Callable[[bytes | None], bytes]
-"""Returns the new content of a file from its present content, which is None if it does not exist.
-Raises an exception if the file must not be changed."""
+"""Returns the new content of a file, given its current content (None if it does not exist). Raises
+an exception if the file must not be changed."""
 ROUNDS = 4
-"""How often a refused put is repeated if the object has not changed for `Change`."""
+"""Maximum number of refused puts. After each, `change` gets the new content, and may raise."""
 _DENIED = re.compile(r"status code: (401|403|501)\b")
 _NOT_IMPLEMENTED = re.compile(r"status code: 501\b")
 
 
 class _NotOffered(Exception):
-    """The store does not offer conditional puts, or not with the credentials that obstore finds."""
+    """The store does not offer conditional puts, or obstore cannot access it."""
 
 
 def update_object(scheme: str, path: str, storage: Storage, change: Change) -> bool:
-    """Replace the content of an object by `change` of it, and return True. Return False if the
-    store does not offer that, or not with the credentials that obstore finds. Raises OSError if the
-    store does not respond.
+    """Replace the content of an object by the result of `change`, and return True. Return False if
+    the store does not offer conditional puts, if obstore cannot access it, or after ROUNDS refused
+    puts. Raises OSError if the store does not respond.
 
-    A put whose response was lost is refused when it is repeated. `change` then gets the new
-    content, and should return it unchanged."""
+    If the response to a put is lost, its repetition is refused. `change` then gets the content that
+    it has returned before, and should return it unchanged."""
     bucket, _, key = path.partition("/")
     try:
         store = _opened(scheme, bucket, storage)
@@ -52,7 +52,7 @@ def _opened(scheme: str, bucket: str, storage: Storage) -> S3Store | GCSStore | 
     from obstore.exceptions import BaseError
 
     try:
-        store = store_for_conditions(scheme, bucket, storage)
+        store = obstore_bucket(scheme, bucket, storage)
     except BaseError:
         store = None  # pyarrow may be able to read the credentials, or reports the error
     if store is None:
@@ -61,14 +61,14 @@ def _opened(scheme: str, bucket: str, storage: Storage) -> S3Store | GCSStore | 
 
 
 def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:
-    """Change the content of an object. Return False if another process has changed it meanwhile."""
+    """Replace an object by `change` of it. Return False if it has changed meanwhile."""
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     with _storage_errors(_DENIED):  # pyarrow may find other credentials
         try:
             before, version = _read(store, key)
         except ValueError:
-            raise _NotOffered from None  # an empty part of the key, or one like `..`
+            raise _NotOffered from None  # the key has an empty part, or a part such as `..`
     if (after := change(before)) == before:
         return True
     with _storage_errors(_NOT_IMPLEMENTED):
@@ -81,8 +81,7 @@ def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change
 
 @contextmanager
 def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
-    """Convert errors of obstore, and that there is no bucket, into an OSError with a short message,
-    or into _NotOffered if they match."""
+    """Convert errors of obstore to OSError, or to _NotOffered if they match `not_offered`."""
     from obstore.exceptions import BaseError
 
     try:
@@ -97,14 +96,14 @@ def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
 def _read(
     store: S3Store | GCSStore | AzureStore, key: str
 ) -> tuple[bytes | None, UpdateVersion | Literal["create"]]:
-    """Return the content of an object, and the condition that it has not changed."""
+    """Return the content of an object, and the put condition "not changed since"."""
     try:
-        found = store.get(key)
+        result = store.get(key)
     except FileNotFoundError:
         return None, "create"
     names: tuple[Literal["e_tag"], Literal["version"]] = ("e_tag", "version")
     version: UpdateVersion = {}
     for name in names:
-        if (value := found.meta[name]) is not None:
+        if (value := result.meta[name]) is not None:
             version[name] = value
-    return bytes(found.bytes()), version
+    return bytes(result.bytes()), version

@@ -1,4 +1,4 @@
-"""Opens Iceberg catalogs, and refuses tables that would import code."""
+"""Opens Iceberg catalogs, and refuses tables whose properties would import code."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 Side: TypeAlias = Literal["read", "write"]
 
 
-def open_catalog(named: CatalogTable, place: str, storage: Storage, side: Side) -> Catalog:
-    """Return the catalog of the table in the field `side` of a job. The object store of `place` is
-    used if the warehouse has none."""
+def open_catalog(named: CatalogTable, address: str, storage: Storage, side: Side) -> Catalog:
+    """Return the catalog of a table. The object store is that of the warehouse, else that of
+    `address`. `side` is the field of the spec with the table, for messages."""
     configured = named.catalog.properties
     warehouse = configured.get("warehouse", "")
-    defaults = iceberg_properties(warehouse if "://" in warehouse else place, storage)
+    defaults = iceberg_properties(warehouse if "://" in warehouse else address, storage)
     catalog = load_catalog(named.catalog.name, **defaults | configured)
     _refuse_imports_of_tables(catalog, side)
     return catalog
@@ -42,8 +42,8 @@ def table_in(catalog: Catalog, named: CatalogTable) -> Table | None:
 
 
 def _refuse_imports_of_tables(catalog: Catalog, side: Side) -> None:
-    """Make a catalog refuse tables whose properties name a class to import. Anyone who can write to
-    a table can set its properties."""
+    """Make a catalog refuse tables whose properties name a class to import. The properties are
+    untrusted: anyone who can write to a table can set them."""
     load = catalog._load_file_io
 
     def guarded(

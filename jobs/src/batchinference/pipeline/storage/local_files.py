@@ -1,11 +1,14 @@
-"""Reads, lists, writes, moves and deletes local files, also those whose names are not valid UTF-8.
+"""Reads, lists, writes, moves and deletes local files, also with names that are not UTF-8, and
+keeps symbolic links from leading out of outputs and inputs.
 
-Others may write to a shared output directory and plant symbolic links there. So each function takes
-a `root`: a directory below which no link is followed. The path below it is opened directory by
-directory, so that a link cannot be planted between a check and its use. Without a root, links are
-followed. Others may also write to an input directory, and plant a link to a file that the job can
-read and they cannot, such as a mounted Secret. So `contained` opens only files whose real path is
-in given directories. Paths are texts as in `file_names`.
+Outputs: others may write to a shared output directory, and plant links there. So functions take a
+`root`, a directory below which no link is followed. The path below it is opened directory by
+directory, so nobody can plant a link between a check and its use. If `root` is empty, links are
+followed.
+
+Inputs: others may write to an input directory, and plant a link to a file that only the job can
+read, such as a mounted Secret. So `contained` opens only files whose real path is in given
+directories. Paths are text as in `file_names`.
 """
 
 from __future__ import annotations
@@ -31,17 +34,16 @@ from batchinference.pipeline.errors import BadOutput
 
 _OPEN_FOR_FSYNC = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FOR_PATHS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags to open a directory for fsync, or only to open paths below it. The latter also works
-without permission to list the directory, except where O_PATH does not exist."""
+"""Flags to open a directory for fsync, and to open it only for paths below it. With O_PATH, the
+latter needs no permission to list the directory."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
-"""What file systems without locks report."""
+"""The errors of file systems without locks."""
 
 
 def read(path: str, root: str, limit: int | None = None) -> bytes:
-    """Return the content of a regular file, or its first `limit` bytes.
-
-    Anything else, such as a named pipe, could block forever and raises an OSError."""
+    """Return the content of a regular file, or its first `limit` bytes. Raises OSError for anything
+    else, because a named pipe, for example, could block forever."""
     with opened(path, root) as file:
         return content_of(file, limit)
 
@@ -65,7 +67,7 @@ def opened(path: str, root: str) -> BinaryIO:
 
 
 def _regular(descriptor: int, path: str) -> BinaryIO:
-    """Return an opened regular file. Anything else is closed, and raises an OSError."""
+    """Return the file of a descriptor. If it is no regular file, close it and raise OSError."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -76,15 +78,15 @@ def _regular(descriptor: int, path: str) -> BinaryIO:
 
 
 def write(path: str, root: str, content: bytes | memoryview) -> None:
-    """Write a whole file atomically, and the directories above it. Replaces an existing file."""
+    """Write a whole file atomically, and create its directories. An existing file is replaced."""
     directory, name = os.path.split(os_path(path))
     with _named(path), _directory(directory, root, make=True) as parent:
         _replace(name, parent, directory, content)
 
 
 def _replace(name: str, parent: int, directory: str, content: bytes | memoryview) -> None:
-    """Write a file in the opened directory `parent`, whose path is `directory`: first a temporary
-    file, which is deleted if that fails."""
+    """Write a file in the opened directory `parent`, whose path is `directory`: write a temporary
+    file, and rename it. On errors, delete the temporary file."""
     temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -104,11 +106,11 @@ def _replace(name: str, parent: int, directory: str, content: bytes | memoryview
 
 
 def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Replace the content of a file by `change` of it (of None if there is no file). No other
-    process that calls this function changes the file in between, also over NFS, unless the file
+    """Replace the content of a file by `change` of it (of None if there is no file). A lock keeps
+    other callers of this function from changing it in between, also over NFS, unless the file
     system has no locks.
 
-    Raises BlockingIOError if another process is changing the file at this moment."""
+    Raises BlockingIOError if another process holds the lock."""
     directory, name = os.path.split(os_path(path))
     with (
         _named(path),
@@ -116,7 +118,7 @@ def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> Non
         _locked(f".{name}.lock", parent, path),
     ):
         try:
-            # NFS asks the server which file has the name when it is opened
+            # opening makes an NFS client ask the server for the current file
             with _regular(_open(name, _READ, parent, path), path) as file:
                 before = file.read()
         except FileNotFoundError:
@@ -127,15 +129,15 @@ def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> Non
 
 @contextmanager
 def _locked(name: str, parent: int, path: str) -> Iterator[None]:
-    """Hold the lock of a file, which is created, if its file system has locks."""
+    """Create the lock file `name` and hold its lock, if the file system has locks."""
     flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = _open(name, os.O_RDWR | flags, parent, path)
-    except PermissionError as error:  # only NFS needs a file that can be written
+    except PermissionError as error:  # only NFS needs a writable file
         try:
             descriptor = _open(name, _READ, parent, path)
         except FileNotFoundError:
-            raise error from None  # the directory does not allow to create it
+            raise error from None  # the directory is not writable
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -149,7 +151,7 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
 
 
 def rename(path: str, root: str, target: str, target_root: str) -> bool:
-    """Move a file to another path. Return False if the path is on another disk."""
+    """Move a file to another path, and return True; False if the path is on another disk."""
     (directory, name), (other, new) = os.path.split(os_path(path)), os.path.split(os_path(target))
     with (
         _named(path),
@@ -176,14 +178,14 @@ def delete(path: str, root: str) -> None:
 
 
 def delete_directory(path: str, root: str) -> None:
-    """Delete a directory and its content. A link to a directory is not deleted."""
+    """Delete a directory and its content. A link to a directory is left."""
     directory, name = os.path.split(os_path(path))
     with suppress(FileNotFoundError), _directory(directory, root) as parent:
         shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
 
 
 def linked_part(path: str, root: str) -> str | None:
-    """Return the first part of a path that is a symbolic link below `root`; None if none is."""
+    """Return the path of the first symbolic link in `path` below `root`; None if there is none."""
     if not root:
         return None
     steps = accumulate(_below(path, root), os.path.join, initial=root)
@@ -201,10 +203,10 @@ class LinkedPath(BadOutput):
 
 @contextmanager
 def _directory(path: str, root: str, *, make: bool = False) -> Iterator[int]:
-    """Open a directory and yield its descriptor. With `make`, create it if it does not exist, and
-    allow fsync.
+    """Open a directory and yield its descriptor. With `make`, create it if it is missing, and make
+    the descriptor usable for fsync.
 
-    Raises LinkedPath if a link would be followed below `root`."""
+    Raises LinkedPath if there is a link below `root`."""
     path, root = os_path(path), os_path(root)
     parts = _below(path, root) if root else []
     current = root if parts else path
@@ -227,13 +229,13 @@ def _directory(path: str, root: str, *, make: bool = False) -> Iterator[int]:
 
 
 def _below(path: str, root: str) -> list[str]:
-    """Return the parts of a path below `root`; none if it is not below."""
+    """Return the parts of a path below `root`; empty if it is not below."""
     prefix = root.rstrip("/") + "/"
     return path.removeprefix(prefix).split("/") if path.startswith(prefix) else []
 
 
 def _open(name: str, flags: int, parent: int, path: str) -> int:
-    """Open a file or directory that is no symbolic link, and return its descriptor."""
+    """Open a file or directory, and return its descriptor. Raises LinkedPath if it is a link."""
     try:
         return os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=parent)
     except OSError as error:
@@ -249,7 +251,7 @@ def _refuse_link(name: str, parent: int, path: str) -> None:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Make errors name the whole path instead of a name relative to a descriptor."""
+    """Put the whole path into errors, instead of a name relative to a descriptor."""
     try:
         yield
     except OSError as error:
@@ -268,11 +270,11 @@ def _full(directory: str, number: int | None) -> OSError:
 
 
 _Identity = tuple[int, int]
-"""The device and the inode of a directory."""
+"""The device and the inode of a directory, which identify it."""
 
 
 def info_of(path: str) -> pafs.FileInfo:
-    """Return what is at a path. Links are followed. Raises OSError."""
+    """Return what is at a path, of type NotFound if it is missing. Links are followed."""
     try:
         return _info(path, os.stat(os_path(path)))
     except (FileNotFoundError, NotADirectoryError):
@@ -280,11 +282,11 @@ def info_of(path: str) -> pafs.FileInfo:
 
 
 def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-    """Return what is in a directory; nothing if it does not exist. Links are followed, unless they
-    lead to a directory that contains them.
+    """Return the entries of a directory; none if it does not exist. Links are followed, unless they
+    lead to a directory above them.
 
-    The type is Unknown for such a link, and for what is neither a file nor a directory. It is
-    NotFound for a link that leads nowhere. Raises OSError."""
+    Such a link, and what is neither a file nor a directory, has the type Unknown. A broken link has
+    the type NotFound. Raises OSError."""
     infos: list[pafs.FileInfo] = []
     directories = list(_top(os_path(directory)))
     while directories:
@@ -301,7 +303,7 @@ def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
 
 
 def _top(directory: str) -> Iterator[tuple[str, frozenset[_Identity]]]:
-    """Yield a directory and its identity, if it exists."""
+    """Yield a directory and its identity, unless it is missing."""
     with suppress(FileNotFoundError):
         yield directory, frozenset((_identity(os.stat(directory)),))
 
@@ -311,7 +313,7 @@ def _identity(status: os.stat_result) -> _Identity:
 
 
 def _entries_of(directory: str) -> Iterator[tuple[os.DirEntry[str], os.stat_result | None]]:
-    """Yield the entries of a directory with their status; None for a link that leads nowhere."""
+    """Yield the entries of a directory with their status, which is None for a broken link."""
     try:
         entries = os.scandir(directory)
     except FileNotFoundError:
@@ -341,7 +343,7 @@ def _info(path: str, status: os.stat_result | None) -> pafs.FileInfo:
 
 
 class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
-    """Opens files for reading that are in the directories and files `places`."""
+    """A file system for reading, with only the directories and files `places`."""
 
     def __init__(self, places: tuple[str, ...]) -> None:
         self._places = places
@@ -372,12 +374,12 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._opened(path, lambda file: self._local.open_input_stream(file, None))
 
     def _opened(self, path: str, open_: Any) -> pa.NativeFile:
-        """Open a file. Its path is checked after it was opened, because others may replace it
-        with a link at any time."""
+        """Open a file, and then check its real path, because others may replace it by a link before
+        it is opened."""
         with opened(path, root="") as file:
             _check_place(path, file, self._places)
             descriptor = f"/proc/self/fd/{file.fileno()}"
-            here = os.path.exists(descriptor)  # only Linux has it
+            here = os.path.exists(descriptor)  # only on Linux
             return open_(descriptor if here else os_path(path))
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -388,14 +390,14 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
 
 def contained(places: tuple[str, ...]) -> pafs.FileSystem:
-    """Return a local file system that opens only these files and the files in these directories.
-    Opening another file, also through a link, raises an OSError without errno."""
+    """Return a local file system that opens only these files and files in these directories. For
+    other files, also through a link, it raises OSError without errno."""
     return pafs.PyFileSystem(_Handler(places))
 
 
 def read_contained(path: str, places: tuple[str, ...], limit: int | None = None) -> bytes:
     """Return the content of a regular file in these files and directories, or its first `limit`
-    bytes. Another file raises the same error as in `contained`."""
+    bytes. Raises like `contained`."""
     with opened(path, root="") as file:
         _check_place(path, file, places)
         return content_of(file, limit)
@@ -405,10 +407,10 @@ def _check_place(path: str, file: BinaryIO, places: tuple[str, ...]) -> None:
     """Raise OSError if the real path of an opened file is not in `places`."""
     try:
         real = os.readlink(f"/proc/self/fd/{file.fileno()}")
-    except OSError:  # only Linux has it
+    except OSError:  # not on Linux
         real = os.path.realpath(os_path(path))
     named = _paths(places)
-    # a link to an input directory is rare, and slow to resolve
+    # resolving `places` is slow, and only needed if one of them is a link
     if not (_is_in(real, named) or _is_in(real, {os.path.realpath(place) for place in named})):
         raise OSError(
             f"'{path}' is read through a symbolic link, and the file is outside of "
@@ -422,7 +424,7 @@ def _paths(places: tuple[str, ...]) -> frozenset[str]:
 
 
 def _is_in(path: str, places: Collection[str]) -> bool:
-    """Return whether a path, or a directory above it, is one of these."""
+    """Return whether a path, or a directory above it, is in `places`."""
     while path not in places:
         path, below = os.path.dirname(path), path
         if path == below:

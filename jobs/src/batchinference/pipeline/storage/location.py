@@ -1,7 +1,7 @@
-"""Files at an address: a local path or an object store, accessed with pyarrow's file systems.
+"""Files and directories at an address: a local path, or an object store of pyarrow.
 
-Writes are atomic. On a POSIX file system this takes a temporary file, fsync and a rename (see
-`local_files`). In an object store it takes one put.
+Writes are atomic: with a temporary file, fsync and a rename on a local disk (see `local_files`),
+with one put in an object store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
-"""Matches the part of a glob after its first directories."""
+"""Matches the rest of a glob from its first pattern on."""
 _REMNANT = re.compile(r"^\.(.+?)(?:-[a-z0-9_]{8}\.tmp|\.lock)$")
 
 
@@ -40,10 +40,10 @@ _REMNANT = re.compile(r"^\.(.+?)(?:-[a-z0-9_]{8}\.tmp|\.lock)$")
 class Location:
     """An address in a storage system. Picklable and cheap.
 
-    `uri` is the address as the user wrote it, `storage` the access settings of the object store.
-    `root` is the local directory below which symbolic links are refused with BadOutput; if it is
-    empty, they are followed. If `places` has local directories and files, only files in them are
-    read, and links to other files are refused."""
+    `uri` is the address as the user has written it, `storage` the settings of the object store.
+    `root` is a local directory: below it, symbolic links are refused with BadOutput (empty: links
+    are followed). `places` are local directories and files: if there are any, only files in them
+    are read, and links to other files are refused."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
@@ -52,7 +52,7 @@ class Location:
 
     @property
     def filesystem(self) -> pafs.FileSystem:
-        if self.local and (self.places or "\\x" in self.path):  # pyarrow knows no such names
+        if self.local and (self.places or "\\x" in self.path):  # pyarrow cannot open such names
             return local_files.contained(self.places or ("/",))
         if self.local:
             return pafs.LocalFileSystem()
@@ -68,7 +68,7 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The path in the file system: an absolute path as in `file_names`, or bucket/key."""
+        """The path in the file system: a local absolute path as in `file_names`, or bucket/key."""
         if self.local:
             return escaped(os.path.abspath(os_path(local_path(self.uri))))
         return self.uri.split("://", 1)[1].rstrip("/")
@@ -80,12 +80,12 @@ class Location:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """The options of the object store for Lance and Delta. Raises OSError if its settings are
-        insufficient."""
+        """The options of the object store for Lance and Delta. Raises OSError if settings are
+        missing."""
         return storage_options(self.scheme, self.storage)
 
     def in_store_of(self, other: Location) -> bool:
-        """Return whether both are in the same store, so that their paths can be compared."""
+        """Return whether both are in the same store, so their paths can be compared."""
         same_service = self.local or self.storage.endpoint == other.storage.endpoint
         return self.scheme == other.scheme and same_service
 
@@ -98,18 +98,17 @@ class Location:
         return Location(uri, self.storage, self.root, self.places)
 
     def without_links_below(self, root: Location) -> Location:
-        """Return this address with a `root` below which symbolic links are refused.
-
-        Otherwise anyone who can write there could redirect reads and writes to other files."""
+        """Return this address with a `root` below which symbolic links are refused. With such
+        links, others who can write there could redirect reads and writes to other files."""
         return replace(self, root=root.path) if self.local and root.local else self
 
     def contained_in(self, paths: Iterable[str]) -> Location:
-        """Return this address restricted to files in these local paths, directories or globs.
-        Symbolic links from there to other files are refused."""
+        """Return this address restricted to these local files, directories or globs. Symbolic links
+        to files outside of them are refused."""
         if not self.local:
             return self
-        found = (Location(path).path for path in paths)
-        places = (path if os.path.exists(os_path(path)) else _GLOB.split(path)[0] for path in found)
+        paths = (Location(path).path for path in paths)
+        places = (path if os.path.exists(os_path(path)) else _GLOB.split(path)[0] for path in paths)
         return replace(self, places=tuple(places))
 
     def info(self) -> pafs.FileInfo:
@@ -134,22 +133,22 @@ class Location:
         return with_retries(lambda: self._read(limit))
 
     def _read(self, limit: int | None) -> bytes:
-        # an input file has a known size: this makes one request, a stream makes many
+        # one request, because an input file knows its size; a stream makes many
         with self.filesystem.open_input_file(self.path) as file:
             return bytes(file.read(limit if limit is None else min(limit, file.size())))
 
     @property
     def compression(self) -> str | None:
-        """The compression that the extension of this file stands for."""
+        """The compression that the extension of this file means, if any."""
         return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
 
     def open_stream(self) -> IO[bytes]:
-        """Open this file for reading from its beginning, decompressed."""
+        """Open this file as a decompressed stream."""
         source = self.filesystem.open_input_stream(self.path, compression=None)
         return self.unpacked(source)
 
     def unpacked(self, source: pa.NativeFile) -> IO[bytes]:
-        """Return the content of this opened file as a stream, decompressed."""
+        """Return `source`, which is this file, as a decompressed stream."""
         if self.compression == "gzip":
             return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
@@ -157,13 +156,13 @@ class Location:
         return stream
 
     def open_input_file(self) -> pa.NativeFile:
-        """Open this file for reading at any position."""
+        """Open this file for random access, without decompressing it."""
         if self.local and not self.places:
             return pa.PythonFile(local_files.opened(self.path, self.root), mode="r")
         return self.filesystem.open_input_file(self.path)
 
     def write(self, content: bytes | memoryview) -> None:
-        """Write the whole file atomically. Replaces an existing file."""
+        """Write the whole file atomically. An existing file is replaced."""
         if self.local:
             local_files.write(self.path, self.root, content)
         else:
@@ -174,11 +173,11 @@ class Location:
             stream.write(content)
 
     def update(self, change: Change) -> None:
-        """Replace the content of this small file by `change` of it, such that no other process
-        changes the file in between. A file system without locks, and a store without conditional
-        puts, cannot exclude that: there it is only unlikely.
+        """Replace the content of this small file by `change` of it. No other process can change the
+        file in between, except on a file system without locks or in a store without conditional
+        puts, where this is only unlikely.
 
-        `change` may be called several times. Raises what it raises."""
+        `change` may be called several times. Its exceptions are raised."""
         if self.local:
             with_retries(lambda: local_files.update(self.path, self.root, change))
         elif not with_retries(lambda: update_object(self.scheme, self.path, self.storage, change)):
@@ -193,12 +192,12 @@ class Location:
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the files in this directory; none if it does not exist."""
-        found = self.content(recursive=recursive)
-        return [info for info in found if info.type == pafs.FileType.File]
+        entries = self.content(recursive=recursive)
+        return [info for info in entries if info.type == pafs.FileType.File]
 
     def content(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
-        """Return what is in this directory; nothing if it does not exist. The type of what is
-        neither a file nor a directory is Unknown, and that of a broken link NotFound."""
+        """Return the entries of this directory; none if it does not exist. A broken link has the
+        type NotFound, and what is neither a file nor a directory has the type Unknown."""
         self._refuse_links()
         if self.local:
             return with_retries(lambda: local_files.entries_in(self.path, recursive=recursive))
@@ -209,46 +208,45 @@ class Location:
         """Return the files of a data set in this directory and in its partitions (`class=cat`).
 
         Files in directories that are symbolic links are not included."""
-        found = []
+        files = []
         for info in self.content():
             is_partition = info.type == pafs.FileType.Directory and "=" in base_name(info.path)
             if info.type == pafs.FileType.File:
-                found.append(info)
+                files.append(info)
             elif is_partition and not self._is_linked(info.path):
-                found += self.at(info.path).files(recursive=True)
-        folders = {os.path.dirname(info.path) for info in found}
+                files += self.at(info.path).files(recursive=True)
+        folders = {os.path.dirname(info.path) for info in files}
         linked = {folder for folder in folders if self._is_linked(folder)}
-        return [info for info in found if os.path.dirname(info.path) not in linked]
+        return [info for info in files if os.path.dirname(info.path) not in linked]
 
     def _is_linked(self, folder: str) -> bool:
-        """Return whether the path from here to a directory below contains a symbolic link."""
+        """Return whether the path from here down to `folder` has a symbolic link."""
         return self.local and local_files.linked_part(folder, self.path) is not None
 
     def without_links(self, files: Iterable[pafs.FileInfo]) -> list[pafs.FileInfo]:
-        """Return the files of this directory that are reached without a symbolic link.
-
-        Anyone who can write there could otherwise add files that only the reader may read."""
+        """Return the files in this directory that are reached without a symbolic link. With a link,
+        others who can write there could add files that only the job can read."""
         return [info for info in files if not self._is_linked(info.path)]
 
     def visible_files(self, but: Location | None = None) -> list[pafs.FileInfo]:
-        """Return the files at any depth that readers of data sets would read.
+        """Return the files, at any depth, that readers of data sets do not skip.
 
-        No part of their path below this directory begins with an underscore or a dot, except for
-        partitions (`_class=cat`). Files in the directory `but` are excluded."""
-        found = self.files()
+        They skip paths with a part that begins with an underscore or a dot, except for partitions
+        (`_class=cat`). Files in the directory `but` are left out, too."""
+        files = self.files()
         for directory in self.directories():
             if not is_hidden(base_name(directory.path)):
-                found += directory.files(recursive=True)
-        parts = ((info, self.below(info.path).split("/")) for info in found)
-        seen = [info for info, names in parts if not any(map(is_hidden, names))]
+                files += directory.files(recursive=True)
+        parts = ((info, self.below(info.path).split("/")) for info in files)
+        visible = [info for info, names in parts if not any(map(is_hidden, names))]
         if but is None or not self.holds(but):
-            return seen
-        return [info for info in seen if not but.holds(self.at(info.path))]
+            return visible
+        return [info for info in visible if not but.holds(self.at(info.path))]
 
     def directories(self) -> list[Location]:
         """Return the directories in this directory; none if it does not exist."""
-        found = self.content()
-        return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
+        entries = self.content()
+        return [self.at(info.path) for info in entries if info.type == pafs.FileType.Directory]
 
     def holds(self, other: Location) -> bool:
         """Return whether the other address is below this directory."""
@@ -256,7 +254,7 @@ class Location:
         return inside and other.in_store_of(self)
 
     def below(self, path: str) -> str:
-        """Return a path of the file system relative to this directory."""
+        """Return a path in the file system relative to this directory."""
         return path.removeprefix(self.path.rstrip("/") + "/")
 
     def delete(self) -> None:
@@ -268,8 +266,8 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
     def move(self, target: Location) -> None:
-        """Move this file to another place, where it appears atomically. A store that cannot rename
-        copies it first, so after an interruption it may be in both places."""
+        """Move this file to `target`, where it appears atomically. A store that cannot rename
+        copies the file first, so after an interruption both may exist."""
         if (
             self.local
             and target.local
@@ -291,8 +289,8 @@ class Location:
 
 
 class _GzipStream(io.RawIOBase):
-    """The content of a gzip file, also with zeros after its end, which pyarrow rejects.
-    Damage is an OSError."""
+    """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow its end. Raises
+    OSError for damage."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._content = source, gzip.GzipFile(fileobj=source)
@@ -325,7 +323,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_inside(relative: str) -> bool:
-    """Return whether a relative path stays in its folder and is the only spelling of that path."""
+    """Return whether a relative path stays in its folder, and is in normal form."""
     parts = relative.split("/")
     return "\\" not in relative and not any(part in ("", ".", "..") for part in parts)
 
@@ -336,8 +334,7 @@ def base_name(path: str) -> str:
 
 
 def remnant_of(name: str) -> str | None:
-    """Return the name of a file from that of its temporary file or its lock; None for other names.
-
-    A process that dies while it writes leaves such a temporary file on the disk."""
-    found = _REMNANT.match(name)
-    return found.group(1) if found else None
+    """Return the name of the file to which a temporary file or a lock belongs; None for other
+    names. A process that dies while it writes leaves such files behind."""
+    match = _REMNANT.match(name)
+    return match.group(1) if match else None

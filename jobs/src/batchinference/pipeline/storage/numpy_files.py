@@ -1,6 +1,6 @@
-"""Checks and loads NumPy files that others may have written.
+"""Checks and loads untrusted NumPy files.
 
-np.load allocates as much memory as the headers of arrays claim, so they are checked first.
+np.load allocates as much memory as the headers of arrays state, so the headers are checked first.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.warnings import WarningName
 
 COLUMN = "data"
-"""The column name for a file that holds one unnamed array."""
+"""The column name of the array in a .npy file."""
 ZIP = b"PK"
-"""The beginning of an archive of arrays."""
+"""The first bytes of a .npz file."""
 DAMAGE = (
     *(ValueError, EOFError, TypeError, RuntimeError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
 )
-"""Exceptions that are raised for a file that is damaged or has too much data."""
+"""The exceptions for a damaged or too large file."""
 
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """The shape and the type of an array, as its header claims them."""
+    """The shape and the type of an array, as its header states them."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
@@ -43,14 +43,14 @@ class ArrayHeader:
         return self.shape[0] if self.shape else 1
 
 
-def array_headers(source: io.BufferedReader, most: int) -> dict[str, ArrayHeader]:
-    """Return the headers of the arrays of a file by column name. Raises ValueError or BadZipFile
-    for arrays that cannot be read, or that have more than `most` bytes (`maxRowBytes`) together.
-    Warns about members that are no arrays."""
+def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayHeader]:
+    """Return the headers of the arrays in a file by column name. Warns about other members.
+
+    Raises one of DAMAGE if arrays are unreadable, or larger than `max_bytes` together."""
     if not source.peek(len(ZIP)).startswith(ZIP):
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
-        _check_size(size, most)
+        _check_size(size, max_bytes)
         return {COLUMN: _header(source, size)}
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]
@@ -60,7 +60,7 @@ def array_headers(source: io.BufferedReader, most: int) -> dict[str, ArrayHeader
             if not members:
                 raise ValueError(f"none of the {others} members is an array: a name ends in .npy")
         # zipfile decompresses at most `file_size` bytes of a member
-        _check_size(sum(info.file_size for info in members), most)
+        _check_size(sum(info.file_size for info in members), max_bytes)
         headers = {}
         for info in members:
             with archive.open(info) as member:
@@ -74,14 +74,14 @@ def array_headers(source: io.BufferedReader, most: int) -> dict[str, ArrayHeader
     return headers
 
 
-def _check_size(size: int, most: int) -> None:
-    if size > most:
-        raise ValueError(f"the arrays have {size} bytes, more than maxRowBytes ({most})")
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise ValueError(f"the arrays have {size} bytes, more than maxRowBytes ({max_bytes})")
 
 
 def _header(source: BinaryIO, size: int) -> ArrayHeader:
-    """Return the header of an array. `size` is the number of bytes of the array and its header.
-    Raises ValueError if the header is invalid or claims another number of bytes."""
+    """Return the header of an array. `size` is the number of bytes of header and array. Raises
+    ValueError if the header is invalid or states another size."""
     version = npy.read_magic(source)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(source)
@@ -102,7 +102,7 @@ def _header(source: BinaryIO, size: int) -> ArrayHeader:
 
 
 def _is_readable(dtype: np.dtype[Any]) -> bool:
-    """Return whether Arrow has a type for the values."""
+    """Return whether Arrow has a type for these values."""
     if dtype.kind in "mM":  # a month has no fixed number of days
         unit, _ = np.datetime_data(dtype)
         return unit != "generic" and not (dtype.kind == "m" and unit in ("Y", "M"))
@@ -110,10 +110,10 @@ def _is_readable(dtype: np.dtype[Any]) -> bool:
 
 
 def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by column name, rows x any shape. Their headers were checked."""
+    """Return the arrays in a file by column name (rows x any shape). Call `array_headers` first."""
     source.seek(0)
     loaded = np.load(source, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return {COLUMN: np.atleast_1d(loaded)}
-    with loaded:  # a name without its ending may be another member, which was not checked
+    with loaded:  # without .npy, a name could be another member, which was not checked
         return {name: np.atleast_1d(loaded[f"{name}.npy"]) for name in names}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
 
 GCS_PATIENCE = timedelta(seconds=15)
-"""How long Google's library retries. Its default is 15 minutes."""
+"""How long the Google library retries. Its default is 15 minutes."""
 _S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _VARIABLES = (
     *_S3_KEYS,
@@ -41,11 +41,12 @@ _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 )
-"""Without this, writes request a token: skip_signature affects reads only."""
+"""An empty account. Without it, writes request a token, because skip_signature affects only
+reads."""
 
 
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
-    """Return the file system of a bucket. Raises OSError if its settings are insufficient."""
+    """Return the file system of a bucket. Raises OSError if settings are missing."""
     return _object_store(scheme, bucket, storage, tuple(map(os.environ.get, _VARIABLES)))
 
 
@@ -53,13 +54,13 @@ def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
 def _object_store(
     scheme: str, bucket: str, storage: Storage, _environment: tuple[str | None, ...]
 ) -> pafs.FileSystem:
-    """Create a file system once for each environment, because a notebook may replace keys that
-    have expired."""
+    """Create a file system, or return the cached one for the same environment variables. A notebook
+    may replace expired keys."""
     return _STORES[scheme](bucket, storage)
 
 
 def _first_of(*names: str) -> str | None:
-    """Return the value of the first of these environment variables that is not empty."""
+    """Return the first value of these environment variables that is not empty."""
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 
@@ -71,18 +72,18 @@ def _s3_region(storage: Storage) -> str | None:
     return storage.region or _first_of("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
-def address_of(scheme: str, storage: Storage) -> str | None:
-    """Return the address of the service of an object store, if it is known. Raises OSError if its
-    settings are insufficient."""
+def service_url(scheme: str, storage: Storage) -> str | None:
+    """Return the URL of an object store; None if unknown. Raises OSError if settings are
+    missing."""
     if scheme == "s3":
-        return _s3_endpoint(storage) or _address_of_aws(_s3_region(storage))
+        return _s3_endpoint(storage) or _aws_url(_s3_region(storage))
     if scheme == "gs":
         return storage.endpoint or "https://storage.googleapis.com"
     return storage.endpoint or f"https://{_account_of_azure(storage)[0]}.blob{_AZURE_DOMAIN}"
 
 
-def _address_of_aws(region: str | None) -> str | None:
-    """Return the address of S3 in a region; None in partitions with a domain of their own."""
+def _aws_url(region: str | None) -> str | None:
+    """Return the URL of S3 in a region; None for regions in AWS partitions with another domain."""
     if region is None:
         return _AWS
     if not _AWS_REGION.fullmatch(region):
@@ -91,8 +92,8 @@ def _address_of_aws(region: str | None) -> str | None:
 
 
 def proxy_of_store(scheme: str, storage: Storage) -> str | None:
-    """Return the proxy in front of an object store, as its library chooses it."""
-    return proxy_of(_s3_endpoint(storage) if scheme == "s3" else address_of(scheme, storage))
+    """Return the proxy that the library of an object store uses; None if it uses none."""
+    return proxy_of(_s3_endpoint(storage) if scheme == "s3" else service_url(scheme, storage))
 
 
 def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
@@ -109,22 +110,19 @@ def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
     return pafs.S3FileSystem(region=region or "us-east-1", **options)
 
 
-def proxy_of(address: str | None) -> str | None:
-    """Return the proxy for an address, by default that of AWS, if the environment names one.
-
-    Unlike the libraries of other stores, that of S3 does not read HTTPS_PROXY and NO_PROXY."""
+def proxy_of(url: str | None) -> str | None:
+    """Return the proxy for a URL (None: AWS) that the environment names, if any. Only the S3
+    library does not read HTTPS_PROXY and NO_PROXY itself."""
     from requests import utils
 
-    address = address or _AWS
-    proxy = utils.get_environ_proxies(address).get(urlsplit(address).scheme)
+    url = url or _AWS
+    proxy = utils.get_environ_proxies(url).get(urlsplit(url).scheme)
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def _s3_keys() -> dict[str, str | None]:
-    """Return the keys in the environment, if any.
-
-    They are the first in the credential chain. But a process that creates this chain first looks
-    for the instance metadata service of AWS, for 6 seconds if there is none."""
+    """Return the keys in the environment, if any. They are the first in the credential chain
+    anyway, but creating the chain searches the AWS instance metadata service for 6 seconds."""
     key, secret, token = (os.environ.get(name) for name in _S3_KEYS)
     return (
         {"access_key": key, "secret_key": secret, "session_token": token} if key and secret else {}
@@ -150,7 +148,7 @@ def _azure(_: str, storage: Storage) -> pafs.FileSystem:
     if token is not None:
         return pafs.AzureFileSystem(account, sas_token="?" + token.removeprefix("?"), **services)
     if services.get("blob_storage_scheme") == "http":
-        # the library would terminate the process instead of sending a token unencrypted
+        # the library would terminate the process, because it must not send a token unencrypted
         raise OSError("an http:// endpoint of Azure needs AZURE_STORAGE_KEY or a SAS token")
     return pafs.AzureFileSystem(account, **services)
 
@@ -160,10 +158,10 @@ def _key_of_azure() -> str | None:
 
 
 def _account_of_azure(storage: Storage) -> tuple[str, dict[str, str]]:
-    """Return the storage account and the options for its services.
+    """Return the storage account, and the options of pyarrow for its services.
 
-    The endpoint is https://ACCOUNT.blob.core.windows.net, or for emulators
-    http://HOST:PORT/ACCOUNT. Raises OSError if there is no account name."""
+    The endpoint is https://ACCOUNT.blob.core.windows.net, or http://HOST:PORT/ACCOUNT of an
+    emulator. Raises OSError if the account name is missing."""
     account = _first_of("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
     services: dict[str, str] = {}
     if storage.endpoint:
@@ -192,7 +190,7 @@ def _azure_services(endpoint: SplitResult, account_in_host: bool) -> dict[str, s
 
 
 def _azure_anonymous(account: str, services: dict[str, str]) -> pafs.FileSystem:
-    """Return a file system without credentials, which pyarrow can only create from a URI."""
+    """Return a file system without credentials. pyarrow can only create it from a URI."""
     query = {"credential_kind": "anonymous"}
     query |= {name: value for name, value in services.items() if name.endswith("authority")}
     if services.get("blob_storage_scheme") == "http":
@@ -210,11 +208,11 @@ _STORES: dict[str, Callable[[str, Storage], pafs.FileSystem]] = {
 
 
 def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
-    """Return the options of an object store for Lance and Delta.
+    """Return the options of an object store for Lance and Delta. Raises OSError if settings are
+    missing.
 
-    They read credentials from the environment variables of Amazon's, Google's and Microsoft's
-    tools themselves. The exception is the key of Azure, because they do not know the variable that
-    Microsoft's tools use. Raises OSError if the settings are insufficient."""
+    Both libraries read credentials from the usual environment variables, except for the Azure key,
+    for which they do not know the variable of the Microsoft tools."""
     endpoint, skip = storage.endpoint, "true" if storage.anonymous else None
     options: dict[str, str | None] = {}
     match scheme:
@@ -239,7 +237,7 @@ def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
 
 
 CONDITIONAL_RETRIES = 3
-"""How often obstore retries, within a second. The caller retries after longer waits."""
+"""Number of retries of obstore, within a second. The caller adds retries with longer waits."""
 _FILES_OF_TOOLS = {
     "s3": {
         "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
@@ -247,47 +245,46 @@ _FILES_OF_TOOLS = {
     },
     "az": {"AZURE_CONFIG_DIR": "~/.azure"},
 }
-"""Files and directories with credentials that obstore does not read, and the variables that name
-them."""
+"""Variables for paths with credentials, and their defaults. obstore does not read these files."""
 
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT",),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR"),
 }
-"""Environment variables with an endpoint that obstore reads and pyarrow does not."""
+"""Environment variables with an endpoint that obstore reads but pyarrow does not."""
 
 
-def store_for_conditions(
+def obstore_bucket(
     scheme: str, bucket: str, storage: Storage, prefix: str = ""
 ) -> S3Store | GCSStore | AzureStore | None:
-    """Return a bucket, or what is below a prefix in it, as obstore accesses it, with the settings
-    and the region of `object_store`; None if only pyarrow finds the credentials, or if obstore
-    would use another endpoint."""
+    """Return an obstore client for a bucket, or a prefix in it, with the settings of
+    `object_store`. None if only pyarrow finds the credentials, or obstore would use another
+    endpoint."""
     from obstore import store
 
     endpoint = _s3_endpoint(storage) if scheme == "s3" else storage.endpoint
     if not endpoint and any(map(os.environ.__contains__, _ENDPOINTS[scheme])):
         return None
     if not storage.anonymous and not _has_variables(scheme) and _has_files_of_tools(scheme):
-        return None  # obstore would ask the metadata service of an instance instead
+        return None  # obstore would ask the instance metadata service instead
     options = storage_options(scheme, storage)
     if scheme == "s3":
         options["aws_region"] = object_store(scheme, bucket, storage).region
     http = options.pop("allow_http", None) is not None
     kind: Any = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
-    found: S3Store | GCSStore | AzureStore = kind(
+    client: S3Store | GCSStore | AzureStore = kind(
         bucket,
         prefix=prefix or None,
         config=options,
         client_options={"allow_http": http},
         retry_config={"max_retries": CONDITIONAL_RETRIES},
     )
-    return found
+    return client
 
 
 def _has_variables(scheme: str) -> bool:
-    """Return whether the environment has the credentials."""
+    """Return whether environment variables have credentials."""
     if scheme == "s3":
         return bool(_s3_keys())
     of_azure = _key_of_azure() or _first_of("AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID")
@@ -299,12 +296,10 @@ def _has_files_of_tools(scheme: str) -> bool:
     return any(Path(_first_of(name) or file).expanduser().exists() for name, file in files)
 
 
-def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
-    """Return the object store options of an address for pyiceberg's file IO.
-
-    An address without an object store gets the options of S3. pyiceberg finds credentials itself,
-    and an Azure address contains its account."""
-    match urlsplit(place).scheme:
+def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
+    """Return the options of an object store for pyiceberg; those of S3 for other addresses.
+    pyiceberg finds credentials itself, and an Azure address contains the account."""
+    match urlsplit(address).scheme:
         case "gs":
             options = {"gcs.service.host": storage.endpoint}
         case "az" | "abfs" | "abfss" | "wasb" | "wasbs":

@@ -1,21 +1,21 @@
-"""Names of directories that hold the values of columns, such as `day=2026-01-31`, as in Hive."""
+"""Parses Hive partition directories, whose names have a column and a value (`day=2026-01-31`)."""
 
 from __future__ import annotations
 
 from urllib.parse import unquote
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
-"""The text of a null value."""
+"""The text of the value null."""
 
 
 def partition_values(path: str) -> dict[str, str | None]:
-    """Return the `key=value` parts of the directories in a path; None for a null value."""
+    """Return the values of the `key=value` directories in a path, by key; None for null."""
     pairs = (part.split("=", 1) for part in _parts(path))
     return {_unquoted(key): _value(text) for key, text in pairs}
 
 
 def partition_parts(path: str) -> int:
-    """Return the number of `key=value` parts of the directories in a path."""
+    """Return the number of `key=value` directories in a path. A key may be there twice."""
     return len(_parts(path))
 
 
@@ -28,7 +28,7 @@ def _value(text: str) -> str | None:
 
 
 def _unquoted(text: str) -> str:
-    """Return a text without percent-encoding; as it is if its bytes are not UTF-8."""
+    """Return a text without percent-encoding; unchanged if the decoded bytes are not UTF-8."""
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:

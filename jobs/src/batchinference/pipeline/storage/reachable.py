@@ -1,4 +1,4 @@
-"""Finds object stores that do not answer, within seconds. Their libraries try for minutes."""
+"""Finds unreachable object stores within seconds. Their libraries would try for minutes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from concurrent.futures import Future, as_completed
 from urllib.parse import urlsplit
 
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.object_stores import address_of, proxy_of_store
+from batchinference.pipeline.storage.object_stores import proxy_of_store, service_url
 
 SECONDS = 4.0
 """How long a store, or the proxy in front of it, may take to accept a connection."""
 
 
 def unreachable(places: dict[str, Location]) -> dict[str, str]:
-    """Return why stores do not answer, by the name of the first of these places in each. A store
-    whose settings are wrong is left to its library."""
+    """Return a message for each store that does not answer, by the first of its names in `places`.
+    Stores with wrong settings are left to their libraries."""
     hosts: dict[tuple[str, int], str] = {}
     for name, place in places.items():
         if not place.local and (host := _host_of(place)) is not None:
@@ -33,11 +33,11 @@ def unreachable(places: dict[str, Location]) -> dict[str, str]:
 
 
 def _host_of(place: Location) -> tuple[str, int] | None:
-    """Return the host to which the library of a store connects first; None if it is not sure."""
+    """Return the host and port to which the library of a store connects first; None if unsure."""
     if any(map(os.environ.get, ("ALL_PROXY", "all_proxy"))):
-        return None  # only some libraries use it
+        return None  # only some libraries use this proxy
     try:
-        address = address_of(place.scheme, place.storage)
+        address = service_url(place.scheme, place.storage)
         proxy = proxy_of_store(place.scheme, place.storage)
         parts = urlsplit(proxy or address or "")
         port = parts.port
@@ -50,7 +50,7 @@ def _host_of(place: Location) -> tuple[str, int] | None:
 
 
 def _in_thread(connect: Callable[[tuple[str, int]], None], host: tuple[str, int]) -> Future[None]:
-    """Return the result of a call, once it is there. The thread ends with the program."""
+    """Call `connect` in a daemon thread, and return the future result."""
     result: Future[None] = Future()
 
     def run() -> None:
@@ -65,7 +65,7 @@ def _in_thread(connect: Callable[[tuple[str, int]], None], host: tuple[str, int]
 
 
 def _connect(host: tuple[str, int]) -> None:
-    """Connect to all addresses of a host at once, because IPv6 may not work. Raises OSError if
+    """Connect to all IP addresses of a host at once, because IPv6 may not work. Raises OSError if
     none accepts the connection."""
     addresses = [each[4] for each in socket.getaddrinfo(*host, type=socket.SOCK_STREAM)]
     tries = [_in_thread(_connect_to, (str(address[0]), host[1])) for address in addresses]
@@ -80,7 +80,7 @@ def _connect_to(address: tuple[str, int]) -> None:
 def _problem_of(connection: Future[None]) -> str | None:
     try:
         connection.result(SECONDS)
-    except TimeoutError:  # also a name that is still looked up
+    except TimeoutError:  # the name may still be looked up
         return f"no connection within {SECONDS:g} s"
     except OSError as error:
         return error.strerror or str(error)

@@ -1,9 +1,8 @@
 """Retry policies: which errors are retried, how often, and with which backoff.
 
-The backoff doubles with each retry, and half of it is random, so that operations that failed at the
-same time are not retried at the same time. The libraries of the object stores retry for a few
-seconds. The policy for storage adds longer waits, so that a job survives the restart of an object
-store.
+The backoff doubles with each retry, and half of it is random, so operations that failed at the same
+time are not retried at the same time. The libraries of object stores retry for a few seconds.
+STORAGE adds longer waits, so a job survives the restart of an object store.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ Result = TypeVar("Result")
 _LOGGER = logging.getLogger(__name__)
 
 ATTEMPTS = 4
-"""Attempts of a storage operation."""
+"""Maximum number of tries of a storage operation."""
 LONGEST_PAUSE = 900.0
-"""The longest wait in seconds that a server may ask for. The job holds its resources meanwhile."""
+"""The longest wait in seconds that a server may ask for, because the job occupies its resources."""
 
 
 class TryAgain(Exception):
@@ -40,10 +39,10 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The number of attempts of an operation, and its backoff.
+    """How often an operation is tried (`attempts`), and how long to wait before a retry.
 
     `first_wait` and `max_wait` are the first and the longest backoff in seconds. No retry begins
-    after `max_seconds`. `transient` returns whether an error is retried."""
+    after `max_seconds`. `transient` tells whether an error is retried."""
 
     attempts: int
     first_wait: float
@@ -52,7 +51,7 @@ class RetryPolicy:
     max_seconds: float = float("inf")
 
     def call(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Return the result of a call that can be repeated. The last error is raised."""
+        """Call an idempotent function with retries. Return its result, or raise the last error."""
         return tenacity.Retrying(**self.arguments())(function, *args)
 
     def arguments(self) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class RetryPolicy:
         }
 
     def backoff(self, failed: int) -> float:
-        """Return the seconds to wait after `failed` attempts."""
+        """Return the seconds to wait after `failed` failed tries."""
         longest: float = min(self.max_wait, self.first_wait * 2.0 ** min(failed - 1, 32))
         return longest * random.uniform(0.5, 1)  # noqa: S311 - not a secret
 
@@ -88,12 +87,11 @@ def _is_retryable(error: BaseException) -> bool:
 
 STORAGE = RetryPolicy(ATTEMPTS, 1.0, is_transient)
 HTTP = RetryPolicy(5, 0.5, _is_retryable)
-"""The policy for HTTP requests. It retries TryAgain, unless the server asks for more than
-LONGEST_PAUSE."""
+"""The policy for HTTP requests. It retries TryAgain, unless its wait exceeds LONGEST_PAUSE."""
 
 
 def with_retries(call: Callable[[], Result]) -> Result:
-    """Return the result of a storage operation that can be repeated. Retries transient errors."""
+    """Call an idempotent storage operation, retry transient errors, and return its result."""
     return STORAGE.call(call)
 
 

@@ -9,8 +9,8 @@ from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state, load_json
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage

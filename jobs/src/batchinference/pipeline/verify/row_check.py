@@ -23,18 +23,18 @@ from batchinference.pipeline.commit.row_coverage import (
 )
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.files import prepared
+from batchinference.pipeline.input.file_input import prepared
+from batchinference.pipeline.input.file_rows import FileRows
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
-from batchinference.pipeline.input.listing import list_existing
-from batchinference.pipeline.input.planning import with_row_counts
-from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
-from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import (
+from batchinference.pipeline.input.input_snapshot import (
     InputFile,
     InputSnapshot,
     read_own_snapshot,
 )
+from batchinference.pipeline.input.listing import list_existing
+from batchinference.pipeline.input.planning import with_row_counts
+from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location

@@ -50,7 +50,9 @@ def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
         detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
         yield Kind.STATE, Spot(stored.uri, detail=detail), 1
         return
-    counts = np.bincount(keys.numbers(table.keys_of(existing, keys.table)), minlength=number)
+    counts = np.bincount(
+        keys.matched_numbers(table.find_keys(existing, keys.table)), minlength=number
+    )
     for kind, chosen in ((Kind.MISSING_KEYS, counts == 0), (Kind.REPEATED_KEYS, counts > 1)):
         if count := int(chosen.sum()):
             yield kind, Spot(stored.uri, detail=keys.examples(chosen)), count

@@ -1,4 +1,4 @@
-"""Divides documents from untrusted sources into pages and elements.
+"""Opens untrusted documents, and divides them into pages and elements; one module per kind.
 
 Nothing that a document refers to is fetched: no picture, no style sheet, no external entity.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from batchinference.spec.read import DocumentOptions
 
 Box = tuple[float, float, float, float]
-"""The left, top, right and bottom of an element in points, from the top left corner of its page."""
+"""Left, top, right and bottom of an element, in points from the top left corner of its page."""
 
 
 class Element(NamedTuple):
@@ -34,9 +34,10 @@ class Element(NamedTuple):
 
 @dataclass
 class Page:
-    """A page, a slide or a document without pages. `number` counts from 1; None without pages.
-    `image` has the shape height x width x RGB (uint8), and `left_out` is the number of parts that
-    are not read."""
+    """A page or a slide, or a whole document of a kind without pages, which has no `number`.
+
+    `number` counts from 1. `image` has the shape height x width x RGB (uint8). `left_out` is the
+    number of parts that are not read, such as annotations."""
 
     text: str
     elements: Sequence[Element] = ()
@@ -46,15 +47,14 @@ class Page:
 
     @classmethod
     def of(cls, elements: Sequence[Element], number: int | None = None) -> Page:
-        """Return a page with the text of its elements, with an empty line between them."""
+        """Return a page whose text is the text of its elements, with empty lines between them."""
         return cls("\n\n".join(element.text for element in elements), elements, number)
 
 
 @dataclass
 class Document:
-    """The pages of a document, with an error for each page that cannot be read. `attachments` are
-    the names of attached files, and `left_out` is the number of parts outside of pages that are
-    not read."""
+    """A document. `pages` has an error in place of an unreadable page, `attachments` the names of
+    attached files. `left_out` is the number of parts outside of pages that are not read."""
 
     pages: Iterator[Page | Exception]
     title: str | None = None
@@ -77,7 +77,7 @@ _OLE_KINDS = {
     "Workbook": "a workbook of an old version of Excel (.xls). Export its sheets as CSV",
     "__properties_version1.0": "an e-mail of Outlook (.msg). Save it as .eml",
 }
-"""What a file of the container of old Office programs is, by a name in it."""
+"""What a file in the OLE container of old Office programs is, by a name in the container."""
 _UNKNOWN = "no PDF, DOCX, PPTX, HTML or EML file"
 _MODULES = {"pdf": "pdf", "docx": "office", "pptx": "office", "html": "markup", "eml": "mail"}
 
@@ -85,15 +85,15 @@ _MODULES = {"pdf": "pdf", "docx": "office", "pptx": "office", "html": "markup", 
 def open_document(content: bytes, name: str, options: DocumentOptions) -> Document:
     """Return the document in a file. Raises an error if it cannot be read."""
     kind = document_kind(content, name, options.row_bytes)
-    module = "apart" if kind == "pdf" and AFTER_CRASH.get() else _MODULES[kind]
+    module = "pdf_subprocess" if kind == "pdf" and AFTER_CRASH.get() else _MODULES[kind]
     opened = getattr(importlib.import_module(f"{__name__}.{module}"), f"open_{kind}")
     return cast(Document, opened(content, options))
 
 
 def document_kind(content: bytes, name: str, max_bytes: int) -> str:
-    """Return the kind of a document: pdf, docx, pptx, html or eml. The extension of `name` decides
-    only between kinds of text. Raises ValueError if it is of no such kind, or if it has more than
-    `max_bytes` once it is unpacked."""
+    """Return the kind of a document: pdf, docx, pptx, html or eml. The extension of `name` only
+    decides between kinds that are text. Raises ValueError for other files, and for a document that
+    has more than `max_bytes` once it is unpacked."""
     if not content:
         raise ValueError("the file is empty")
     head, extension = content[:HEAD_BYTES], name.lower().rpartition(".")[2]
@@ -114,7 +114,7 @@ def document_kind(content: bytes, name: str, max_bytes: int) -> str:
 def _kind_in_zip(content: bytes, max_bytes: int) -> str:
     members = zipfile.ZipFile(io.BytesIO(content)).infolist()
     size = sum(member.file_size for member in members)
-    if size > max_bytes:  # zipfile never unpacks more of a member than it states
+    if size > max_bytes:  # zipfile never unpacks more than the stated size of a member
         raise ValueError(
             f"read.options.maxRowBytes: the parts of the document have {size} bytes, more than the "
             f"limit ({max_bytes}). Raise the limit, or remove large pictures from the document"

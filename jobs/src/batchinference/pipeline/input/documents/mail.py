@@ -18,8 +18,8 @@ _EMPTY_LINES = re.compile(r"\n[ \t]*\n\s*")
 
 
 class _BoundedHeaders(EmailPolicy):
-    """Raises ValueError if the headers that are interpreted, of all parts, are too long. The time
-    to interpret a header grows with the square of its length."""
+    """Raises ValueError if the parsed headers of all parts together are too long, because the time
+    to parse a header grows with the square of its length."""
 
     size = 0
 
@@ -37,8 +37,8 @@ class _BoundedHeaders(EmailPolicy):
 
 
 def open_eml(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
-    """Return an e-mail as one page: its plain text, or its HTML if the plain text is blank.
-    Raises an error if it cannot be read."""
+    """Return an e-mail as one page: its plain text, or its HTML if the plain text is blank. Raises
+    an error if it cannot be read."""
     message = cast(EmailMessage, email.message_from_bytes(content, policy=_BoundedHeaders()))
     body = _body(message, "plain", "html")
     if body is not None and _is_blank(body):
@@ -66,8 +66,8 @@ def _is_blank(body: EmailMessage) -> bool:
 
 
 def _leaves(message: EmailMessage) -> Iterator[tuple[EmailMessage, bool]]:
-    """Yield the parts of an e-mail that are not divided further, in order, and whether each is an
-    alternative of another. An attached e-mail is one part."""
+    """Yield the innermost parts of an e-mail, in order, each with whether it is an alternative (of
+    the text in another format). An attached e-mail is one part."""
     stack = [(message, False)]
     while stack:
         part, is_alternative = stack.pop()
@@ -85,7 +85,7 @@ def _is_text(part: EmailMessage) -> bool:
 
 def _body_of(body: EmailMessage, subject: str | None) -> Document:
     content = cast(bytes, body.get_payload(decode=True))
-    if body.defects:  # of the encoding, which is decoded only now
+    if body.defects:  # found by decoding the payload in the line above
         raise ValueError("the text of the e-mail is damaged")
     is_html = body.get_content_subtype() == "html"
     encoding = body.get_content_charset() or (stated_encoding(content) if is_html else None)

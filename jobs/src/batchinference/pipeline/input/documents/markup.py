@@ -1,4 +1,4 @@
-"""Divides markup such as HTML into elements. No style is applied."""
+"""Reads HTML, and divides markup (also of Office) into elements. No style is applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference.spec.read import DocumentOptions
 
 
 class Markup:
-    """A kind of markup. A subclass says which nodes begin an element, and which text a node has."""
+    """A markup language. A subclass tells which nodes begin an element, and the text of nodes."""
 
     SKIPPED: ClassVar[frozenset[str]] = frozenset()
     TABLE: ClassVar[str]
@@ -26,20 +26,20 @@ class Markup:
         raise NotImplementedError
 
     def text(self, node: etree._Element, kind: str) -> str:
-        """Return the text at the beginning of a node, in an element of this kind."""
+        """Return the text at the beginning of a node, which is in an element of this kind."""
         raise NotImplementedError
 
     def tail(self, node: etree._Element, kind: str) -> str:
-        """Return the text after a node, in an element of this kind."""
+        """Return the text that follows a node, which is in an element of this kind."""
         return ""
 
     def clean(self, text: str, kind: str) -> str:
-        """Return the text of an element of this kind."""
+        """Return the final text of an element of this kind."""
         return text
 
     def elements(self, root: etree._Element, *, cells: bool = True) -> Iterator[Element]:
-        """Yield the elements below a node that have a text, in the order of the document. Without
-        `cells`, those of the table `root` that are outside of its cells."""
+        """Yield the elements below a node that have text, in document order. If `cells` is False,
+        `root` is a table, and only elements outside of its cells are yielded, such as a caption."""
         kinds, parts = ["paragraph"], list[str]()
         walk = etree.iterwalk(root, events=("start", "end"))
         for event, node in walk:
@@ -47,7 +47,7 @@ class Markup:
             kind = None if skipped or node is root else self.kind(node)
             is_cell = not cells and node.tag in self.CELLS and self._has_row(node)
             if kind == "paragraph":
-                kind = kinds[-1]  # such as a list item
+                kind = kinds[-1]  # a paragraph in a list item has the kind list_item
             if kind:
                 yield from self._element(kinds[-1], parts)
                 parts = []
@@ -72,7 +72,7 @@ class Markup:
             yield Element(kind, text)
 
     def _table(self, table: etree._Element) -> str:
-        """Return a line for each row of a table, with tabs between its cells."""
+        """Return the text of a table: a line per row, with tabs between cells."""
         rows = (
             "\t".join(
                 self._cell(cell) for cell in row.iter(*self.CELLS) if self._table_of(cell) is table
@@ -110,7 +110,7 @@ _WEB_ENCODINGS = re.compile(
     r"utf-(8|(16|32)(-[bl]e)?)|ascii|tis-620|iso8859-\d+|koi8-[ru]|cp(125\d|866|874|932|949)"
     r"|gb(2312|k|18030)|big5(hkscs)?|euc_(jp|kr)|iso2022_jp\w*|shift_jis|mac-(roman|cyrillic)"
 )
-"""Matches Python's names of the encodings of the web. Others of Python may take very long."""
+"""Matches the encodings of the web, by their names in Python. Other codecs may take very long."""
 _WIDE = re.compile("utf-?(16|32)")
 _WESTERN = ("iso-8859-1", "latin-1", "latin1")
 _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
@@ -140,28 +140,28 @@ class Html(Markup):
 
 
 def _spaced(text: str | None, kind: str) -> str:
-    """Return a text with its white space as a browser shows it."""
+    """Return a text with white space collapsed as in a browser, except in code."""
     return (text or "") if kind == "code" else _SPACES.sub(" ", text or "")
 
 
 def open_html(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
-    """Return an HTML file. Raises ValueError if it cannot be read."""
+    """Return an HTML file as one page. Raises ValueError if it cannot be read."""
     return html_document(decoded(content, stated_encoding(content)))
 
 
 def html_document(text: str) -> Document:
-    """Return a text of HTML as a document of one page. Raises ValueError if it cannot be read."""
+    """Return HTML text as one page. Raises ValueError if it cannot be read."""
     parser = etree.HTMLParser(
         encoding="utf-8", huge_tree=True, no_network=True, remove_comments=True, remove_pis=True
     )
     root = etree.fromstring(text.encode(), parser)
     fatal = parser.error_log.filter_from_fatals()
-    if root is None or fatal:  # otherwise the rest of the file would be missing
+    if root is None or fatal:  # lxml would silently drop the rest of the file
         problem = fatal[0].message.partition(",")[0] if fatal else "it is empty"
         raise ValueError(f"the HTML cannot be read: {problem}")
-    roots = [root, *root.itersiblings("*")]  # what is after the end of the document
+    roots = [root, *root.itersiblings("*")]  # siblings follow the end tag of the document
     for table in [table for part in roots for table in part.iter("table")]:
-        for outer in table.iterancestors("table"):  # it only arranges others: cells are blocks
+        for outer in table.iterancestors("table"):  # a table of tables is only layout
             outer.tag = "div"
     title = " ".join(root.findtext("head/title", "").split())
     elements = [element for part in roots for element in Html().elements(part)]
@@ -169,8 +169,8 @@ def html_document(text: str) -> Document:
 
 
 def stated_encoding(content: bytes) -> str | None:
-    """Return the encoding that bytes of HTML state. ASCII that states UTF-16 is UTF-8, as browsers
-    read it."""
+    """Return the encoding that HTML states in its first bytes; None if it states none. UTF-16
+    becomes UTF-8, as in browsers: the statement was readable as ASCII."""
     head = content[:_META_BYTES]
     stated = _META_CHARSET.search(head) or _XML_ENCODING.match(head)
     encoding = stated[1].decode().lower() if stated else None
@@ -178,14 +178,14 @@ def stated_encoding(content: bytes) -> str | None:
 
 
 def decoded(content: bytes, stated: str | None) -> str:
-    """Return a text in the encoding of its byte order mark, or else in the stated one, or else in
-    UTF-8 or Windows-1252. Raises ValueError if its bytes are invalid in this encoding."""
+    """Return bytes decoded by their byte order mark, else by the stated encoding, else as UTF-8 or
+    Windows-1252. Raises ValueError if they are invalid in this encoding."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return content.removeprefix(mark).decode(encoding)
     stated = stated and stated.lower()
     try:
-        if stated in _WESTERN:  # as browsers read them
+        if stated in _WESTERN:  # as in browsers
             return content.decode("cp1252")
         encoding = codecs.lookup(stated or "utf-8").name
         if not _WEB_ENCODINGS.fullmatch(encoding):

@@ -1,4 +1,4 @@
-"""Reads the files of Word (DOCX) and PowerPoint (PPTX) as markup."""
+"""Reads Word (DOCX) and PowerPoint (PPTX) files by their XML markup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-"""What older programs show instead of what is before it."""
+"""The tag of content that only programs without support for the content before it show."""
 _NOTES, _OTHER_PARTS = ("footnotes", "endnotes"), ("comments", "header", "footer")
 _TITLES = ("title", "ctrTitle")
 _TEXTS = (f"{_W}t", f"{_A}t", f"{_M}t")
@@ -30,12 +30,11 @@ _CHARACTERS = {
     **{f"{_A}br": "\n", f"{_M}den": " ", f"{_M}sub": " ", f"{_M}sup": " "},
 }
 _NOT_READ = (f"{_W}altChunk", f"{_W}sym")
-"""Files within the document, and characters that only a font defines."""
+"""The tags of embedded files, and of characters that only a font defines. They are not read."""
 
 
 class _Office(Markup):
-    """The markup of Office. `left_out` counts the parts that are not read, such as the layout of
-    equations."""
+    """Office markup. `left_out` counts what is not read, such as the layout of equations."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -47,7 +46,7 @@ class _Office(Markup):
 
 
 class _Word(_Office):
-    """The markup of Word. `styles` are the names of the styles by their ids."""
+    """Word markup. `styles` has the names of styles by id."""
 
     SKIPPED = frozenset((_FALLBACK, f"{_W}del", f"{_W}moveFrom", f"{_W}pPr", f"{_W}rPr"))
     TABLE, ROW, CELLS = f"{_W}tbl", f"{_W}tr", (f"{_W}tc",)
@@ -92,7 +91,7 @@ def open_docx(content: bytes, options: DocumentOptions) -> Document:  # noqa: AR
 
 
 def _parts(part: Any) -> Iterator[tuple[str, etree._Element]]:
-    """Yield the kind and the markup of the parts that a document refers to."""
+    """Yield the kind and the markup of notes, comments, headers and footers of a document."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True)
     for relation in part.rels.values():
         kind = relation.reltype.rpartition("/")[2]
@@ -101,13 +100,13 @@ def _parts(part: Any) -> Iterator[tuple[str, etree._Element]]:
 
 
 def _check_markup(root: etree._Element) -> None:
-    """Raise ValueError if the markup has a document type, which these formats forbid."""
+    """Raise ValueError if the markup has a DTD, which these formats forbid."""
     if root.getroottree().docinfo.doctype:
         raise ValueError("the document has a document type definition, which its format forbids")
 
 
 class _Slides(_Office):
-    """The markup of PowerPoint."""
+    """PowerPoint markup."""
 
     SKIPPED = frozenset((_FALLBACK,))
     TABLE, ROW, CELLS = f"{_A}tbl", f"{_A}tr", (f"{_A}tc",)
@@ -118,8 +117,9 @@ class _Slides(_Office):
         if node.tag != f"{_A}p":
             return None
         shape = next(node.iterancestors(f"{_P}sp"), None)
-        place = None if shape is None else shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
-        return "heading" if place is not None and place.get("type") in _TITLES else "paragraph"
+        holder = None if shape is None else shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
+        is_title = holder is not None and holder.get("type") in _TITLES
+        return "heading" if is_title else "paragraph"
 
 
 def open_pptx(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
@@ -144,7 +144,7 @@ def _slide_pages(slides: Any) -> Iterator[Page | Exception]:
 
 
 def _slide_elements(slide: Any, markup: _Slides) -> Iterator[Element]:
-    """Yield the elements of a slide, and those of its speaker notes as notes."""
+    """Yield the elements of a slide, and then its speaker notes with the kind `note`."""
     _check_markup(slide.element)
     yield from markup.elements(slide.element)
     notes = slide.notes_slide.notes_placeholder if slide.has_notes_slide else None

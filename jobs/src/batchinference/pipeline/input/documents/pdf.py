@@ -1,7 +1,4 @@
-"""Reads and renders PDF files with PDFium.
-
-PDFium is not safe for threads, so a lock guards each use of it.
-"""
+"""Reads and renders PDF files with PDFium. PDFium is not thread-safe, so a lock guards each use."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 MAX_PAGES = 100_000
 _LOCK = RLock()
 _LINE_END, _HYPHEN = "\r\n", "\ufffe"
-"""What PDFium returns between two lines, and for a hyphen at the end of a line within a word."""
+"""The characters of PDFium between lines, and for a hyphen that divides a word at a line end."""
 _CAUSES = {
     raw.FPDF_ERR_FORMAT: "it is damaged, or has no pages",
     raw.FPDF_ERR_PASSWORD: "it is encrypted and needs a password. Save it without a password",
@@ -33,15 +30,15 @@ _CAUSES = {
     "encryption",
 }
 _END, _NOT_CHECKED = 2, "Off".encode("utf-16-le")
-"""The bytes at the end of a text of PDFium, and the value of a box that is not checked."""
+"""The size of the terminator of a PDFium text, and the value of an unchecked checkbox."""
 _UNITS = 100
-"""Units per point of the coordinates that PDFium converts, which are integers."""
+"""Units per point for conversions by PDFium, which returns integers."""
 _SAME_BLOCK, _SAME_SIZE = 0.7, 1.35
-"""The maximum distance of the lines of a block in heights of a line, and the ratio of heights."""
+"""Two lines are in one block up to this distance (in line heights) and this ratio of heights."""
 
 
 def open_pdf(content: bytes, options: DocumentOptions) -> Document:
-    """Return a PDF file. Raises ValueError if it cannot be opened."""
+    """Open a PDF file and return it. Raises ValueError if it cannot be opened."""
     with _LOCK:
         pdf = _opened(content)
         names = (pdf.get_attachment(index).get_name() for index in range(pdf.count_attachments()))
@@ -51,7 +48,7 @@ def open_pdf(content: bytes, options: DocumentOptions) -> Document:
 
 
 def _opened(content: bytes) -> PdfDocument:
-    # a file without pages leaves the error of the last file, so let it be FPDF_ERR_FORMAT
+    # for a file without pages, PDFium reports the last error: make this FPDF_ERR_FORMAT
     raw.FPDF_LoadMemDocument64(b"x", 1, None)
     try:
         pdf = PdfDocument(content)
@@ -68,7 +65,7 @@ def _opened(content: bytes) -> PdfDocument:
 def _pages(pdf: PdfDocument, options: DocumentOptions) -> Iterator[Page | Exception]:
     try:
         with _LOCK:
-            pdf.init_forms()  # so that the values of forms are drawn and counted
+            pdf.init_forms()  # otherwise values of form fields are not drawn and counted
         for index in range(len(pdf)):
             yield _page_or_error(pdf, index, options)
     finally:
@@ -97,12 +94,12 @@ def _page(page: PdfPage, number: int, options: DocumentOptions) -> Page:
 
 
 def _plain(text: str) -> str:
-    """Return a text with the line ends and hyphens that the page shows."""
+    """Return a text of PDFium with the line ends and hyphens that the page shows."""
     return text.replace(_LINE_END, "\n").replace(_HYPHEN, "-\n")
 
 
 def _annotations_with_text(page: PdfPage, pdf: PdfDocument) -> int:
-    """Return the number of fields of forms with a value, and of other notes with a text."""
+    """Return the number of form fields with a value and of other annotations with a text."""
     return sum(_has_text(page, at, pdf) for at in range(raw.FPDFPage_GetAnnotCount(page)))
 
 
@@ -136,8 +133,7 @@ def _rendered(page: PdfPage, render: Render) -> np.ndarray:
 
 
 def _blocks(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[Element]:
-    """Yield the blocks of adjacent lines of a page. Their texts have all characters of the page
-    except for white space around them."""
+    """Yield blocks of adjacent lines, which have all text of a page except for white space."""
     lines: list[tuple[str, Box]] = []
     for line in _lines(page, texts, text):
         if lines and not _continues(lines[-1][1], line[1]):
@@ -172,7 +168,7 @@ def _continues(before: Box, box: Box) -> bool:
 
 
 def _lines(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[tuple[str, Box]]:
-    """Yield the lines of a page that have characters, and their boxes."""
+    """Yield the non-blank lines of a page, and their boxes."""
     width, height = page.get_size()
     to_points = PdfPosConv(page, (0, 0, round(width * _UNITS), round(height * _UNITS), 0))
     start = 0
@@ -184,8 +180,8 @@ def _lines(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[tuple[str, 
 
 
 def _box(texts: PdfTextPage, to_points: PdfPosConv, start: int, stop: int) -> Box:
-    """Return the box around a part of the text, with the height of a line. The ends of the part are
-    in units of UTF-16."""
+    """Return the box around text from `start` to `stop` (UTF-16 code units), at least a line
+    high."""
     first, last = (raw.FPDFText_GetCharIndexFromTextIndex(texts, at) for at in (start, stop - 1))
     count = texts.count_rects(first, last - first + 1)
     boxes = [*map(texts.get_rect, range(count)), texts.get_charbox(first, loose=True)]

@@ -1,4 +1,4 @@
-"""Readers that convert the bytes of files to tables of rows, one module per file format."""
+"""The interface of readers, which convert files to tables of rows; one module per file format."""
 
 from __future__ import annotations
 
@@ -44,21 +44,19 @@ if TYPE_CHECKING:
     from batchinference.spec.read import Read
 
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
-"""Rows per table that a reader yields, if it can choose the number."""
-Found = TypeVar("Found")
+"""Number of rows per table that a reader yields, if it can choose."""
+Result = TypeVar("Result")
 Item = TypeVar("Item")
 SomeChunk = TypeVar("SomeChunk", bound="Chunk")
 
 
 MAX_ABSENT = 200
-"""Characters of the names of absent columns in a message."""
+"""Maximum characters of column names in the message of `describe_lacking`."""
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """One failed row, or several consecutive ones, that cannot be decoded.
-
-    Only the number of rows, the error and the warnings about the first row are known."""
+    """Consecutive rows that cannot be decoded, often one. `warnings` are about the first one."""
 
     error: Exception
     rows: int = 1
@@ -68,17 +66,15 @@ class BadRow:
 Chunk: TypeAlias = pa.Table | BadRow
 _NOT_NEEDED = ValueError("the row is committed")
 FILTERED = ValueError("the filter of the input removed the row")
-"""The error of a BadRow of rows that were not read, because a filter removes them."""
+"""The error in a BadRow for rows that need not be read, because the filter removes them."""
 KEPT = f"{OWN_PREFIX}kept"
-"""A hidden column of the rows that a reader yields: whether the filter of the input keeps a row."""
+"""A hidden column (bool) in tables of readers: whether the filter of the input keeps the row."""
 
 
 @dataclass(frozen=True)
 class FileStats:
-    """The statistics of a file.
-
-    `starts` are the rows at which reading can start without reading earlier rows; None for any row.
-    `schema` is known for the files that were inspected for their column types."""
+    """The number of rows of a file. Reading can start at the rows `starts` without reading earlier
+    rows (None: at any row). `schema` is only known for files inspected for their column types."""
 
     rows: int
     starts: list[int] | None = None
@@ -94,18 +90,16 @@ class Recognize(Protocol):
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
-    A storage error (OSError while opening or fetching) is raised, because it is not an error of a
-    row. Data that cannot be decoded becomes a BadRow at its position. The same file always yields
-    the same rows in the same order.
-    """
+    A storage error (OSError while opening or fetching) is raised, because no row has caused it.
+    Data that cannot be decoded becomes a BadRow at its position. A file yields the same rows in the
+    same order each time."""
 
     rows_exact: ClassVar[bool] = False
-    """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
+    """Whether `rows_in` is exact. Otherwise it is an estimate."""
     sampled_files: ClassVar[int] = 8
-    """Maximum number of files to inspect for properties of all files."""
+    """Number of files that are inspected by default, before the first row is read."""
     recognizes: ClassVar[Recognize | None] = None
-    """Returns whether a file with these first bytes is of the format; None if that is unknown, as
-    for files of lines."""
+    """Recognizes the format by the first bytes of a file; None if impossible, as for CSV."""
 
     @classmethod
     def of(cls, options: Any) -> Reader:
@@ -114,42 +108,37 @@ class Reader(Protocol):
 
     @staticmethod
     def other_format(head: bytes) -> str | None:  # noqa: ARG004 - for subclasses
-        """Return what a file with these first bytes is instead, and what to do; None if it may be
-        of this format."""
+        """Return what a file with these first bytes is instead of this format, and the fix; None if
+        it may be of this format."""
         return None
 
     def for_file(self, constants: Mapping[str, Any] | None, deleted: bytes | None) -> Reader:
-        """Return the reader of a file with these properties of `InputFile`."""
+        """Return the reader of a data file of a table. The arguments are fields of `InputFile`."""
         return self
 
     lacking: str = ""
-    """Which inspected files lack columns of others, as text. Known after `prepare`."""
+    """A remark about inspected files that lack columns of others; set by `prepare`."""
 
     def prepare(self, samples: list[Location]) -> None:
-        """Inspect a few files to find properties of all files, such as column types."""
+        """Inspect sampled files to find what holds for all files, such as column types."""
         return
 
     def read(self, file: Location) -> Iterator[Chunk]:
         """Yield the rows of a file, in order."""
 
     def counter(self) -> Reader:
-        """Return a reader that yields the same number of rows, for whose values nobody asks."""
+        """Return a reader that yields as many rows, but perhaps without the right values."""
         return self
 
     def rows_in(self, file: Location, size: int) -> int | None:
-        """Return the number of rows in a file of `size` bytes, counted or estimated cheaply.
-
-        None if it is unknown."""
+        """Return the number of rows of a file of `size` bytes (see `rows_exact`), if known."""
 
     def count_listed(self, file: Location) -> int | None:
-        """Return the number of rows of a file whose rows are addresses, without fetching them; None
-        for other files."""
+        """Return the number of rows of a URL manifest without fetching; None for other formats."""
         return None
 
     def columns(self) -> list[str] | None:
-        """Return the columns that `read` yields; None if they are not known before reading.
-
-        Call `prepare` first."""
+        """Return the columns that `read` yields, if known after `prepare`; else None."""
 
     def types(self) -> dict[str, pa.DataType]:
         """Return the types of the columns whose type is known before reading, after `prepare`."""
@@ -166,16 +155,16 @@ class StatsReader(Reader, Protocol):
         Raises an error if the file is damaged."""
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Do the same as `prepare`, with the schemas of the samples by URI."""
+        """Do what `prepare` does, given the schemas of the samples by URI."""
 
     def prepare(self, samples: list[Location]) -> None:
-        found = inspected(samples, lambda file: self.stats(file, file.info().size))
-        self.use_schemas(schemas_of((sample.uri, stats) for sample, stats in found))
+        results = inspected(samples, lambda file: self.stats(file, file.info().size))
+        self.use_schemas(schemas_of((sample.uri, stats) for sample, stats in results))
 
 
 def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
-    """Return which files lack columns of others, as text; empty if all have the same columns.
-    `names` are the columns of files by URI."""
+    """Return a remark about files that lack columns of others; empty if there are none. `names` are
+    the columns of files by URI."""
     every = dict.fromkeys(name for columns in names.values() for name in columns)
     lacking = [uri for uri, columns in names.items() if len(set(columns)) < len(every)]
     if not lacking:
@@ -188,8 +177,7 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
-    """Return the schemas of inspected files by URI. Those of files without rows do not count,
-    unless no file has rows."""
+    """Return the schemas of inspected files by URI: those of files with rows, if there are any."""
     known = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
     filled = [(uri, stats) for uri, stats in known if stats.rows]
     return {uri: stats.schema for uri, stats in filled or known}
@@ -197,36 +185,35 @@ def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schem
 
 @runtime_checkable
 class DivisibleReader(Reader, Protocol):
-    """A reader of files that several read tasks can share. `rows_in` is exact."""
+    """A reader that can read part of a file, so read tasks can share a file. `rows_in` is exact."""
 
     def can_enter(self, path: str) -> bool:
-        """Return whether the rows before a part of this file need not be read."""
+        """Return whether a part of this file can be read without reading the rows before it."""
         return True
 
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
-        """Yield rows `start` up to, not including, `stop`. None means the end of the file. If there
-        are `gaps`, only the rows in these ranges are needed; others may be any BadRow."""
+        """Yield the rows from `start` up to, not including, `stop` (None: the end of the file). If
+        `gaps` is not empty, rows outside of these ranges may be any BadRow."""
 
 
 def inspected(
-    files: Iterable[Location], inspect: Callable[[Location], Found]
-) -> Iterator[tuple[Location, Found]]:
-    """Yield each file with the result of `inspect`.
-
-    A damaged file is skipped here. It becomes a failed row when it is read."""
+    files: Iterable[Location], inspect: Callable[[Location], Result]
+) -> Iterator[tuple[Location, Result]]:
+    """Yield each file with the result of `inspect`. A damaged file is skipped, because it becomes a
+    failed row when it is read."""
     for file in files:
         try:
-            found = inspect(file)
-        except Exception as error:  # noqa: BLE001 - see blamed
-            blamed(error)
+            result = inspect(file)
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            error_of_file(error)
         else:
-            yield file, found
+            yield file, result
 
 
-def blamed(error: Exception) -> Exception:
-    """Return the error if the file caused it. Raises any other error, such as a storage error."""
+def error_of_file(error: Exception) -> Exception:
+    """Return the error if the content of the file has caused it; raise it otherwise."""
     raise_storage_error(error)
     if not is_about_the_file(error):
         raise error
@@ -234,8 +221,8 @@ def blamed(error: Exception) -> Exception:
 
 
 def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Iterator[Chunk]:
-    """Yield the converted rows of a table. Each row for which `convert` raises ValueError becomes a
-    BadRow: the table is split in half until the row is separate."""
+    """Yield the converted rows of a table. A row for which `convert` raises ValueError becomes a
+    BadRow. To find it, the table is halved again and again."""
     try:
         yield convert(table)
     except ValueError as error:
@@ -247,9 +234,9 @@ def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Itera
         yield from converted(table.slice(half), convert)
 
 
-def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
-    """Return the result of a decoder, or a BadRow with any error that it raised. Raises errors that
-    are not about the file, such as storage errors."""
+def or_bad(decode: Callable[[], Result]) -> Result | BadRow:
+    """Return the result of `decode`, or a BadRow if the content of the file has caused an error.
+    Other errors are raised, such as storage errors."""
     try:
         return decode()
     except Exception as error:
@@ -265,8 +252,8 @@ def grouped(
     max_items: int = sys.maxsize,
     key: Callable[[Item], object] = lambda _: None,
 ) -> Iterator[list[Item] | BadRow]:
-    """Yield the items in lists, and each BadRow between them. A list ends when it has `max_items`
-    items, or items of `max_size`, or before an item with another key."""
+    """Yield the items in lists, with each BadRow between them. A list ends when it has `max_items`
+    items or a total size of `max_size`, and before an item with another key."""
     group, size = list[Item](), 0
     for item in items:
         if group and (isinstance(item, BadRow) or key(item) != key(group[0])):
@@ -284,10 +271,10 @@ def grouped(
         yield group
 
 
-def plain(options: Found) -> Found:
-    """Return the fields of options as an object without pydantic, so that worker processes need not
-    import the specification. It has no properties."""
-    return cast(Found, SimpleNamespace(**dict(options)))  # type: ignore[call-overload]
+def plain(options: Result) -> Result:
+    """Return an object with the fields of options. It lacks properties, but can be unpickled in
+    workers without importing pydantic and the specification."""
+    return cast(Result, SimpleNamespace(**dict(options)))  # type: ignore[call-overload]
 
 
 def size_of(chunk: Chunk) -> int:
@@ -296,15 +283,15 @@ def size_of(chunk: Chunk) -> int:
 
 
 def split_kept(table: pa.Table) -> tuple[pa.Table, np.ndarray | None]:
-    """Return a table without its hidden column KEPT, and this column (bool); None without it."""
+    """Return a table without its hidden column KEPT, and that column (bool; None if missing)."""
     if KEPT not in table.column_names:
         return table, None
     return table.drop_columns([KEPT]), table.column(KEPT).to_numpy()
 
 
-def noted(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
-    """Yield the chunks, and read each in the context of `note`. `first` is the id of the first
-    row."""
+def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
+    """Yield the chunks, each read in the context manager of `note` with the id of its first row.
+    `first` is the id of the first row of the first chunk."""
     iterator, row = iter(chunks), first
     while True:
         with note(row):
@@ -323,11 +310,10 @@ def part(chunk: Chunk, start: int, rows: int) -> Chunk:
     return chunk.slice(start, rows)
 
 
-def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
-    """Yield the parts of a chunk that are inside the row ranges `gaps`.
-
-    Each part comes with the number of rows before it in the chunk. If `gaps` is empty, the whole
-    chunk is yielded. `row` is the row number, in the file, of the first row of the chunk."""
+def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
+    """Yield the parts of a chunk in the row ranges `gaps`, each with the number of rows before it
+    in the chunk. If `gaps` is empty, yield the whole chunk. `row` is the number, in the file, of
+    the first row of the chunk."""
     if not gaps:
         yield 0, chunk
         return
@@ -342,12 +328,12 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
             yield start, part(chunk, start, stop - start)
 
 
-def only(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks, with a BadRow for rows that are outside of `gaps`. `row` is the number of
-    the first row. Nothing needs to be computed for these rows, but they are still counted."""
+def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the chunks, with a BadRow in place of rows outside of `gaps`, so that row numbers stay
+    right. `row` is the number of the first row."""
     for chunk in chunks:
         done, size = 0, size_of(chunk)
-        for start, wanted in within(chunk, row, gaps):
+        for start, wanted in parts_in_gaps(chunk, row, gaps):
             if start > done:
                 yield BadRow(_NOT_NEEDED, start - done)
             yield wanted
@@ -357,16 +343,15 @@ def only(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterato
         row += size
 
 
-def after(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
-    """Yield the chunks without their first `rows` rows, which were read before. A chunk without
-    rows is yielded too. Raises Incomplete if the file, which is named in the message, has fewer
-    rows."""
+def skip_rows(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
+    """Yield the chunks without the first `rows` rows of the file, which were read before. Raises
+    Incomplete if the file has fewer rows. `file` is its name in the message."""
     row, last = 0, None
     while row < rows:
         try:
             chunk = next(chunks, None)
-        except Exception as error:  # noqa: BLE001 - see blamed
-            chunk, last = None, BadRow(blamed(error))
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            chunk, last = None, BadRow(error_of_file(error))
         if chunk is None:
             check_end(file, row, rows, last)
             return
@@ -377,8 +362,8 @@ def after(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
 
 
 def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
-    """Raise Incomplete if a file seems to end before a row that was read before. `known` is the
-    number of rows that it has at least, and `last` the last chunk, which may have an error."""
+    """Raise Incomplete if a file ends at row `end`, although `known` rows were read before. `last`
+    is its last chunk, which may be a BadRow with the cause."""
     if end >= known:
         return
     begin = f"{file} could be read only up to row {end}, although {known} rows were read before"
@@ -390,8 +375,8 @@ def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
     )
 
 
-def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the first `rows` rows of the chunks, without reading further chunks of the file."""
+def take_rows(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the first `rows` rows of the chunks. Further chunks are not read."""
     while rows > 0 and (chunk := next(chunks, None)) is not None:
         yield part(chunk, 0, rows)
         rows -= size_of(chunk)
@@ -399,8 +384,8 @@ def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class Entry:
-    """The location of a reader: a module of this package, and a class in it. `libraries` are the
-    libraries of the extra that the reader imports."""
+    """Where a reader is: a module of this package, and its class. `libraries` are the packages that
+    it imports, which the `extra` installs."""
 
     module: str
     name: str
@@ -420,16 +405,16 @@ READERS = {
     "audio": Entry("whole_file", "AudioReader", ("soundfile", "av")),
     "video": Entry("video", "VideoReader", ("av",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
-    "manifest": Entry("url_list", "ManifestReader"),
+    "manifest": Entry("url_manifest", "ManifestReader"),
     "documents": Entry(
         "documents", "DocumentReader", ("pypdfium2", "docx", "pptx", "lxml"), DOCUMENTS_EXTRA
     ),
 }
-"""Maps formats in the specification to readers. A module is imported when it is needed."""
+"""The reader of each format. Its module is imported when it is needed."""
 
 
 def reader_class(file_format: str) -> type[Reader]:
-    """Return the reader of a format. Raises BadInput if a library is missing."""
+    """Return the reader class of a format. Raises BadInput if a package is missing."""
     entry = READERS[file_format]
     for library in entry.libraries:
         require_package(f"the format '{file_format}'", library, entry.extra, BadInput)
@@ -438,5 +423,5 @@ def reader_class(file_format: str) -> type[Reader]:
 
 
 def reader_for(read: Read) -> Reader:
-    """Return the reader of a format, with its options. Raises BadInput if a library is missing."""
+    """Return the reader for a read configuration. Raises BadInput if a package is missing."""
     return reader_class(read.format).of(read.options)

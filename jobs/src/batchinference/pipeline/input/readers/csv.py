@@ -1,8 +1,7 @@
-"""Reads CSV files.
+"""The reader of CSV files: header, delimiter, column types of all files, and order of failed rows.
 
-Every field is read as bytes and then converted, so a value of the wrong type fails only its own
-row. Column types are declared, or inferred from the first rows of many files, and apply to all
-files. A column without a type is text.
+`csv_records` divides text into records, `csv_dialect` translates escapes, and `csv_column_types`
+infers types. Fields are read as bytes and then converted, so a wrong value fails only its row.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ import pyarrow as pa
 from batchinference.pipeline.column_names import RENAME, check_known, check_names, unique_names
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.csv_column_types import CsvTypes
 from batchinference.pipeline.input.csv_dialect import Dialect
-from batchinference.pipeline.input.csv_text import (
+from batchinference.pipeline.input.csv_records import (
     LINE_END,
     CsvText,
     Damage,
@@ -30,8 +30,7 @@ from batchinference.pipeline.input.csv_text import (
     parse_sample,
     read_header,
 )
-from batchinference.pipeline.input.csv_types import CsvTypes
-from batchinference.pipeline.input.encoding_hints import (
+from batchinference.pipeline.input.encoding_check import (
     Utf8Converter,
     Utf8Stream,
     check_beginning,
@@ -39,7 +38,7 @@ from batchinference.pipeline.input.encoding_hints import (
     is_utf8,
 )
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
-from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
+from batchinference.pipeline.input.readers.text_lines import estimated_rows, samples_of
 from batchinference.pipeline.input.signatures import HEAD_BYTES, no_csv
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
 from batchinference.pipeline.storage.location import Location, base_name
@@ -51,12 +50,12 @@ if TYPE_CHECKING:
     from batchinference.spec.read import CsvOptions
 
 MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
-"""The smallest limit for the size of a row, and the maximum size of a block of pyarrow."""
+"""The lowest limit for the size of a row, and the largest block that pyarrow can read."""
 SAMPLE_BYTES = 4 << 20
-"""Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
-that no value is found too late to be text."""
+"""Total bytes of the samples from which types are inferred. A smaller input is sampled completely,
+so its types fit all values."""
 COMPARED_LINES = 20
-"""Lines from the header on in which other delimiters are looked for."""
+"""Number of lines from the header on that are searched for another delimiter."""
 _DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
@@ -68,7 +67,7 @@ class CsvReader(Reader):
     sampled_files = 1000
 
     def __init__(self, options: CsvOptions, *, adjustable: bool = True) -> None:
-        """`adjustable` says whether the user can set the options."""
+        """`adjustable` tells whether the user can set the options."""
         self._options, self._adjustable = plain(options), adjustable
         self._fix = "Set read.options.encoding" if adjustable else "Convert the file to UTF-8"
         self._encoding = None if is_utf8(options.encoding) else options.encoding
@@ -104,8 +103,8 @@ class CsvReader(Reader):
         self._types = replace(self._types, sampled=self._types.infer(arrays))
 
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
-        """Return the columns of a sample as bytes, or the damage of its header. Raises BadInput if
-        the file needs other options."""
+        """Return the columns of a sample as bytes by name, or the damage of the header. Raises
+        BadInput if the file needs other options."""
         check_encoding(file.uri, lines, self._options.encoding, adjustable=self._adjustable)
         content = Utf8Converter(self._encoding)(lines) if self._encoding else lines
         dialect = self._dialect(file)
@@ -138,14 +137,14 @@ class CsvReader(Reader):
         )
 
     def _text(self, source: io.BufferedIOBase, dialect: Dialect) -> CsvText:
-        """Return the text of a file from its header on. Raises ValueError if its first line names
-        another delimiter than the options."""
+        """Return the text of a file from its header on. Raises ValueError if the first line names
+        another delimiter (`sep=`) than the options."""
         text = CsvText(source, dialect, self._limit)
         text.begin(self._options.skip_lines, chosen=self._options.delimiter is not None)
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names, and read the header if there is one."""
+        """Return the column names: of the options, or of the header, which is then consumed."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names
@@ -190,8 +189,8 @@ class CsvReader(Reader):
 
 
 def _check_delimiter(uri: str, beginning: bytes, quote: bytes) -> None:
-    """Raise BadInput if each line, which has one field, has the same number of another delimiter.
-    `beginning` is that of the file from the header on."""
+    """Raise BadInput if the first lines, which have one field each, all contain another delimiter
+    equally often. `beginning` begins with the header."""
     quoted = re.compile(b"%b[^%b]*%b" % ((re.escape(quote or b"\r"),) * 3))
     lines = [quoted.sub(b"", line) for line in LINE_END.split(beginning) if line][:COMPARED_LINES]
     for delimiter in _DELIMITERS if len(lines) > 1 else ():
@@ -210,12 +209,13 @@ def _bad_rows(damage: Damage) -> Iterator[BadRow]:
 
 
 def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
-    """Yield the chunks. The first failed rows get the warning about the lines in `skipped`."""
+    """Yield the chunks. The first BadRow gets a warning with the number of lines in `skipped`,
+    which is then cleared."""
     for chunk in chunks:
-        number = skipped.total()
-        if number and isinstance(chunk, BadRow):
+        lines = skipped.total()
+        if lines and isinstance(chunk, BadRow):
             skipped.clear()
-            yield replace(chunk, warnings=[RowWarning(0, WarningName.LINES_SKIPPED, number)])
+            yield replace(chunk, warnings=[RowWarning(0, WarningName.LINES_SKIPPED, lines)])
         else:
             yield chunk
 
@@ -223,7 +223,8 @@ def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
 def _in_order(
     table: pa.Table, errors: Mapping[int, Exception], rejected: list[Rejected]
 ) -> Iterator[Chunk]:
-    """Yield the rows of a block. `errors` has the errors of rows of the table by their index."""
+    """Yield the rows of a block in order, with failed rows between them. `errors` has the errors of
+    rows by their index in the table."""
     bad = [(row, 0, damage) for row, damage in rejected if damage is not None]
     bad += [(row, 1, Damage(str(error))) for row, error in errors.items()]
     start = 0
@@ -239,8 +240,9 @@ def _in_order(
 def _with_skipped(
     table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
 ) -> pa.Table:
-    """Return rows with warnings about the numbers of lines that were left out before them. Rows in
-    `errors` have no warnings, because failed rows would lose them. At least one row is good."""
+    """Return rows with warnings about skipped lines, which `skipped` counts before each row.
+
+    Failed rows, in `errors`, would lose a warning. At least one row must not be in `errors`."""
     lines = Counter[int]()
     good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():

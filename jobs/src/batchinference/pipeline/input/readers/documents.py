@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.input.documents import (
-    Document,
-    Element,
-    Page,
-    open_document,
-)
+from batchinference.pipeline.input.documents import Document, Element, Page, open_document
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
-from batchinference.pipeline.input.readers.records import TOO_LARGE
+from batchinference.pipeline.input.readers.text_lines import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_document
 from batchinference.pipeline.media.images import to_arrow
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
@@ -38,7 +33,7 @@ _TYPES = {
     "attachments": pa.list_(pa.string()),
 }
 _PAGES = re.compile(rb"/Type\s*/Page\b|PK\x01\x02.{42}ppt/slides/slide", re.DOTALL)
-"""Matches the pages of most PDF files, and the slides in the list of members of PPTX files."""
+"""Matches each page of most PDF files, and each slide in the central directory of a PPTX file."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class _Row:
 
     @property
     def size(self) -> int:
-        """The number of characters of its text and bytes of its picture."""
+        """The approximate bytes of the row: characters of its text, and bytes of its picture."""
         image = self.page.image
         return len(self.element.text) + (0 if image is None else image.nbytes)
 
@@ -81,15 +76,15 @@ class DocumentReader(Reader):
         index, left_out = 0, document.left_out
         for page in document.pages:
             if isinstance(page, Exception):
-                yield BadRow(page, 1, _about(left_out))
+                yield BadRow(page, 1, _left_out_warnings(left_out))
             else:
-                rows = self._rows_of(page, index, _about(left_out + page.left_out))
+                rows = self._rows_of(page, index, _left_out_warnings(left_out + page.left_out))
                 yield from rows
                 index += len(rows)
             left_out = 0
 
     def _rows_of(self, page: Page, index: int, warnings: list[RowWarning]) -> list[_Row]:
-        """Return the rows of a page: at least one. `index` is the index of the first element."""
+        """Return the rows of a page, at least one. `index` is the index of its first element."""
         if not page.text.strip():
             warnings = [*warnings, RowWarning(0, WarningName.NO_TEXT, 0)]
         if self._options.render is not None and page.image is None:
@@ -100,7 +95,7 @@ class DocumentReader(Reader):
         return [_Row(page, first, index, warnings), *rows]
 
     def _table(self, rows: Sequence[_Row], document: Document) -> pa.Table:
-        """Return the rows as a table. A document without pages has no column `image`."""
+        """Return the rows as a table. It has the column `image` only if pages have images."""
         values = {
             "page": [row.page.number for row in rows],
             "element_index": [row.index for row in rows],
@@ -123,7 +118,7 @@ class DocumentReader(Reader):
     def rows_in(self, file: Location, size: int) -> int | None:
         if self._by_element:
             return None
-        # without PDFium, whose crash would end the process that plans the job
+        # do not use PDFium: if it crashed, the process that plans the job would die
         return len(_PAGES.findall(file.read(self._options.row_bytes))) or 1
 
     def columns(self) -> list[str]:
@@ -133,6 +128,6 @@ class DocumentReader(Reader):
         return {name: _TYPES[name] for name in self._options.row_columns if name in _TYPES}
 
 
-def _about(left_out: int) -> list[RowWarning]:
-    """Return the warning about the parts that are not read."""
+def _left_out_warnings(left_out: int) -> list[RowWarning]:
+    """Return the warning about parts that are not read, if there are any."""
     return [RowWarning(0, WarningName.PARTS_IGNORED, left_out)] if left_out else []

@@ -1,4 +1,4 @@
-"""Readers of images: one row per file, or one row per page."""
+"""Readers of images: one row per file, or one row per page. FrameReader also reads videos."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.signatures import is_image
 from batchinference.pipeline.media import images
-from batchinference.pipeline.media.images import Frame, page_frames, to_arrow, up_to_last
+from batchinference.pipeline.media.images import (
+    Frame,
+    page_frames,
+    to_arrow,
+    without_damaged_end,
+)
 from batchinference.pipeline.row_warnings import with_warnings
 from batchinference.pipeline.storage.location import Location
 
@@ -25,8 +30,7 @@ CHUNK_BYTES = 8 << 20
 
 
 class FrameReader(Reader):
-    """A reader of files with several pictures. `names` are the columns of the picture, of its index
-    and, if there is a third one, of its time."""
+    """A reader of files with several pictures. `names` are the columns: picture, index[, time]."""
 
     names: tuple[str, ...]
 
@@ -34,12 +38,12 @@ class FrameReader(Reader):
         self._size, self._accepts_cut = options.size, options.truncated == "accept"
 
     def frames(self, file: Location) -> Iterator[Frame | Exception]:
-        """Yield the pictures of a file, with an error for each picture that cannot be decoded."""
+        """Yield the pictures of a file, and an error for each that cannot be decoded."""
         raise NotImplementedError
 
     def read(self, file: Location) -> Iterator[Chunk]:
         frames = self.frames(file)
-        frames = up_to_last(frames) if self._accepts_cut else frames
+        frames = without_damaged_end(frames) if self._accepts_cut else frames
         rows = (BadRow(each) if isinstance(each, Exception) else each for each in frames)
         for group in grouped(rows, lambda frame: frame.pixels.nbytes, CHUNK_BYTES):
             yield group if isinstance(group, BadRow) else self._table(group)

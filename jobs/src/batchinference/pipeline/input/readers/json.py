@@ -1,7 +1,7 @@
 """Reads JSON files: one object per line, or one array of objects per file.
 
-Column types are inferred from the beginning of many files and apply to all files, so that every
-output file has the same schema."""
+Column types are inferred from the beginnings of many files and apply to all files, so all output
+files have the same schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.exact_json import lines_of
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
-from batchinference.pipeline.input.readers.records import (
+from batchinference.pipeline.input.readers.text_lines import (
     estimated_rows,
     line_chunks,
     samples_of,
@@ -32,21 +32,20 @@ if TYPE_CHECKING:
     from batchinference.spec.read import JsonOptions
 
 SLICE_BYTES, LEAST_BYTES = 1 << 19, 1 << 15
-"""Approximate bytes of the rows that are parsed together, and the minimum if rows may have fields
-of their own."""
+"""Approximate bytes that are parsed together, and the minimum if each row may have other fields."""
 MAX_CELLS = 1 << 24
-"""Maximum rows times columns of a table. Each cell takes 8 bytes, and more if it is text."""
+"""Maximum cells (rows x columns) of a parsed table. A cell takes 8 bytes, a text more."""
 _BETWEEN_ROWS = b"}\n{"
 ARRAY = "a file that is one array is read with read.options.lines: false"
 _NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
-"""What separates two objects that are not on one line each. Within an object, there is a comma."""
+"""Matches what separates two objects. Within an object, a comma would be between the braces."""
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"}
-"""The kind of a JSON value that is no object, by its first character. Any other is a number."""
+"""The kind of a JSON value by its first character. Other values that are no objects are numbers."""
 
 
 def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Yield the same rows, with adjacent tables concatenated if their schemas are equal."""
+    """Yield the rows, with adjacent tables of the same schema concatenated."""
     for schema, group in itertools.groupby(parts, _schema_of):
         if schema is None:
             yield from group
@@ -55,13 +54,14 @@ def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def _schema_of(part: Chunk) -> pa.Schema | None:
-    """Return the schema of a table; None if it has no columns, because concatenating such tables
-    would lose the number of rows."""
+    """Return the schema of a table; None for a BadRow and for a table without columns, which would
+    lose its number of rows when concatenated."""
     return None if isinstance(part, BadRow) or not part.num_columns else part.schema
 
 
 def row_slices(rows: bytes) -> Iterator[bytes]:
-    """Yield small slices of JSON rows, split between objects if possible, else between lines."""
+    """Yield slices of JSON rows that are small enough to parse. Slices end after an object if
+    possible, else after a line."""
     start = 0
     while start < len(rows):
         stop = _cut(rows, start, start + _size(rows, start))
@@ -70,10 +70,8 @@ def row_slices(rows: bytes) -> Iterator[bytes]:
 
 
 def _size(rows: bytes, start: int) -> int:
-    """Return the number of bytes for the next slice of rows, at least LEAST_BYTES.
-
-    Above LEAST_BYTES, the rows have at most MAX_CELLS cells even if each colon belongs to a
-    different field."""
+    """Return the number of bytes for the next slice of rows: at most MAX_CELLS cells even if each
+    colon belongs to a different field, but at least LEAST_BYTES."""
     size = SLICE_BYTES
     while size > LEAST_BYTES:
         lines, colons = (rows.count(mark, start, start + size) for mark in (b"\n", b":"))
@@ -99,7 +97,7 @@ class JsonReader(Reader):
     sampled_files = 256
 
     def __init__(self, options: JsonOptions) -> None:
-        self._lines, self._most = options.lines, options.row_bytes
+        self._lines, self._row_bytes = options.lines, options.row_bytes
         self._declared = parse_types(options.types)
         self._rows = JsonRows(self._declared, {})
 
@@ -108,16 +106,15 @@ class JsonReader(Reader):
             lines = (lines_in(sample) for _, sample in samples_of(samples))
         else:
             step = max(1, -(-len(samples) // Reader.sampled_files))
-            found = inspected(samples[::step], lambda file: list(self._elements(file)))
-            lines = (part for _, parts in found for part in parts if isinstance(part, bytes))
+            elements = inspected(samples[::step], lambda file: list(self._elements(file)))
+            lines = (part for _, parts in elements for part in parts if isinstance(part, bytes))
         self._rows = sampled_rows(self._declared, lines)
         if self._lines and not self._rows.schema:  # the first lines are longer than a sample
             self._rows = sampled_rows(self._declared, self._first_chunks(samples))
 
     def _first_chunks(self, files: list[Location]) -> Iterator[bytes]:
-        chunks = inspected(
-            files[: Reader.sampled_files], lambda file: next(line_chunks(file, self._most), b"")
-        )
+        few = files[: Reader.sampled_files]
+        chunks = inspected(few, lambda file: next(line_chunks(file, self._row_bytes), b""))
         return (chunk for _, chunk in chunks if isinstance(chunk, bytes))
 
     def read(self, file: Location) -> Iterator[Chunk]:
@@ -126,17 +123,17 @@ class JsonReader(Reader):
 
     def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
         """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
-        for number, chunk in enumerate(line_chunks(file, self._most)):
+        for number, chunk in enumerate(line_chunks(file, self._row_bytes)):
             if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
-                yield as_lines(whole(file, self._most))
+                yield as_lines(whole(file, self._row_bytes))
                 return
             yield chunk
 
     def _elements(self, file: Location) -> Iterator[bytes | BadRow]:
-        """Yield the objects of a file that is one array (or one object) as JSON Lines."""
-        content = whole(file, self._most)
-        if found := packed_as(content):
-            raise ValueError(f"the file is {found}")
+        """Yield the objects of a file that is one array or one object, as JSON Lines."""
+        content = whole(file, self._row_bytes)
+        if format_ := packed_as(content):
+            raise ValueError(f"the file is {format_}")
         for is_row, lines in itertools.groupby(lines_of(content), lambda line: line[:1] == "{"):
             if is_row:
                 yield "".join(line + "\n" for line in lines).encode()
@@ -155,7 +152,7 @@ class JsonReader(Reader):
 
 
 def lines_in(sample: bytes) -> bytes:
-    """Return a sample as JSON Lines; empty if it is no JSON."""
+    """Return a sample as JSON Lines; empty if it cannot be JSON."""
     try:
         return as_lines(sample) if spans_lines(sample) else sample
     except ValueError:
@@ -163,8 +160,8 @@ def lines_in(sample: bytes) -> bytes:
 
 
 def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
-    """Yield the rows of a chunk. A part that cannot be parsed is split in half until each invalid
-    line is separate."""
+    """Yield the rows of a chunk. An invalid line becomes a BadRow. To find it, a part that cannot
+    be parsed is halved again and again."""
     yield from joined(part for lines in row_slices(chunk) for part in _rows_of(lines, rows))
 
 
@@ -185,35 +182,35 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
 
 
 def spans_lines(content: bytes) -> bool:
-    """Return whether JSON begins with an array or an object that ends on a later line.
+    """Return whether JSON begins with an array or an object that does not end on its line.
 
-    Raises ValueError if it is UTF-16, or compressed."""
+    Raises ValueError if the content is UTF-16 or compressed."""
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if found := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
-        raise ValueError(f"the file is {found}")
+    if format_ := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
+        raise ValueError(f"the file is {format_}")
     first, _, rest = content.lstrip().partition(b"\n")
     first, next_mark = first.rstrip(), rest.lstrip()[:1]
     if not first.startswith(b"{"):
         return first.startswith(b"[") and not first.endswith(b"]")
-    # in an object, a brace cannot follow a brace or a comma: then the first line is damaged
+    # an object has no brace after a brace or a comma, so then only the first line is damaged
     return first.endswith((b"[", b":")) or (first.endswith((b"{", b",")) and next_mark != b"{")
 
 
 def as_lines(content: bytes) -> bytes:
-    """Return objects that span lines as JSON Lines. Raises ValueError for an array."""
+    """Return objects that span several lines as JSON Lines. Raises ValueError for an array."""
     if content.lstrip().startswith(b"["):
         raise ValueError(f"the file is one JSON array over several lines: {ARRAY}")
     return b"\n".join(map(_as_line, _NEXT_OBJECT.split(content)))
 
 
 def _as_line(row: bytes) -> bytes:
-    # in a text, a line end is as invalid as a tab, and must not become a space
+    # a line end in a text is invalid: replace it by a tab, which is invalid, too, not by a space
     row = _TEXT.sub(lambda text: re.sub(rb"[\r\n]", b"\t", text[0]), row)
     return b" ".join(row.splitlines())
 
 
 def explained(error: ValueError, line: str) -> ValueError:
-    """Return the error of a line that cannot be parsed, with a cause that users know."""
+    """Return an error that explains why a line cannot be parsed; `error` if unknown."""
     if line.startswith("{"):
         comma = line.endswith("},")
         return ValueError(f"the line ends with a comma. Remove it ({error})") if comma else error

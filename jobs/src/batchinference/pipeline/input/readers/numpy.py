@@ -1,4 +1,4 @@
-"""Reads NumPy files. A .npy file holds one array, a .npz file is a zip archive of arrays."""
+"""Reads NumPy files: .npy has one array, .npz is a zip archive of arrays (the columns)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.input.readers import (
-    CHUNK_ROWS,
-    BadRow,
-    Chunk,
-    FileStats,
-    StatsReader,
-)
-from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
+from batchinference.pipeline.input.readers import CHUNK_ROWS, BadRow, Chunk, FileStats, StatsReader
+from batchinference.pipeline.input.readers.text_lines import BUFFER_BYTES, opened
 from batchinference.pipeline.input.signatures import is_numpy
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, with_warnings
 from batchinference.pipeline.storage.location import Location
@@ -34,9 +28,9 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16 << 20
 HEADER_BYTES = 1 << 16
-"""Bytes per fetch if only headers are needed."""
+"""Bytes per fetch if only the headers are needed."""
 _UNITS = {"ms": "ms", "us": "us", **dict.fromkeys(("ns", "ps", "fs", "as"), "ns")}
-"""The unit of Arrow for each unit of times below a second. Any other unit becomes seconds."""
+"""The Arrow unit for each NumPy unit of time below a second. Other units become seconds."""
 
 
 class NumpyReader(StatsReader):
@@ -46,7 +40,7 @@ class NumpyReader(StatsReader):
     def __init__(self, options: NumpyOptions) -> None:
         self._types: dict[str, pa.DataType] = {}
         self._columns: list[str] = []
-        self._most = options.row_bytes
+        self._row_bytes = options.row_bytes
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         names = (name for schema in schemas.values() for name in schema.names)
@@ -56,7 +50,7 @@ class NumpyReader(StatsReader):
     def read(self, file: Location) -> Iterator[Chunk]:
         try:
             with opened(file, BUFFER_BYTES) as source, collect_warnings() as warnings:
-                headers = array_headers(source, self._most)
+                headers = array_headers(source, self._row_bytes)
                 with_types(_schema_of(headers).empty_table(), self._types)
                 arrays = load_arrays(source, headers)
         except DAMAGE as error:
@@ -81,12 +75,12 @@ class NumpyReader(StatsReader):
 
     def _headers(self, file: Location) -> dict[str, ArrayHeader]:
         with opened(file, HEADER_BYTES) as source:
-            return array_headers(source, self._most)
+            return array_headers(source, self._row_bytes)
 
 
 def _schema_of(headers: Mapping[str, ArrayHeader]) -> pa.Schema:
-    """Return the types of the arrays: a list for each axis after the first, because the lengths of
-    these axes may differ between files. An array without rows has the type null."""
+    """Return the column types of the arrays. Each axis after the first becomes a level of lists,
+    because its length may differ between files. An array without rows has the type null."""
     return pa.schema([(name, _type_of(header)) for name, header in headers.items()])
 
 
@@ -106,7 +100,7 @@ def _element_type(dtype: np.dtype) -> pa.DataType:
 
 
 def _arrow_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the type that Arrow has for values of a type, in its byte order."""
+    """Return the closest type that Arrow supports, in the native byte order."""
     if dtype.kind not in "mM":
         return dtype.newbyteorder("=")
     unit, _ = np.datetime_data(dtype)
@@ -115,7 +109,7 @@ def _arrow_dtype(dtype: np.dtype) -> np.dtype:
 
 def _chunks(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:
     length = max((len(array) for array in arrays.values()), default=0)
-    if arrays and not length:  # the columns are those of a row
+    if arrays and not length:  # without rows, yield an empty table for the columns
         row = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
         yield from (rows.slice(0, 0) for rows in _rows(row, types) if isinstance(rows, pa.Table))
     size = sum(array.nbytes for array in arrays.values())
@@ -127,8 +121,8 @@ def _chunks(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> 
 
 
 def _rows(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:
-    """Yield the rows of some arrays in the types shared by all files. A row with a value that would
-    be changed becomes a BadRow."""
+    """Yield the rows of arrays with the types of all files (`types`). A row with a value that would
+    change becomes a BadRow."""
     length = max(len(array) for array in arrays.values())
     try:
         yield pa.table({name: _column(name, array, types) for name, array in arrays.items()})
@@ -141,8 +135,8 @@ def _rows(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> It
 
 
 def _column(name: str, array: np.ndarray, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
-    """Return an array as a column of the type shared by all files. Raises ValueError for a value
-    that would be changed, and TypeError for an incompatible type."""
+    """Return an array as a column with the type of all files. Raises ValueError for a value that
+    would change, and TypeError for an incompatible type."""
     array = _in_arrow_dtype(name, array)
     schema = _schema_of({name: ArrayHeader(array.shape, array.dtype)})
     kind = with_types(schema.empty_table(), types).schema.field(0).type
@@ -156,7 +150,7 @@ def _column(name: str, array: np.ndarray, types: Mapping[str, pa.DataType]) -> p
 
 
 def _in_arrow_dtype(name: str, array: np.ndarray) -> np.ndarray:
-    """Return an array in the type that Arrow has. Raises ValueError for a time that changes."""
+    """Return an array cast to `_arrow_dtype`. Raises ValueError if a time would change."""
     cast = array.astype(_arrow_dtype(array.dtype), copy=False)
     if cast.dtype.kind in "mM" and cast.dtype != array.dtype:
         back = cast.astype(array.dtype)
@@ -173,7 +167,7 @@ def _to_column(name: str, array: np.ndarray) -> pa.ChunkedArray:
 
 
 def _warned(chunk: Chunk, warnings: list[RowWarning]) -> Chunk:
-    """Return a chunk with warnings about its first row."""
+    """Return a chunk with these warnings on its first row."""
     if isinstance(chunk, BadRow):
         return replace(chunk, warnings=warnings)
     return with_warnings(chunk, {0: warnings})

@@ -14,7 +14,7 @@ from batchinference.json_text import to_json
 from batchinference.openai_urls import PATHS, path_of
 from batchinference.pipeline.exact_json import load_unique, with_texts
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
-from batchinference.pipeline.input.readers.records import estimated_rows, line_chunks
+from batchinference.pipeline.input.readers.text_lines import estimated_rows, line_chunks
 from batchinference.pipeline.input.signatures import packed_as
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import ColumnType
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 _SCHEMA = pa.schema([(name, pa.string()) for name in ("custom_id", "method", "url", "body")])
 _AS_TEXTS: dict[str, ColumnType] = dict.fromkeys(_SCHEMA.names, "json")
 _BEGINNING = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]*)"')
-"""The beginning of a line that may be damaged behind its id."""
+"""Matches the beginning of a line up to its id. The rest may be damaged."""
 
 
 class BadLine(ValueError):
-    """A line that is no request. `values` has its id as JSON, if it is known."""
+    """A line that is no valid request. `values` is JSON with the custom id, if known."""
 
     def __init__(self, problem: str, custom_id: Any) -> None:
         super().__init__(problem)
         known = isinstance(custom_id, str)
-        self.values = to_json({"custom_id": _valid(custom_id)}) if known else None
+        self.values = to_json({"custom_id": _without_lone_surrogates(custom_id)}) if known else None
 
 
 class OpenaiBatchReader(Reader):
-    """Each line that is no request is a failed row. Types are not inferred."""
+    """Reads a request per line. A line that is no valid request is a failed row."""
 
     other_format = staticmethod(packed_as)
 
     def __init__(self, options: RowOptions) -> None:
-        self._most = options.row_bytes
+        self._row_bytes = options.row_bytes
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        for chunk in line_chunks(file, self._most):
+        for chunk in line_chunks(file, self._row_bytes):
             yield from [chunk] if isinstance(chunk, BadRow) else _rows_of(chunk)
 
     def rows_in(self, file: Location, size: int) -> int | None:
@@ -60,7 +60,7 @@ class OpenaiBatchReader(Reader):
 
 
 def _rows_of(chunk: bytes) -> Iterator[Chunk]:
-    """Yield the requests of some lines, and an error for each other line, in order."""
+    """Yield the requests in some lines, and a BadRow for each invalid line, in order."""
     lines = filter(bytes.strip, chunk.split(b"\n"))
     for group in grouped(or_bad(partial(_request, line)) for line in lines):
         is_bad = isinstance(group, BadRow)
@@ -68,7 +68,7 @@ def _rows_of(chunk: bytes) -> Iterator[Chunk]:
 
 
 def _request(line: bytes) -> dict[str, str]:
-    """Return the columns of a line. Raises BadLine if it is no request."""
+    """Return the columns of a line. Raises BadLine if it is no valid request."""
     try:
         texts = load_unique(with_texts(line.decode(), _AS_TEXTS))
     except ValueError as error:
@@ -84,8 +84,8 @@ def _request(line: bytes) -> dict[str, str]:
 
 
 def _problem(custom_id: Any, method: Any, url: Any, body: str) -> str:
-    """Return why a line is no request; empty if it is one."""
-    if not isinstance(custom_id, str) or custom_id != _valid(custom_id):
+    """Return why a line is no valid request; empty if it is one."""
+    if not isinstance(custom_id, str) or custom_id != _without_lone_surrogates(custom_id):
         return f"custom_id: expected a text, got {json.dumps(custom_id)}"
     if method != "POST":
         return f"method: expected POST, got {json.dumps(method)}"
@@ -95,6 +95,6 @@ def _problem(custom_id: Any, method: Any, url: Any, body: str) -> str:
     return "" if body.startswith("{") else "body: expected a JSON object"
 
 
-def _valid(text: str) -> str:
-    """Return the text with replacements for halves of surrogate pairs."""
+def _without_lone_surrogates(text: str) -> str:
+    """Return the text with `?` in place of halves of surrogate pairs."""
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Reads Parquet files with pyarrow."""
+"""Reads Parquet files, and finds column types that hold the values of all files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     FileStats,
     StatsReader,
-    blamed,
     converted,
     describe_lacking,
+    error_of_file,
     plain,
     size_of,
+    skip_rows,
+    take_rows,
 )
-from batchinference.pipeline.input.readers import after as after_rows
-from batchinference.pipeline.input.readers import first as first_rows
 from batchinference.pipeline.input.signatures import is_parquet, no_parquet
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage.arrow_files import (
@@ -47,33 +47,33 @@ if TYPE_CHECKING:
 
 
 class ColumnCasts:
-    """Casts tables to the types in `shared`. `declared` are the types that the user has declared,
-    and `zone` is the time zone of timestamps without one, or None."""
+    """Casts tables to the common types of all files (`shared`). `declared` are the types that the
+    user has declared. `zone` is the time zone to assume for timestamps without one, or None."""
 
     def __init__(self, declared: Mapping[str, ColumnType], zone: str | None) -> None:
         self._declared, self._zone = declared, zone
         self.shared: dict[str, pa.DataType] = {}
 
-    def share(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Find the types that hold the values of these files. Raises BadInput if there is no type
-        for a column, or if its type cannot be cast to the declared one."""
+    def find_shared_types(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Set `shared` to types that hold the values of all these files. Raises BadInput if a
+        column has no such type, or cannot be cast to its declared type."""
         if self._declared or self._zone:
             schemas = {uri: self._cast_schema(schema, uri) for uri, schema in schemas.items()}
         self.shared = shared_types(schemas, "declare the type in read.options.types")
 
     def _cast_schema(self, schema: pa.Schema, uri: str) -> pa.Schema:
         try:
-            return self._own(schema.empty_table()).schema
+            return self._with_declared(schema.empty_table()).schema
         except (ValueError, TypeError, NotImplementedError) as error:
             raise BadInput(f"read.options.types: {uri}: {error}") from None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return a table with the shared types. Raises ValueError for a value that does not fit,
-        and TypeError if the type of a column does not fit."""
-        return with_types(self._own(table), self.shared)
+        """Return a table cast to the shared types. Raises ValueError if a value does not fit, and
+        TypeError if the type of a column does not."""
+        return with_types(self._with_declared(table), self.shared)
 
-    def _own(self, table: pa.Table) -> pa.Table:
-        """Return a table with the declared types, and with time zones."""
+    def _with_declared(self, table: pa.Table) -> pa.Table:
+        """Return a table with the declared types, and with time zones added."""
         for index, field in enumerate(table.schema if self._declared or self._zone else ()):
             column = table.column(index)
             if self._zone and _zoned_type(field.type, self._zone) != field.type:
@@ -95,7 +95,7 @@ class ColumnCasts:
 
 
 def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
-    """Return a type with a time zone for all timestamps without one, also nested ones."""
+    """Return a type in which all timestamps without a time zone, also nested ones, have `zone`."""
 
     def zoned(inner: pa.DataType) -> pa.DataType:
         naive = pa.types.is_timestamp(inner) and not inner.tz
@@ -105,9 +105,8 @@ def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
 
 
 def _zoned(array: pa.Array, zone: str) -> pa.Array:
-    """Return an array with the type of `_zoned_type`. Raises ArrowInvalid for a time that does not
-    exist or is ambiguous, because clocks were changed, and TypeError for timestamps in maps and
-    lists of a fixed size."""
+    """Return an array cast to `_zoned_type`. Raises ArrowInvalid for a time that does not exist or
+    is ambiguous (daylight saving), and TypeError for timestamps in maps and fixed-size lists."""
     kind = _zoned_type(array.type, zone)
     if kind == array.type:
         return array
@@ -126,7 +125,7 @@ def _zoned(array: pa.Array, zone: str) -> pa.Array:
 
 
 TAIL_BYTES = 1 << 13
-"""Bytes that are read from the end of a file first. Most footers fit into them."""
+"""Bytes at the end of a file that are read first. Most footers are smaller."""
 
 
 class ParquetReader(StatsReader, DivisibleReader):
@@ -160,7 +159,7 @@ class ParquetReader(StatsReader, DivisibleReader):
         for uri, schema in chosen.items():
             check_names(schema.names, uri, RENAME)
         self.lacking = describe_lacking({uri: schema.names for uri, schema in chosen.items()})
-        self._casts.share(chosen)
+        self._casts.find_shared_types(chosen)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
@@ -171,32 +170,32 @@ class ParquetReader(StatsReader, DivisibleReader):
         with file.filesystem.open_input_file(file.path) as source:
             try:
                 opened = self._opened(source)
-            except Exception as error:  # noqa: BLE001 - see blamed
-                yield BadRow(blamed(error))
+            except Exception as error:  # noqa: BLE001 - see error_of_file
+                yield BadRow(error_of_file(error))
                 return
             if not opened.footer.num_rows:
-                with suppress(TypeError, ValueError):  # the types of no rows do not matter
+                with suppress(TypeError, ValueError):  # types of an empty file do not matter
                     yield self._casts(opened.empty())
             for group, (first, after) in enumerate(pairwise(self._edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
                     chunks = self._group(opened, group)
-                    yield from first_rows(end - begin, after_rows(begin - first, chunks, file.uri))
+                    yield from take_rows(end - begin, skip_rows(begin - first, chunks, file.uri))
 
     def _opened(self, source: pa.NativeFile) -> OpenParquet:
-        return OpenParquet(source, metadata_of(source), self._options)
+        return OpenParquet(source, read_footer(source), self._options)
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
-        """Yield the rows of a row group. If it is damaged, or its types do not match the types of
-        other files, the remaining rows become failed rows."""
+        """Yield the rows of a row group. If it is damaged, or its types do not match those of other
+        files, its remaining rows become failed rows."""
         rows = opened.footer.row_group(group).num_rows
         try:
             for table in opened.tables(group):
                 for chunk in converted(table, lambda part: self._casts(opened.exact(part))):
                     rows -= size_of(chunk)
                     yield chunk
-        except Exception as error:  # noqa: BLE001 - see blamed
-            cause = blamed(error)
+        except Exception as error:  # noqa: BLE001 - see error_of_file
+            cause = error_of_file(error)
             for start in range(0, rows, CHUNK_ROWS):
                 yield BadRow(cause, min(CHUNK_ROWS, rows - start))
 
@@ -222,9 +221,9 @@ class ParquetReader(StatsReader, DivisibleReader):
         return self._casts.shared
 
 
-def metadata_of(source: pa.NativeFile) -> pq.FileMetaData:
+def read_footer(source: pa.NativeFile) -> pq.FileMetaData:
     """Return the footer of a file. Reads TAIL_BYTES first, because Arrow would read 64 KiB, which
-    may be more than the wanted rows. Raises ArrowInvalid if the file is not a Parquet file."""
+    may be more than all wanted rows. Raises ArrowInvalid if it is no Parquet file."""
     size = source.size()
     end = source.read_at(min(TAIL_BYTES, size), max(0, size - TAIL_BYTES))
     length = int.from_bytes(end[-8:-4], "little") + 8

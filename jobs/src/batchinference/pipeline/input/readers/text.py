@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.input.encoding_hints import check_beginning, check_encoding
+from batchinference.pipeline.input.encoding_check import check_beginning, check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
-from batchinference.pipeline.input.readers.records import (
+from batchinference.pipeline.input.readers.text_lines import (
     estimated_rows,
     line_chunks,
     samples_of,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class TextReader(Reader):
     def __init__(self, options: TextOptions) -> None:
         self._encoding = options.encoding
-        self._most = options.row_bytes
+        self._row_bytes = options.row_bytes
         self._drop_empty = options.drop_empty_lines
         self._by_line = "\n".encode(options.encoding) == b"\n"
 
@@ -35,8 +35,8 @@ class TextReader(Reader):
             check_encoding(file.uri, lines, self._encoding)
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        most = self._most
-        chunks = line_chunks(file, most) if self._by_line else [whole(file, most)]
+        limit = self._row_bytes
+        chunks = line_chunks(file, limit) if self._by_line else [whole(file, limit)]
         for number, content in enumerate(chunks):
             decode = bytes.decode if number else decode_text
             if isinstance(content, BadRow):
@@ -45,7 +45,7 @@ class TextReader(Reader):
             chunk = content
             if number == 0:
                 check_beginning(chunk, self._encoding)
-                if self._by_line and b"\n" not in chunk:  # its lines may end as those of old Macs
+                if self._by_line and b"\n" not in chunk:  # old Macs end lines with a CR
                     chunk = chunk.replace(b"\r", b"\n")
             try:
                 yield self._table(self._lines(decode(chunk, self._encoding)))

@@ -1,4 +1,4 @@
-"""Reads videos with PyAV: one row per frame, decoded on demand."""
+"""Reads videos with PyAV: one row per frame. Frames are decoded on demand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import av
 
 from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.input.readers.images import FrameReader
-from batchinference.pipeline.input.readers.records import up_to_damage
+from batchinference.pipeline.input.readers.text_lines import up_to_damage
 from batchinference.pipeline.input.signatures import is_video
-from batchinference.pipeline.media.films import estimated_frames, film_frames
 from batchinference.pipeline.media.images import Frame
+from batchinference.pipeline.media.videos import estimated_frames, video_frames
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import VideoOptions
 
@@ -29,7 +29,7 @@ class VideoReader(FrameReader):
 
     def frames(self, file: Location) -> Iterator[Frame | Exception]:
         with file.filesystem.open_input_file(file.path) as source:
-            yield from up_to_damage(film_frames(source, self._options), _DAMAGE)
+            yield from up_to_damage(video_frames(source, self._options), _DAMAGE)
 
     def rows_in(self, file: Location, size: int) -> int | None:
         try:

@@ -23,7 +23,7 @@ from batchinference.pipeline.exact_json import lines_of
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, inspected, or_bad
 from batchinference.pipeline.input.readers.json import row_slices
-from batchinference.pipeline.input.readers.records import (
+from batchinference.pipeline.input.readers.text_lines import (
     archive_in,
     beginning,
     estimate,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 KEY = "__key__"
 SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
-"""The samples of an archive whose JSON is inspected, and the maximum number whose labels are."""
+"""How many samples of an archive are inspected: for types of JSON, and (at most) for labels."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
     **dict.fromkeys((*PICTURES, *HEIF), "picture"),
@@ -63,15 +63,15 @@ _KINDS = {
     **dict.fromkeys(("cls", "cls2", "index"), "label"),
     "json": "json",
 }
-"""The kind of a member by its last extension. Any other member is bytes."""
+"""The kind of a member by its last extension. Other members are bytes."""
 _TYPES = {"text": pa.string(), "label": pa.string(), "bytes": pa.large_binary()}
 _INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
-"""Matches labels that are integers of 64 bits, and have the same text as numbers."""
+"""Matches labels that int64 holds and prints unchanged."""
 _NOT_DECODED = ValueError("the sample is only counted")
 ReadSamples: TypeAlias = Callable[[BinaryIO, list[str] | None, int], Iterator[Sample]]
 Row = dict[str, Any]
-"""The decoded members of a sample, and its warnings in WARNING_COLUMN. A JSON member is a line with
-an object {name: value}."""
+"""The decoded members of a sample by name, and its warnings in WARNING_COLUMN. A JSON member is a
+line with the object {name: value}."""
 
 
 class WebdatasetReader(Reader):
@@ -84,24 +84,23 @@ class WebdatasetReader(Reader):
         self._declared = parse_types(options.types)
         self._json = JsonRows(self._declared, {})
         self._integers: set[str] = set()
-        """The names of the labels that are integers. All other labels are texts."""
+        """The names of the labels that are integers. Other labels are text."""
 
     def prepare(self, samples: list[Location]) -> None:
-        inspected_files = [found for _, found in inspected(samples, self._beginning)]
-        first = [sample for found in inspected_files for sample in found]
+        by_file = [first for _, first in inspected(samples, self._beginning)]
+        first = [sample for samples_of_file in by_file for sample in samples_of_file]
         self._check_types()
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
         self._names = [name for name in names if name != KEY]
-        some = (sample for found in inspected_files for sample in found[:SAMPLE_ROWS])
-        members = (item for sample in some for item in sample.members.items())
+        few = (sample for samples_of_file in by_file for sample in samples_of_file[:SAMPLE_ROWS])
+        members = (item for sample in few for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
         self._json = sampled_rows(self._declared, lines)
         self._integers = {name for name in names if self._are_integers(name, first)}
 
     def _are_integers(self, name: str, samples: list[Sample]) -> bool:
-        """Return whether labels with this name are integers: as declared, or else if all sampled
-        ones are."""
+        """Return whether labels with this name are integers: as declared, else as all samples."""
         if name in self._declared:
             return self._declared[name] == "int64"
         labels = (sample.members[name] for sample in samples if name in sample.members)
@@ -109,7 +108,7 @@ class WebdatasetReader(Reader):
         return self._kind(name) == "label" and all(map(_INTEGER.fullmatch, filter(None, texts)))
 
     def _check_types(self) -> None:
-        """Raise BadInput for a declared type of a member that has only one type."""
+        """Raise BadInput if a type is declared for a member whose extension defines its type."""
         for name, kind in self._declared.items():
             is_label = self._kind(name) == "label" and kind in ("int64", "string")
             if self._kind(name) != "json" and not is_label:
@@ -119,37 +118,37 @@ class WebdatasetReader(Reader):
                     "or string. Remove it"
                 )
 
-    def _check_suffixes(self, found: set[str]) -> None:
-        missing = [name for name in self._suffixes or [] if name not in found]
-        if missing and found:
+    def _check_suffixes(self, present: set[str]) -> None:
+        missing = [name for name in self._suffixes or [] if name not in present]
+        if missing and present:
             raise BadInput(
                 f"read.options.suffixes: '{missing[0]}': no inspected sample has it, only "
-                f"{', '.join(sorted(found))}"
+                f"{', '.join(sorted(present))}"
             )
 
     def _beginning(self, file: Location) -> list[Sample]:
-        """Return the first samples of an archive. If they may lack members, the headers of all
-        members are read to find these."""
+        """Return the first samples of an archive. If members of a sample may be elsewhere in the
+        archive, the headers of all members are read."""
         with opened(file) as source:
             first = self._first(adjacent_samples, source)
-            different = len({sample.key for sample in first}) == len(first)
-            if different and any(len(sample.suffixes) > 1 for sample in first):
+            unique = len({sample.key for sample in first}) == len(first)
+            if unique and any(len(sample.suffixes) > 1 for sample in first):
                 return first
-            first = []
+            first = []  # frees memory
             source.seek(0)
             return self._first(samples_of, source)
 
     def _first(self, read: ReadSamples, source: io.BufferedReader) -> list[Sample]:
-        found = beginning(self._samples(read, source), source, MAX_SAMPLES, _size)
-        return [sample for sample in found if isinstance(sample, Sample)]
+        first = beginning(self._samples(read, source), source, MAX_SAMPLES, _size)
+        return [sample for sample in first if isinstance(sample, Sample)]
 
     def _samples(
         self, read: ReadSamples, source: io.BufferedReader
     ) -> Iterator[Sample | Exception]:
-        archive, most = archive_in(source), self._options.row_bytes
+        archive, max_bytes = archive_in(source), self._options.row_bytes
         if read is samples_of and archive is not source:
-            archive = in_memory(archive, most)
-        return up_to_damage(read(archive, self._suffixes, most), DAMAGE)
+            archive = in_memory(archive, max_bytes)
+        return up_to_damage(read(archive, self._suffixes, max_bytes), DAMAGE)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
@@ -161,12 +160,12 @@ class WebdatasetReader(Reader):
     def _tables(self, samples: Iterator[Sample | Exception]) -> Iterator[Chunk]:
         rows = map(self._row_or_bad, samples)
         for group in grouped(rows, _size_of, CHUNK_BYTES, CHUNK_SAMPLES, key=dict.keys):
-            yield from [group] if isinstance(group, BadRow) else self._run(group)
+            yield from [group] if isinstance(group, BadRow) else self._table_or_bad(group)
 
     def _row_or_bad(self, sample: Sample | Exception) -> Row | BadRow:
         row = or_bad(partial(self._row, sample))
         if isinstance(row, BadRow):
-            return replace(row, warnings=_about_members(sample))
+            return replace(row, warnings=_member_warnings(sample))
         return row
 
     def _row(self, sample: Sample | Exception) -> Row:
@@ -196,7 +195,7 @@ class WebdatasetReader(Reader):
                 if size > self._options.row_bytes:
                     limit = f"maxRowBytes ({self._options.row_bytes}) once decoded"
                     raise ValueError(f"sample '{sample.key}' has more bytes than {limit}")
-        return {**row, WARNING_COLUMN: [*_about_members(sample), *warnings]}
+        return {**row, WARNING_COLUMN: [*_member_warnings(sample), *warnings]}
 
     def _decode(self, name: str, content: bytes) -> Any:
         kind = self._kind(name)
@@ -222,8 +221,8 @@ class WebdatasetReader(Reader):
     def _kind(self, name: str) -> str:
         return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
 
-    def _run(self, rows: list[Row]) -> Iterator[Chunk]:
-        """Yield rows with the same members as a table. A row that does not fit becomes a BadRow."""
+    def _table_or_bad(self, rows: list[Row]) -> Iterator[Chunk]:
+        """Yield rows with equal members as a table. A row that Arrow cannot hold is a BadRow."""
         try:
             names = [name for name in rows[0] if name != WARNING_COLUMN]
             columns = {name: self._array(name, [row[name] for row in rows]) for name in names}
@@ -235,8 +234,8 @@ class WebdatasetReader(Reader):
                 yield BadRow(error, 1, rows[0][WARNING_COLUMN])
                 return
             half = len(rows) // 2
-            yield from self._run(rows[:half])
-            yield from self._run(rows[half:])
+            yield from self._table_or_bad(rows[:half])
+            yield from self._table_or_bad(rows[half:])
 
     def _array(self, name: str, values: list[Any]) -> pa.Array | pa.ChunkedArray:
         kind = "text" if name == KEY else self._kind(name)
@@ -258,14 +257,14 @@ class WebdatasetReader(Reader):
 
 
 class _SampleCounter(WebdatasetReader):
-    """Yields a row without values for each sample, which is not decoded."""
+    """Yields a BadRow for each sample, without decoding it."""
 
     def _tables(self, samples: Iterator[Sample | Exception]) -> Iterator[Chunk]:
         yield from (BadRow(_NOT_DECODED, 1) for _ in samples)
 
 
-def _about_members(sample: Sample | Exception) -> list[RowWarning]:
-    """Return the warning about the members that are not read."""
+def _member_warnings(sample: Sample | Exception) -> list[RowWarning]:
+    """Return the warning about members that are not read, if there are any."""
     ignored = sample.ignored if isinstance(sample, Sample) else 0
     return [RowWarning(0, WarningName.MEMBERS_IGNORED, ignored)] if ignored else []
 
@@ -295,7 +294,7 @@ def _line(name: str, content: bytes) -> bytes:
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:
-    """Return a member as a line, or empty bytes if it is invalid JSON. Its sample becomes a failed
+    """Return a JSON member as a line; empty if it is invalid, because its sample becomes a failed
     row when it is read."""
     try:
         return _line(name, content)

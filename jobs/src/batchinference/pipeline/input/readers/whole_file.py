@@ -1,6 +1,4 @@
-"""Readers of formats in which a file is one row, such as bytes and audio.
-
-The libraries of audio are imported when a file is decoded."""
+"""Readers of formats in which a file is one row: the base class, and binary and audio files."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, or_bad
-from batchinference.pipeline.input.readers.records import TOO_LARGE
+from batchinference.pipeline.input.readers.text_lines import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_audio
 from batchinference.pipeline.storage.location import Location
 
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
 
 
 class WholeFileReader(Reader):
-    """A reader of files that are one row each. A subclass decodes a file and builds the columns for
-    several decoded files."""
+    """A reader of files that are one row each. A subclass decodes files, and makes columns."""
 
     rows_exact = True
     names: ClassVar[tuple[str, ...]]
@@ -33,7 +30,7 @@ class WholeFileReader(Reader):
         self.max_row_bytes = options.row_bytes
 
     def decode(self, content: bytes) -> Any:
-        """Return the decoded content of a file, for `columns_of`."""
+        """Return the decoded content of a file, as `columns_of` takes it."""
         raise NotImplementedError
 
     def columns_of(self, decoded: list[Any]) -> list[pa.Array]:
@@ -41,8 +38,8 @@ class WholeFileReader(Reader):
         raise NotImplementedError
 
     def fetch(self, file: Location) -> bytes:
-        """Return the bytes of a file, at most `maxRowBytes` + 1. The additional byte shows that the
-        file is too large."""
+        """Return the first `maxRowBytes` + 1 bytes of a file. The last one means it is too
+        large."""
         return file.read(self.max_row_bytes + 1)
 
     def checked(self, content: bytes) -> bytes:
@@ -52,8 +49,7 @@ class WholeFileReader(Reader):
         return content
 
     def decode_or_bad(self, content: bytes) -> Any | BadRow:
-        """Return the decoded content of a file, or a BadRow with the decoder's error if the file is
-        at fault. Raises errors that are not about the file, such as storage errors."""
+        """Return the decoded content of a file; a BadRow if it is damaged (see `or_bad`)."""
         return or_bad(lambda: self.decode(self.checked(content)))
 
     def table(self, decoded: list[Any]) -> pa.Table:
@@ -71,7 +67,7 @@ class WholeFileReader(Reader):
 
 
 class BinaryReader(WholeFileReader):
-    """Reads files of any type as bytes."""
+    """Reads files of any format as bytes."""
 
     names = ("bytes",)
 
@@ -89,7 +85,7 @@ class AudioReader(WholeFileReader):
 
     def decode(self, content: bytes) -> tuple[np.ndarray, int]:
         """Return the samples (float32) and the sample rate in Hz, as `decode_audio` does."""
-        from batchinference.pipeline.media.recordings import decode_audio
+        from batchinference.pipeline.media.audio import decode_audio
 
         return decode_audio(content, self._options, self.max_row_bytes)
 

@@ -1,9 +1,8 @@
-"""Table sources, one module each, which are read through the datasources of Ray.
+"""Inputs that are neither files nor tables with versions (SQL, Hugging Face, Lance, items); one
+module per format, most with a datasource of Ray.
 
-Each read task of Ray is a part of the input. Row ids are the positions of rows in their part, and
-counts, errors and missing rows are handled as for files. Only some sources have a version, which
-shows whether they have changed since an earlier attempt. A job that reads another source cannot
-resume: each attempt starts over, so the output is all or nothing.
+Each read task of Ray is a part of the input. A source with a version shows whether it has changed
+since an earlier attempt. A job that reads another source cannot resume: each attempt starts over.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from batchinference.pipeline.errors import (
     describe,
     require_package,
 )
-from batchinference.pipeline.input import NOTHING, ReadNote, ReadRows, RowCount, batch_of
+from batchinference.pipeline.input import NO_ENDS, ReadNote, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
-from batchinference.pipeline.input.readers import check_end, noted, size_of, within
-from batchinference.pipeline.input.snapshot import as_parquet
+from batchinference.pipeline.input.input_snapshot import as_parquet
+from batchinference.pipeline.input.readers import check_end, parts_in_gaps, size_of, with_notes
 from batchinference.pipeline.row_batch import (
     MissingRows,
     RowBatch,
@@ -46,28 +45,28 @@ if TYPE_CHECKING:
 
 ReadBlocks: TypeAlias = Callable[[], Iterable["Block"]]
 Explain: TypeAlias = Callable[[Exception], str]
-"""Returns the message for an error of a library, without secrets."""
+"""Returns the message of an error of a library, without secrets."""
 
 
 @dataclass(frozen=True)
 class TableInput:
-    """A source with a name, read tasks in a fixed order, and the known facts about its rows."""
+    """An input that read tasks of Ray read. Each of `tasks` is a part. Implements JobInput."""
 
     name: str
     tasks: list[ReadBlocks]
     known_columns: list[str] | None = None
     known_count: RowCount | None = None
     size: int = 0
-    place: Location | None = None
-    """The location of the source, if it is a directory."""
+    directory: Location | None = None
+    """The directory of the source, if it has one."""
     repeatable: bool = False
     version: str | None = None
-    """Identifies the current state of the source, if the source has a version; else None."""
+    """Identifies the current content of the source; None if it has no versions."""
     rows_each: None = None
     ignored: IgnoredFiles = NONE_IGNORED
     explain: Explain = describe
     origin: Callable[[], tuple[int, list[np.ndarray]]] | None = None
-    """Returns the version of a Lance dataset, and the row IDs of each part."""
+    """Returns the version of a Lance dataset, and the row IDs by part."""
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -75,7 +74,7 @@ class TableInput:
     def columns(self) -> list[str] | None:
         return self.known_columns
 
-    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
+    def count(self, ends: Mapping[int, int] = NO_ENDS) -> RowCount | None:
         return self.known_count
 
     @property
@@ -88,14 +87,14 @@ class TableInput:
     def share(self, gaps: MissingRows | None) -> float:
         return 1.0
 
-    def first_rows(self, most: int, ends: Mapping[int, int]) -> MissingRows:
-        found: MissingRows = {}
+    def first_rows(self, count: int, ends: Mapping[int, int]) -> MissingRows:
+        ranges: MissingRows = {}
         for part in range(len(self)):
-            found[part] = [(0, min(most, ends.get(part, most)))]
-            most -= ends.get(part, most)
-            if most <= 0:
+            ranges[part] = [(0, min(count, ends.get(part, count)))]
+            count -= ends.get(part, count)
+            if count <= 0:
                 break
-        return found
+        return ranges
 
     def serialized(self) -> bytes:
         columns = {"path": self.labels}
@@ -103,14 +102,14 @@ class TableInput:
             columns["version"] = [self.version] * len(self)
         return as_parquet(pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string()))))
 
-    def continues(self, before: str) -> bool:
+    def has_ids_of(self, before: str) -> bool:
         return self.version is not None and digest(self.serialized()) == before
 
-    def below(self, place: Location) -> str | None:
-        if self.place is None or not place.in_store_of(self.place):
+    def path_inside(self, outer: Location) -> str | None:
+        if self.directory is None or not outer.in_store_of(self.directory):
             return None
-        inside = f"{self.place.path}/".startswith(place.path.rstrip("/") + "/")
-        return self.place.path if inside else None
+        inside = f"{self.directory.path}/".startswith(outer.path.rstrip("/") + "/")
+        return self.directory.path if inside else None
 
     def read_tasks(
         self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
@@ -124,8 +123,8 @@ class TableInput:
 
 @dataclass(frozen=True)
 class ReadPart:
-    """The read task of part `number` of the input: its label for messages, and the row ranges to
-    read; empty for all rows."""
+    """Reads part `number` of the input, or only its row ranges `gaps` (empty for all rows). `label`
+    is its name in messages."""
 
     number: int
     label: str
@@ -135,14 +134,14 @@ class ReadPart:
     note: ReadNote = nullcontext
 
     def __call__(self) -> Iterator[RowBatch]:
-        """Yield the rows, and the end of the part after the last one."""
+        """Yield the rows, and after the last row the end of the part."""
         row = 0
         first = pack_id(self.number, 0)
-        for table in noted(self._tables(), first, self.note):
+        for table in with_notes(self._tables(), first, self.note):
             check_names(table.column_names, self.label)
-            for skipped, wanted in within(table, row, self.gaps):
+            for skipped, wanted in parts_in_gaps(table, row, self.gaps):
                 rows = size_of(wanted)
-                if rows or row == 0:  # without rows, the columns are known
+                if rows or row == 0:  # an empty table tells the columns
                     yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))
             row += table.num_rows
         check_end(self.label, row, self.gaps[-1][0] if self.gaps else 0, None)
@@ -161,14 +160,11 @@ class ReadPart:
 
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
-"""The library that a source imports, by the format of the source in the spec. The module of a
-source has the name of the format and is imported on demand."""
+"""The library that a source imports, by format. Its module has the name of the format."""
 
 
 def open_table(read: Read) -> TableInput:
-    """Connect to a source and return it split into read tasks.
-
-    Raises BadInput with the name of the incorrect field."""
+    """Return the source as an input. Raises BadInput with the name of the incorrect field."""
     if library := LIBRARIES.get(read.format):
         require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{read.format}")

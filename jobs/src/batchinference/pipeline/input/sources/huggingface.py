@@ -1,7 +1,7 @@
-"""Reads datasets from the Hugging Face Hub or saved by `datasets`, with Ray's datasource.
+"""Reads datasets of the Hugging Face Hub, or saved by `datasets`, with Ray's datasource.
 
-The state in a saved folder names its files, and the library follows any path. The folder is input,
-so it must not make the job read anything else: only files in the folder are opened.
+`state.json` in a saved folder lists the data files, and `datasets` opens any path listed there. The
+folder is untrusted, so only files inside it are opened.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import local_path
 from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
 
-PART_ROWS, MOST_PARTS = 1000, 64
+PART_ROWS, MAX_PARTS = 1000, 64
 """Rows per part, and the maximum number of parts, of a dataset that can be split at any row."""
 _STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
-"""Files that `save_to_disk` writes: to the folder of a split, to the folder, to both."""
-_COMMIT = re.compile("[0-9a-f]{40}")
+"""Files of `save_to_disk`: _STATE and _INFO in the folder of each split, and _SPLITS above them."""
+_REVISION_HASH = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a dataset. The read task opens the dataset."""
+    """Reads a part of a dataset. The read task opens the dataset."""
 
     path: str
     is_folder: bool
@@ -42,79 +42,78 @@ class Part:
     number: int = 0
     parts: int = 1
 
-    def load(self) -> datasets.Dataset | datasets.IterableDataset:
-        """Return the whole dataset, up to the limit."""
-        found, limit = self._load(), self.options.limit
+    def load_dataset(self) -> datasets.Dataset | datasets.IterableDataset:
+        """Return the whole dataset (not only this part), cut to `options.limit` rows."""
+        dataset, limit = self._load(), self.options.limit
         if limit is None:
-            return found
-        if isinstance(found, datasets.IterableDataset):
-            return found.take(limit)
-        return found.select(range(min(limit, len(found))))
+            return dataset
+        if isinstance(dataset, datasets.IterableDataset):
+            return dataset.take(limit)
+        return dataset.select(range(min(limit, len(dataset))))
 
     def _load(self) -> datasets.Dataset | datasets.IterableDataset:
         options = self.options
         if self.is_folder:
             return _split_of(load_folder(Path(self.path)), options)
-        if Path(self.path).exists():  # the library would prefer it to the Hub
+        if Path(self.path).exists():  # `datasets` prefers a local folder to the Hub
             raise BadInput(
-                f"read.name '{self.path}': there is a folder of this name here. Run the "
-                f"job elsewhere, or write './{self.path}' to read the folder"
+                f"read.name '{self.path}': the working directory has a folder of this name. Run "
+                f"the job in another directory, or write './{self.path}' to read the folder"
             )
-        found = datasets.load_dataset(
+        dataset = datasets.load_dataset(
             self.path,
             options.config,
             split=options.split,
             revision=options.revision,
             streaming=options.streaming,
         )
-        return _split_of(found, options)
+        return _split_of(dataset, options)
 
     def __call__(self) -> Iterator[Block]:
-        part = self.load().shard(self.parts, self.number, contiguous=True)
+        part = self.load_dataset().shard(self.parts, self.number, contiguous=True)
         (task,) = huggingface_datasource(part).get_read_tasks(1)
         yield from task()
 
 
 def open_source(read: ReadHuggingface) -> TableInput:
-    """Return the dataset as an input. Raises BadInput if it cannot be loaded.
-
-    For a streamed dataset, only its description is fetched here."""
+    """Return the dataset as an input. Raises BadInput if it cannot be loaded. Of a streamed
+    dataset, only the description is fetched."""
     path = str(Path(local_path(read.name)).expanduser()) if read.is_path else read.name
-    whole = Part(path, read.is_path, read.options)
+    all_rows = Part(path, read.is_path, read.options)
     try:
-        found = whole.load()
+        dataset = all_rows.load_dataset()
     except BadInput:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises many kinds
         raise BadInput(f"read.name '{read.name}': {describe(error)}") from None
-    parts, count = _parts(found, read.options), _count(found, read.options)
+    parts, count = _part_count(dataset, read.options), _row_count(dataset, read.options)
     return TableInput(
         "huggingface",
-        [replace(whole, number=number, parts=parts) for number in range(parts)],
-        found.column_names,
+        [replace(all_rows, number=number, parts=parts) for number in range(parts)],
+        dataset.column_names,
         count,
-        _size(found, count),
+        _size(dataset, count),
         Location(path) if read.is_path else None,
         repeatable=read.is_path or read.options.revision is not None,
-        version=_commit(read),
+        version=_revision_hash(read),
     )
 
 
 def load_folder(folder: Path) -> Any:
     """Return the dataset that `save_to_disk` has written to a folder; a dictionary if it has
-    splits. Raises BadInput if there is none, or if the folder names anything outside of it."""
+    splits. Raises BadInput if there is none, or if its metadata refers to files outside."""
     if (folder / _STATE).exists():
         return _saved_split(folder, "")
     if not (folder / _SPLITS).exists():
         raise BadInput(
-            f"read.name '{folder}': there is no dataset of save_to_disk. Read the files of other "
-            "folders with their own format, such as parquet"
+            f"read.name '{folder}': save_to_disk has not written this folder. Read plain files "
+            "with their own format, such as parquet"
         )
     splits = _json(folder, _SPLITS).get("splits")
     if not isinstance(splits, list):
         raise BadInput(f"read.name '{folder}': {_SPLITS} has no list 'splits'")
     for split in splits:
-        _inside(folder, split or None, _SPLITS)
+        _resolved_inside(folder, split or None, _SPLITS)
     return datasets.DatasetDict({split: _saved_split(folder, split) for split in splits})
 
 
@@ -124,7 +123,7 @@ def _saved_split(folder: Path, split: str) -> datasets.Dataset:
     if not isinstance(files, list) or not files:
         raise BadInput(f"read.name '{folder}': {state} has no list '_data_files'")
     named = [file.get("filename") if isinstance(file, dict) else None for file in files]
-    paths = [_inside(folder / split, name, state) for name in named]
+    paths = [_resolved_inside(folder / split, name, state) for name in named]
     info = datasets.DatasetInfo.from_dict(_json(folder, f"{split}/{_INFO}".lstrip("/")))
     return datasets.concatenate_datasets(
         [datasets.Dataset.from_file(str(path), info=info.copy()) for path in paths]
@@ -133,64 +132,64 @@ def _saved_split(folder: Path, split: str) -> datasets.Dataset:
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(_inside(folder, name, name).read_bytes())
+        content = json.loads(_resolved_inside(folder, name, name).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         problem = f"{name} cannot be parsed ({type(error).__name__})"
         raise BadInput(f"read.name '{folder}': {problem}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise BadInput(f"read.name '{folder}': {name} is not a mapping")
-    return found
+    return content
 
 
-def _inside(folder: Path, name: object, source: str) -> Path:
-    """Return the path of a file or folder that `source` names. Raises BadInput if it is not below
-    the folder, also because of links."""
+def _resolved_inside(folder: Path, name: object, source: str) -> Path:
+    """Return the path of a file or folder that the file `source` names. Raises BadInput if it does
+    not exist, or is outside of `folder` once links are resolved."""
     path, root = folder / str(name), folder.resolve()
     below = isinstance(name, str) and path.resolve() != root
     if not below or not path.resolve().is_relative_to(root) or not path.exists():
         raise BadInput(
-            f"read.name '{folder}': {source} names '{str(name)[:200]}', which is not below it. "
-            "Copy the data into the folder"
+            f"read.name '{folder}': {source} names '{str(name)[:200]}', which is missing or "
+            "outside of the folder. Copy the data into the folder"
         )
     return path
 
 
-def _commit(read: ReadHuggingface) -> str | None:
-    """Return the revision if it is a commit hash; else None, because a branch can change."""
+def _revision_hash(read: ReadHuggingface) -> str | None:
+    """Return the revision if it is a Git commit hash; else None, because a branch can change."""
     revision = read.options.revision or ""
-    return revision if _COMMIT.fullmatch(revision) and not read.is_path else None
+    return revision if _REVISION_HASH.fullmatch(revision) and not read.is_path else None
 
 
-def _split_of(found: Any, options: HuggingfaceOptions) -> Any:
-    if not isinstance(found, dict):
-        return found
-    if options.split is None and len(found) == 1:
-        return next(iter(found.values()))
-    if options.split not in found:
-        splits = ", ".join(map(str, found))
+def _split_of(dataset: Any, options: HuggingfaceOptions) -> Any:
+    if not isinstance(dataset, dict):
+        return dataset
+    if options.split is None and len(dataset) == 1:
+        return next(iter(dataset.values()))
+    if options.split not in dataset:
+        splits = ", ".join(map(str, dataset))
         asked = f"there is no '{options.split}'; " if options.split else ""
         raise BadInput(f"read.options.split: {asked}the data set has {splits}")
-    return found[options.split]
+    return dataset[options.split]
 
 
-def _parts(found: Any, options: HuggingfaceOptions) -> int:
-    if isinstance(found, datasets.IterableDataset):
-        most = 1 if options.limit else found.num_shards  # parts cannot share a limit
-        return int(min(options.override_num_blocks or most, most))
-    default = min(MOST_PARTS, math.ceil(len(found) / PART_ROWS))
-    return max(1, min(options.override_num_blocks or default, len(found)))
+def _part_count(dataset: Any, options: HuggingfaceOptions) -> int:
+    if isinstance(dataset, datasets.IterableDataset):
+        limit = 1 if options.limit else dataset.num_shards  # parts cannot share a row limit
+        return int(min(options.override_num_blocks or limit, limit))
+    default = min(MAX_PARTS, math.ceil(len(dataset) / PART_ROWS))
+    return max(1, min(options.override_num_blocks or default, len(dataset)))
 
 
-def _count(found: Any, options: HuggingfaceOptions) -> RowCount | None:
-    if not isinstance(found, datasets.IterableDataset):
-        return RowCount(len(found), estimated=False)
-    described = (found.info.splits or {}).get(options.split or str(found.split))
+def _row_count(dataset: Any, options: HuggingfaceOptions) -> RowCount | None:
+    if not isinstance(dataset, datasets.IterableDataset):
+        return RowCount(len(dataset), estimated=False)
+    described = (dataset.info.splits or {}).get(options.split or str(dataset.split))
     rows = described.num_examples if described else None
     return RowCount(min(rows, options.limit or rows), estimated=True) if rows else None
 
 
-def _size(found: Any, count: RowCount | None) -> int:
+def _size(dataset: Any, count: RowCount | None) -> int:
     """Return the approximate number of bytes to read; 0 if the dataset does not state its size."""
-    all_rows = sum(split.num_examples or 0 for split in (found.info.splits or {}).values())
-    whole = found.info.dataset_size or 0
-    return round(whole * count.rows / all_rows) if count and all_rows else whole
+    all_rows = sum(split.num_examples or 0 for split in (dataset.info.splits or {}).values())
+    size = dataset.info.dataset_size or 0
+    return round(size * count.rows / all_rows) if count and all_rows else size

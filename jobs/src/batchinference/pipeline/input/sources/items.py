@@ -1,4 +1,4 @@
-"""Reads rows from the spec of the job."""
+"""Reads rows that are written in the spec of the job (`read.items`)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from batchinference.spec.read import ReadItems
 
 
 def open_source(read: ReadItems) -> TableInput:
-    """Return the rows as an input. Raises BadInput if the values of a column have no common
-    type."""
+    """Return the rows as an input. Raises BadInput if values of a column have no common type."""
     items = read.items[: read.options.limit]
     table = pa.table({name: _column(name, items) for name in dict.fromkeys(_names(items))})
     parts = min(table.num_rows, read.options.override_num_blocks or 1)

@@ -20,16 +20,14 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import LanceOptions, ReadLance
 
 _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
-"""The location in the source code of Lance, which its error messages include."""
+"""Matches source code locations in error messages of Lance."""
 
 
 def open_source(read: ReadLance) -> TableInput:
-    """Return one version of the dataset as an input with a row count.
-
-    Raises BadInput with the name of the incorrect field."""
-    options, place = read.options, Location(read.path, read.storage)
+    """Return a version of a dataset as an input. Raises BadInput with the incorrect field."""
+    options, directory = read.options, Location(read.path, read.storage)
     with _errors_as_bad_input(f"read.path '{read.path}'"):
-        uri, settings = place.library_uri, place.storage_options
+        uri, settings = directory.library_uri, directory.storage_options
         dataset = lance.dataset(uri, storage_options=settings)
     with _errors_as_bad_input("read.options.version"):
         dataset = dataset.checkout_version(options.version or dataset.version)
@@ -45,46 +43,44 @@ def open_source(read: ReadLance) -> TableInput:
         {"limit": options.limit} if options.limit else None,
     )
     # read tasks cannot share a limit
-    most = 1 if options.limit else options.override_num_blocks or MAX_TASKS
-    tasks = source.get_read_tasks(most)
+    max_parts = 1 if options.limit else options.override_num_blocks or MAX_TASKS
+    tasks = source.get_read_tasks(max_parts)
     return TableInput(
         "lance",
         [*tasks] or [list],  # a dataset without rows has no blocks
         columns,
         RowCount(min(count, options.limit or count), estimated=False),
-        place=place,
+        directory=directory,
         repeatable=True,  # the version is fixed
         version=_version(dataset),
-        origin=partial(_origin, dataset, options, most),
+        origin=partial(_origin, dataset, options, max_parts),
     )
 
 
 def _origin(
-    dataset: lance.LanceDataset, options: LanceOptions, most: int
+    dataset: lance.LanceDataset, options: LanceOptions, max_parts: int
 ) -> tuple[int, list[np.ndarray]]:
-    """Return the version of the dataset, and the row IDs of each of at most `most` parts."""
+    """Return the version of the dataset, and the row IDs of each of at most `max_parts` parts."""
     fragments = dataset.get_fragments()
     ids = [
         dataset.scanner(
             ["_rowid"], options.filter, options.limit, fragments=[fragments[at] for at in part]
         ).to_table()["_rowid"]
-        for part in np.array_split(range(len(fragments)), max(1, min(most, len(fragments))))
+        for part in np.array_split(range(len(fragments)), max(1, min(max_parts, len(fragments))))
     ]
     return dataset.version, [column.to_numpy() for column in ids]
 
 
 def _version(dataset: lance.LanceDataset) -> str:
-    """Return the version number and a digest of the paths of the data files.
-
-    The number is not sufficient: a dataset that is rewritten in the same place counts from 1
-    again."""
+    """Return the version number and a digest of the paths of the data files. The number alone is
+    not unique: it starts at 1 again if the dataset is written again at the same path."""
     files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
     return f"{dataset.version}-{digest(chr(10).join(files).encode())[:16]}"
 
 
 @contextmanager
 def _errors_as_bad_input(field: str) -> Iterator[None]:
-    """Convert errors of Lance to BadInput with the name of the field."""
+    """Convert errors of Lance to BadInput, with the name of the field."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the library raises many kinds

@@ -23,20 +23,19 @@ from batchinference.spec.read import ReadSql, SqlOptions
 
 @dataclass(frozen=True)
 class Database:
-    """Creates database connections.
-
-    When pickled, it contains the name of the environment variable `url_env`, not its value."""
+    """Creates database connections. Its pickle has the name of the environment variable `url_env`,
+    not the secret value."""
 
     url: str | None
     url_env: str | None
 
     @property
     def _field(self) -> str:
-        """The field of the job that gives the address."""
+        """The field of the spec with the address, for messages."""
         return "read.url" if self.url else "read.urlEnv"
 
     def __call__(self) -> Any:
-        """Return a Python DB API connection. Raises BadInput if there is none."""
+        """Open a Python DB API connection and return it. Raises BadInput if that fails."""
         try:
             return create_engine(_for_reading(self._address()), poolclass=NullPool).raw_connection()
         except JobFailure:
@@ -47,7 +46,7 @@ class Database:
             raise BadInput(f"{self._field}: no connection: {self.explain(error)}") from None
 
     def check_file(self) -> None:
-        """Raise BadInput if a SQLite database has no file. SQLite would create it."""
+        """Raise BadInput if the file of a SQLite database is missing. SQLite would create it."""
         address = self._address()
         file = sqlite_file(address)
         if file and not _has_uri(address) and not os.path.exists(file):
@@ -62,7 +61,7 @@ class Database:
         raise BadInput(f"read.urlEnv: the environment variable '{self.url_env}' is not set")
 
     def explain(self, error: Exception) -> str:
-        """Return the message of an error, without the password."""
+        """Return the message of an error without the password."""
         text = mask_secrets(describe(error))
         try:
             password = make_url(self._address()).password
@@ -80,8 +79,8 @@ class Database:
     def columns(self, query: str) -> list[str]:
         with closing(self()) as connection:
             cursor = connection.cursor()
-            # SQLite runs a query only as rows are fetched, so the plain query is cheap. In a
-            # subquery, SQLite would rename columns that have the same name.
+            # SQLite computes rows only when they are fetched, so the query itself is cheap. In a
+            # subquery, it would rename columns with equal names.
             is_sqlite = make_url(self._address()).get_backend_name() == "sqlite"
             empty = f"SELECT * FROM {_as_subquery(query)} WHERE 1 = 0"  # noqa: S608 - user SQL
             cursor.execute(query if is_sqlite else empty)
@@ -95,8 +94,8 @@ def _has_uri(address: str) -> bool:
 
 
 def _for_reading(address: str) -> str | URL:
-    """Return the address; that of a SQLite file by its URI with the mode for reading, because
-    SQLite would create a file that does not exist."""
+    """Return the address. With uri=true of SQLite, set mode=ro, because SQLite would otherwise
+    create a missing file."""
     if not _has_uri(address):
         return address
     url = make_url(address)
@@ -138,17 +137,13 @@ def open_source(read: ReadSql) -> TableInput:
 
 
 def _as_subquery(query: str) -> str:
-    """Return the query as a subquery that can be used as a table.
-
-    There is no AS, because Oracle does not accept it here. The closing parenthesis is on its own
-    line, because the query may end with a comment."""
+    """Return the query as a subquery for FROM. It has no AS, which Oracle rejects here. The closing
+    parenthesis has its own line, because the query may end with a comment."""
     return f"({query}\n) T"
 
 
 def _hint(error: Exception) -> str:
-    """Return a hint for a database that rejects ORDER BY in a subquery, such as SQL Server.
-
-    Return an empty string for other errors."""
+    """Return a hint if SQL Server has rejected ORDER BY in a subquery; else empty."""
     if "ORDER BY clause is invalid" not in str(error):
         return ""
     return (

@@ -1,8 +1,8 @@
-"""Tables with versions, one module per format, as input snapshots of their data files.
+"""Makes input snapshots of tables with versions (Delta, Iceberg); one module per table format.
 
-The rows of a data file are numbered without the deleted ones. An input snapshot holds all that is
-needed to read them, so a resumed job reads the same rows although the table has changed. With
-`append`, an addition has the changes after the last version that the job has read.
+An input snapshot lists data files with their deleted rows, so a resumed job reads the same rows
+although the table has changed. Row ids do not count deleted rows. With `write.mode: append`, a
+later run reads the changes after the last version that the job has read.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
+from batchinference.pipeline.input.changed_files import NoNewFiles, ProcessedFiles, ResumedInput
+from batchinference.pipeline.input.file_pruning import Bounds, FileBounds, matching
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED
-from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader, removed_file
-from batchinference.pipeline.input.snapshot import (
-    InputSnapshot,
-    NoNewFiles,
-    ProcessedFiles,
-    ResumedInput,
+from batchinference.pipeline.input.input_snapshot import InputSnapshot
+from batchinference.pipeline.input.readers.table_data_file import (
+    START_OVER,
+    VersionedReader,
+    removed_file,
 )
-from batchinference.pipeline.input.statistics import Bounds, FileBounds, matching
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location
@@ -33,16 +33,15 @@ from batchinference.spec.read import ReadVersioned
 CHANGE_TYPE, INSERT = "_change_type", "insert"
 """The column with the kind of change, and its value for an inserted row."""
 THREADS = 32
-"""Files of which it is checked concurrently whether they exist."""
+"""Maximum number of concurrent checks whether a data file exists."""
 
 
 @dataclass(frozen=True)
 class DataFile:
     """A data file of a table: its path in the file system, and its size in bytes.
 
-    `constants` are columns with the same value in all rows; without a value, the file has the
-    column. `deleted` is the bitmap of the positions that hold no rows. `bounds` are those of its
-    columns."""
+    `constants` has values of columns that are the same in all rows (None: read the column from the
+    file). `deleted` is the bitmap of the deleted positions. `bounds` are the bounds of columns."""
 
     path: str
     size: int
@@ -54,20 +53,20 @@ class DataFile:
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The data files of a version of a table, or of the changes up to it. The schema of the version
-    also has the columns that are constants, such as the kind of change."""
+    """The data files of a version of a table, or of changes (see `TableVersion.since`). The schema
+    of `version` includes the columns in `DataFile.constants`, such as the kind of change."""
 
     version: TableVersion
     files: Sequence[DataFile]
 
 
 class VersionedTable(Protocol):
-    """A table that was opened. Its methods raise BadInput with the name of the incorrect field."""
+    """An opened table. Its methods raise BadInput with the name of the incorrect field."""
 
     root: Location
-    """An address in the file system of the data files, restricted to where they may be."""
+    """An address in the file system of the data files, which opens only files of the table."""
     identity: str
-    """The field `table` of its versions."""
+    """The id of the table, which its versions have as `table`."""
 
     def current(self) -> int:
         """Return the version that the job reads: the latest, or the one that the spec names."""
@@ -79,12 +78,12 @@ class VersionedTable(Protocol):
         """Return the changes after the version `since`, up to `version`."""
 
     def live(self) -> Collection[str]:
-        """Return the paths of the data files of the latest version, which need no check."""
+        """Return the paths of the data files of the latest version. They are known to exist."""
 
 
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-"""The library of each format of tables. Its module has the name of the format, and names the class
-of the reader of data files (READER)."""
+"""The library of each table format. The module of the format has `open_versioned`, and READER, the
+class that reads the data files."""
 
 
 def open_table(read: ReadVersioned) -> VersionedTable:
@@ -96,42 +95,41 @@ def open_table(read: ReadVersioned) -> VersionedTable:
 
 
 def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedReader:
-    """Return the reader of the data files of a version, which an input snapshot of a table has."""
+    """Return the reader of the data files of a version. `version` is that of an input snapshot."""
     version = cast(TableVersion, version)
     options, names = read.options, version.schema.names
     has_changes = version.since is not None or options.changes == "include"
     added = {CHANGE_TYPE, *options.CHANGE_COLUMNS} if has_changes else set[str]()
-    own = [name for name in names if name not in added]
+    own_columns = [name for name in names if name not in added]
     where = options.filter
     if added and options.changes == "inserts":
         inserts = f"{CHANGE_TYPE} == '{INSERT}'"
         where = f"{inserts} and (\n{where}\n)" if where else inserts
-    wanted = [*(options.columns or own), *options.added_columns]
+    wanted = [*(options.columns or own_columns), *options.added_columns]
     module = importlib.import_module(f"{__name__}.{read.format}")
     return cast(VersionedReader, module.READER(version, wanted, where))
 
 
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
-    """Return the input snapshot of a job, which reads a table.
+    """Return the input snapshot of a job that reads a table. It may have no files.
 
-    It may have no files, and then later runs need only later versions. Raises BadInput if a data
-    file with missing rows is gone, and NoNewFiles if there is no version after those that were
-    read."""
+    Raises BadInput if a data file with missing rows is gone, and NoNewFiles if the job has already
+    read the current version."""
     table = open_table(read)
     if isinstance(earlier, ResumedInput):
-        frozen = replace(earlier.frozen, root=table.root)
-        check_exist(table, frozen, earlier.unfinished(None))
-        return frozen
+        snapshot = replace(earlier.snapshot, root=table.root)
+        check_exist(table, snapshot, earlier.unfinished(None))
+        return snapshot
     versions = [each.version for each in earlier.lists if each.version] if earlier else []
-    found = _unread(table, versions)
-    frozen = snapshot_of(read, table.root, found)
-    check_exist(table, frozen, range(len(frozen)))
-    return frozen
+    snapshot = snapshot_of(read, table.root, _unread(table, versions))
+    check_exist(table, snapshot, range(len(snapshot)))
+    return snapshot
 
 
 def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> TableFiles:
-    """Return what is in no version that was read: normally the changes since the last one. If an
-    earlier output is started over, it is the version, or the changes in between."""
+    """Return the part of the table that is in none of the versions in `read`: normally the changes
+    after the last of them. If an earlier output is computed again, it is what that output had: a
+    version, or the changes between two versions."""
     known = {version.since: version.version for version in read}
     since: int | None = None
     while since in known:
@@ -148,7 +146,7 @@ def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> TableFiles:
 
 
 def _check_identity(table: VersionedTable, read: Sequence[TableVersion]) -> None:
-    """Raise BadInput if another table in the same place was read."""
+    """Raise BadInput if a version that was read is of another table at the same path."""
     for version in read:
         if version.table != table.identity:
             raise BadInput(
@@ -157,10 +155,10 @@ def _check_identity(table: VersionedTable, read: Sequence[TableVersion]) -> None
             )
 
 
-def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> InputSnapshot:
-    """Return the data files that may have wanted rows as an input snapshot."""
-    schema, files = found.version.schema, list(found.files)
-    condition = reader_of(read, found.version).condition
+def snapshot_of(read: ReadVersioned, root: Location, listed: TableFiles) -> InputSnapshot:
+    """Return an input snapshot of the files. Files are left out if no row can match the filter."""
+    schema, files = listed.version.schema, list(listed.files)
+    condition = reader_of(read, listed.version).condition
     if condition is not None:
         bounds = [{**file.bounds, **_bounds_of(file.constants)} for file in files]
         files = [files[index] for index in sorted(matching(condition, schema, bounds))]
@@ -176,23 +174,23 @@ def snapshot_of(read: ReadVersioned, root: Location, found: TableFiles) -> Input
     if names:
         kind = pa.struct([schema.field(name) for name in names])
         columns["constants"] = pa.array([dict(file.constants) for file in files], kind)
-    return InputSnapshot(root, pa.table(columns), version=found.version)
+    return InputSnapshot(root, pa.table(columns), version=listed.version)
 
 
 def check_change_columns(columns: Collection[str], added: pa.Schema, table: str) -> None:
-    """Raise BadInput if a table has a column with the name of a column of changes. `table` is its
-    field and its name in messages."""
-    if twice := [name for name in added.names if name in columns]:
+    """Raise BadInput if a table has a column with the name of a change column, such as
+    `_change_type`. `added` are the change columns. Messages begin with `table`."""
+    if duplicates := [name for name in added.names if name in columns]:
         raise BadInput(
-            f"{table} has a column '{twice[0]}', which is the name of a column of changes. Rename "
-            "it in the table"
+            f"{table} has a column '{duplicates[0]}', which is the name of a column of changes. "
+            "Rename it in the table"
         )
 
 
-def check_additions(read: ReadVersioned, frozen: InputSnapshot) -> None:
-    """Raise BadInput if the first run of a job would succeed, and those that read changes fail,
-    because a column has the name of a column of changes."""
-    version, names = cast(TableVersion, frozen.version), read.options.CHANGE_COLUMNS
+def check_additions(read: ReadVersioned, snapshot: InputSnapshot) -> None:
+    """Raise BadInput in the first run of a job if later runs, which read changes, would fail: a
+    column of the table has the name of a change column."""
+    version, names = cast(TableVersion, snapshot.version), read.options.CHANGE_COLUMNS
     if version.since is not None or read.is_pinned or read.options.changes != "inserts":
         return
     for name in filter(version.schema.names.__contains__, names):
@@ -208,17 +206,17 @@ def _bounds_of(constants: Mapping[str, Any]) -> dict[str, Bounds]:
     return {name: Bounds(value, value, nulls=False) for name, value in known.items()}
 
 
-def check_exist(table: VersionedTable, frozen: InputSnapshot, files: Collection[int]) -> None:
-    """Raise BadInput if one of these data files is gone."""
-    live, paths = set(table.live()), frozen.table.column("path").to_pylist()
-    gone = gone_files(frozen, [number for number in files if paths[number] not in live])
-    if gone and frozen.version is not None:
-        raise removed_file(frozen.version, frozen.root.at(paths[gone[0]]).uri)
+def check_exist(table: VersionedTable, snapshot: InputSnapshot, files: Collection[int]) -> None:
+    """Raise BadInput if one of the data files with these numbers is gone."""
+    live, paths = set(table.live()), snapshot.table.column("path").to_pylist()
+    gone = gone_files(snapshot, [number for number in files if paths[number] not in live])
+    if gone and snapshot.version is not None:
+        raise removed_file(snapshot.version, snapshot.root.at(paths[gone[0]]).uri)
 
 
-def gone_files(frozen: InputSnapshot, files: Collection[int]) -> list[int]:
-    """Return the numbers of those of these data files that are gone."""
-    paths = frozen.table.column("path").to_pylist()
+def gone_files(snapshot: InputSnapshot, files: Collection[int]) -> list[int]:
+    """Return the numbers in `files` whose data file is gone."""
+    paths = snapshot.table.column("path").to_pylist()
     with ThreadPoolExecutor(THREADS) as pool:
-        exist = pool.map(lambda number: frozen.root.at(paths[number]).exists(), files)
+        exist = pool.map(lambda number: snapshot.root.at(paths[number]).exists(), files)
         return [number for number, known in zip(files, exist, strict=True) if not known]

@@ -1,8 +1,8 @@
-"""Reads versions and changes of Delta Lake tables.
+"""Lists the data files of versions and of changes of Delta Lake tables.
 
-The library reads the files of a version. The changes are in the commits of the log: a commit has
-files of changed rows if the change data feed is enabled and it rewrites files. Otherwise the files
-that it adds hold the inserted rows, and those that it removes the deleted ones.
+The library lists the files of a version. This module finds changes in the commits of the log. A
+commit that rewrites files has change files if the change data feed is enabled. Without change
+files, the rows of added files are inserted, and the rows of removed files are deleted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, describe, shown
-from batchinference.pipeline.input.readers.table import START_OVER, VersionedReader
-from batchinference.pipeline.input.statistics import Bounds
+from batchinference.pipeline.input.file_pruning import Bounds
+from batchinference.pipeline.input.readers.table_data_file import START_OVER, VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,
@@ -39,7 +39,7 @@ from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.read import ReadDelta
 
 FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""The features of readers, apart from those that change only how the library reads the log."""
+"""The supported reader features. The feature columnMapping is refused only if it is in use."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _CHANGES = pa.schema(
     [
@@ -52,13 +52,13 @@ _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _TO_B85 = bytes.maketrans(_Z85, _B85)
 _ID_LENGTH = 20
-"""Characters of the id of a file."""
+"""Number of characters of the encoded UUID in the path of a deletion vector."""
 _MAGIC_BYTES = _LENGTH_BYTES = 4
 READER = VersionedReader
 
 
 def open_versioned(read: ReadDelta) -> DeltaVersions:
-    """Open a Delta table. Raises BadInput if there is none, or if it needs unknown features."""
+    """Open a Delta table. Raises BadInput if there is none, or it needs unsupported features."""
     return DeltaVersions(read)
 
 
@@ -87,7 +87,7 @@ class DeltaVersions:
             if version is None:
                 problem = describe(error).partition("\n")[0]
                 raise BadInput(f"read.path: {self._name} cannot be read: {problem}") from None
-            raise self._lost(version) from None
+            raise self._lost_version_error(version) from None
         self._check_features(table)
         return table
 
@@ -101,7 +101,7 @@ class DeltaVersions:
                 "Read a copy of the table without it"
             )
 
-    def _lost(self, version: int) -> BadInput:
+    def _lost_version_error(self, version: int) -> BadInput:
         return BadInput(
             f"read.options.version: {self._name} cannot be read at version {version} any more, "
             "because its log does not reach back to it. Read a later version"
@@ -123,11 +123,11 @@ class DeltaVersions:
         rows = listed.to_pylist()
         deleted = self._deleted_in(table, [row["path"] for row in rows])
         added: dict[str, Any] = {}
-        if self._includes:
-            moment = None
-            with suppress(BadInput):  # its entry of the log is removed
-                moment = self._commit(version).timestamp
-            added = dict(zip(_CHANGES.names, (INSERT, version, moment), strict=True))
+        if self._includes_changes:
+            time = None
+            with suppress(BadInput):  # the log no longer has this commit
+                time = self._commit(version).timestamp
+            added = dict(zip(_CHANGES.names, (INSERT, version, time), strict=True))
         files = [
             DataFile(
                 self._path(row["path"]),
@@ -140,10 +140,10 @@ class DeltaVersions:
             for row in rows
         ]
         files.sort(key=lambda file: (file.modified, file.path))
-        return TableFiles(self._version(table, None, changes=self._includes), files)
+        return TableFiles(self._version(table, None, changes=self._includes_changes), files)
 
     @property
-    def _includes(self) -> bool:
+    def _includes_changes(self) -> bool:
         return self.read.options.changes == "include"
 
     def _version(self, table: DeltaTable, since: int | None, *, changes: bool) -> TableVersion:
@@ -162,7 +162,7 @@ class DeltaVersions:
         return TableVersion(self._name, table.version(), schema, since, self.identity)
 
     def _path(self, logged: str) -> str:
-        """Return the path of a file in the log. Raises BadInput if it is not in the table."""
+        """Return the path of a file in the log. Raises BadInput if it is outside of the table."""
         path = unquote(logged)
         if "://" in path or not is_inside(path):
             raise BadInput(
@@ -172,7 +172,7 @@ class DeltaVersions:
         return f"{self._place.path}/{path}"
 
     def _deleted_in(self, table: DeltaTable, paths: Sequence[str]) -> dict[str, bytes]:
-        """Return the bitmaps of deleted positions in files of a version, by path in the log."""
+        """Return the bitmap of deleted positions of each file with such, by its path in the log."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         found, known = {}, {unquote(path): path for path in paths}
@@ -190,7 +190,7 @@ class DeltaVersions:
 
     @cached_property
     def _latest_files(self) -> pa.Table:
-        """The data files of the latest version, in the form of the library."""
+        """The data files of the latest version, as the library lists them."""
         return pa.table(self._latest.get_add_actions())
 
     def between(self, since: int, version: int) -> TableFiles:
@@ -214,11 +214,11 @@ class DeltaVersions:
         return Commit(version, [action for action in actions if action])
 
     def _find_feeds(self, table: DeltaTable, since: int, commits: Sequence[Commit]) -> None:
-        """Find out which commits have a change data feed: each commit may change this."""
+        """Set `feed` of each commit. A commit with the action `metaData` may change the setting."""
         settings = table.metadata().configuration
         if any(commit.all("metaData") for commit in commits):
             settings = {}
-            with suppress(BadInput):  # without the version, its commits count as without a feed
+            with suppress(BadInput):  # if it is gone, assume no feed before `metaData`
                 settings = self._open(since).metadata().configuration
         for commit in commits:
             for action in commit.all("metaData"):
@@ -226,7 +226,7 @@ class DeltaVersions:
             commit.feed = settings.get(_FEED) == "true"
 
     def _changes(self, commit: Commit, schema: pa.Schema) -> Iterator[DataFile]:
-        """Yield the files with the changes of a commit."""
+        """Yield the data files with the rows that a commit has changed."""
         if changed := commit.all("cdc"):
             yield from (self._file(action, commit, None, schema) for action in changed)
             return
@@ -238,23 +238,25 @@ class DeltaVersions:
                 "of the table to true for later runs"
             )
         for path in sorted(added.keys() | removed.keys()):
-            yield from self._change(added.get(path), removed.get(path), commit, schema)
+            yield from self._changes_of_file(added.get(path), removed.get(path), commit, schema)
 
-    def _change(
+    def _changes_of_file(
         self,
         added: dict[str, Any] | None,
         removed: dict[str, Any] | None,
         commit: Commit,
         schema: pa.Schema,
     ) -> Iterator[DataFile]:
-        """Yield the changes of a file: its rows that are new, and those that are deleted."""
+        """Yield a file for its inserted rows, and another one for its deleted rows, if it has any.
+
+        `added` and `removed` are the actions of the commit for this path."""
         before, after = (deleted_by(action, self._place) for action in (removed, added))
         action = added or removed or {}
         if added and (removed is None or before - after):
-            deleted = after if removed is None else _all_but(before - after, action)
+            deleted = after if removed is None else _all_positions_except(before - after, action)
             yield self._file(action, commit, INSERT, schema, deleted)
-        if removed and self._includes and (added is None or after - before):
-            deleted = before if added is None else _all_but(after - before, action)
+        if removed and self._includes_changes and (added is None or after - before):
+            deleted = before if added is None else _all_positions_except(after - before, action)
             yield self._file(action, commit, "delete", schema, deleted)
 
     def _file(
@@ -274,7 +276,7 @@ class DeltaVersions:
     def _partition(
         self, action: dict[str, Any], commit: Commit, schema: pa.Schema
     ) -> dict[str, Any]:
-        """Return the partition values of a file, as far as the schema has such columns."""
+        """Return the partition values of a file for the columns in the schema."""
         values = {}
         for name, text in (action.get("partitionValues") or {}).items():
             if name not in schema.names:
@@ -293,7 +295,7 @@ class DeltaVersions:
 
 @dataclass
 class Commit:
-    """A commit in the log of a table. `feed` is whether the change data feed is enabled."""
+    """A commit in the log of a table. `feed` tells whether the change data feed is enabled."""
 
     version: int
     actions: list[dict[str, Any]]
@@ -303,7 +305,7 @@ class Commit:
         return [action[kind] for action in self.actions if kind in action]
 
     def files(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Return the actions that change data, by path."""
+        """Return the actions of a kind that change rows, by path. Compaction changes no rows."""
         return {action["path"]: action for action in self.all(kind) if action["dataChange"]}
 
     @property
@@ -314,13 +316,13 @@ class Commit:
         return next(iter(times), None)
 
 
-def _all_but(kept: BitMap64, action: dict[str, Any]) -> BitMap64:
-    """Return all positions of a file without these."""
-    return BitMap64(range(json.loads(action["stats"])["numRecords"])) - kept
+def _all_positions_except(positions: BitMap64, action: dict[str, Any]) -> BitMap64:
+    """Return all positions in the file of an action except these."""
+    return BitMap64(range(json.loads(action["stats"])["numRecords"])) - positions
 
 
 def _typed(text: str | None, kind: pa.DataType) -> Any:
-    """Return a partition value of the log. An empty text is null."""
+    """Return the value of a partition text in the log. An empty text is null."""
     if not text:
         return None
     if pa.types.is_timestamp(kind):
@@ -330,23 +332,24 @@ def _typed(text: str | None, kind: pa.DataType) -> Any:
 
 
 def _bounds(row: dict[str, Any]) -> dict[str, Bounds]:
-    """Return the statistics of a file. Those of times are cut to milliseconds."""
+    """Return the bounds of the columns of a file, by column."""
     low, high, nulls = (row.get(name) or {} for name in ("min", "max", "null_count"))
     return {
-        name: Bounds(low[name], _not_cut(high.get(name)), nulls.get(name) != 0)
+        name: Bounds(low[name], _upper(high.get(name)), nulls.get(name) != 0)
         for name in low
         if low[name] is not None
     }
 
 
-def _not_cut(value: Any) -> Any:
+def _upper(value: Any) -> Any:
+    """Return an upper bound. The log has times that are cut to milliseconds."""
     return value + timedelta(milliseconds=1) if isinstance(value, datetime) else value
 
 
 def deleted_by(action: Mapping[str, Any] | None, table: Location) -> BitMap64:
-    """Return the positions that the deletion vector of an action deletes; none without a vector.
+    """Return the positions in the deletion vector of an action; empty if it has none.
 
-    Raises BadInput if its file is outside of the table, or not readable."""
+    Raises BadInput if the file of the vector is outside of the table, or cannot be read."""
     vector = (action or {}).get("deletionVector")
     if not vector:
         return BitMap64()

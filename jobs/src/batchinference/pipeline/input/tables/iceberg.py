@@ -1,4 +1,4 @@
-"""Reads snapshots and changes of Iceberg tables."""
+"""Opens Iceberg tables, and lists the data files of their snapshots and of changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, JobFailure, describe
-from batchinference.pipeline.input.readers.iceberg import (
+from batchinference.pipeline.input.readers.iceberg_data_file import (
     MAPPING,
     SCHEMA,
     IcebergReader,
@@ -31,13 +31,13 @@ from batchinference.pipeline.input.tables import (
     TableFiles,
     check_change_columns,
 )
-from batchinference.pipeline.input.tables.iceberg_files import (
+from batchinference.pipeline.input.tables.iceberg_changes import (
     Change,
     IcebergFiles,
     commits_after,
-    file_filter,
     partition_of,
 )
+from batchinference.pipeline.input.tables.iceberg_filter import iceberg_filter
 from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import storage_options
@@ -54,13 +54,13 @@ _CHANGES = pa.schema(
         ("_commit_timestamp", pa.timestamp("ms", "UTC")),
     ]
 )
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 Columns: TypeAlias = list[tuple[NestedField, pa.DataType]]
 """The columns of a table, with the types that rows get."""
 NO_SNAPSHOT = 0
-"""The version of a table without snapshots."""
-SHOWN = 5
-"""Snapshots that a message names."""
+"""The version number of a table that has no snapshot yet."""
+SHOWN_SNAPSHOTS = 5
+"""Maximum number of snapshots in a message."""
 
 
 def open_versioned(read: ReadIceberg) -> IcebergVersions:
@@ -94,11 +94,11 @@ class IcebergVersions:
     def __post_init__(self) -> None:
         self._metadata = self.table.metadata
         self.identity = str(self._metadata.table_uuid)
-        own = [self.table.location(), self.table.properties.get("write.data.path")]
-        places = [located(place, self.read.storage) for place in own if place]
-        self.root = places[0].contained_in([place.uri for place in places])
-        self._places = tuple(f"{place.path}/" for place in places)
-        self._live: list[str] = []
+        roots = [self.table.location(), self.table.properties.get("write.data.path")]
+        directories = [location_of(root, self.read.storage) for root in roots if root]
+        self.root = directories[0].contained_in([each.uri for each in directories])
+        self._directories = tuple(f"{each.path}/" for each in directories)
+        self._latest_paths: list[str] = []
 
     def current(self) -> int:
         latest, chosen = self._metadata.current_snapshot(), self.read.options.snapshot
@@ -108,7 +108,7 @@ class IcebergVersions:
 
     def _snapshot(self, number: int) -> Snapshot:
         if (snapshot := self._metadata.snapshot_by_id(number)) is None:
-            known = [str(each.snapshot_id) for each in self._metadata.snapshots[-SHOWN:]]
+            known = [str(each.snapshot_id) for each in self._metadata.snapshots[-SHOWN_SNAPSHOTS:]]
             raise BadInput(
                 f"read.options.snapshot: {self.name} has no snapshot {number}, or it has expired. "
                 f"The latest are {', '.join(known) or 'none'}"
@@ -118,44 +118,46 @@ class IcebergVersions:
     def at(self, version: int) -> TableFiles:
         snapshot = self._snapshot(version) if version != NO_SNAPSHOT else None
         schema = self._schema_at(snapshot)
-        found = self._files(schema).at(snapshot) if snapshot else []
+        rows = self._files(schema).at(snapshot) if snapshot else []
         added = _CHANGES if self.read.options.changes == "include" else pa.schema([])
         typed = _columns(schema)
-        files = [self._file(change, typed, added) for change in found]
+        files = [self._file(change, typed, added) for change in rows]
         if snapshot == self._metadata.current_snapshot():
-            self._live = [file.path for file in files]
+            self._latest_paths = [file.path for file in files]
         return TableFiles(self._version(version, schema, added), files)
 
     def between(self, since: int, version: int) -> TableFiles:
         now = self._metadata.snapshot_by_id(version)
         schema = self._schema_at(now)
         files_of = self._files(schema)
-        if since == NO_SNAPSHOT and now is not None:  # snapshots may have expired since
-            found: Iterable[Change] = files_of.at(now)
+        if since == NO_SNAPSHOT and now is not None:  # the first snapshots may have expired
+            changes: Iterable[Change] = files_of.at(now)
         else:
-            found = files_of.changes(commits_after(self._metadata, since, now))
+            changes = files_of.changes(commits_after(self._metadata, since, now))
         typed = _columns(schema)
-        files = [self._file(change, typed, _CHANGES) for change in found]
+        files = [self._file(change, typed, _CHANGES) for change in changes]
         return TableFiles(self._version(version, schema, _CHANGES, since), files)
 
     def live(self) -> list[str]:
-        return self._live
+        return self._latest_paths
 
     def _schema_at(self, snapshot: Snapshot | None) -> Schema:
-        """Return the columns of a snapshot: those that the table has now, if it is the latest."""
-        now = self._metadata.schema()
+        """Return the columns of a snapshot. The latest one has the current columns of the table."""
+        current = self._metadata.schema()
         if snapshot is None or snapshot == self._metadata.current_snapshot():
-            return now
-        return self._metadata.schema_by_id(snapshot.schema_id or 0) or now
+            return current
+        return self._metadata.schema_by_id(snapshot.schema_id or 0) or current
 
     def _files(self, schema: Schema) -> IcebergFiles:
         metadata = self._metadata.model_copy(update={"current_schema_id": schema.schema_id})
-        return IcebergFiles(metadata, self.table.io, file_filter(self.read.options.filter, schema))
+        return IcebergFiles(
+            metadata, self.table.io, iceberg_filter(self.read.options.filter, schema)
+        )
 
     def _version(
         self, version: int, schema: Schema, added: pa.Schema, since: int | None = None
     ) -> TableVersion:
-        """Return a version with the columns of the table and those of changes."""
+        """Return a version with the columns of the table, and the change columns `added`."""
         columns = TableRows(schema, None).types
         check_change_columns(columns.names, added, f"read.table: {self.name}")
         mapping = self.table.properties.get(MAPPING.decode())
@@ -165,20 +167,21 @@ class IcebergVersions:
 
     def _file(self, change: Change, columns: Columns, added: pa.Schema) -> DataFile:
         file, snapshot = change.file, change.snapshot
-        place = located(file.file_path, self.read.storage)
-        if not place.in_store_of(self.root) or not place.path.startswith(self._places):
+        location = location_of(file.file_path, self.read.storage)
+        in_store = location.in_store_of(self.root)
+        if not in_store or not location.path.startswith(self._directories):
             raise BadInput(
                 f"read.table: {self.name} has the data file {file.file_path}, which is outside of "
                 "its location. Read a copy of the table"
             )
         values = (change.kind, change.ordinal, snapshot.snapshot_id, snapshot.timestamp_ms)
         constants = self._partition(file, columns) | dict(zip(added.names, values, strict=False))
-        others = BitMap64(np.flatnonzero(~change.wanted))
-        deleted = others.serialize() if others else None
-        return DataFile(place.path, file.file_size_in_bytes, None, constants, deleted)
+        left_out = BitMap64(np.flatnonzero(~change.wanted))
+        deleted = left_out.serialize() if left_out else None
+        return DataFile(location.path, file.file_size_in_bytes, None, constants, deleted)
 
     def _partition(self, file: IcebergFile, columns: Columns) -> dict[str, Any]:
-        """Return the values of identity partition columns of a file, as far as Python has them."""
+        """Return the values of the identity partition columns of a file that Python can hold."""
         values = partition_of(file, self._metadata)
         typed = {
             column.name: _typed(kind, values[column.field_id])
@@ -192,10 +195,11 @@ def _columns(schema: Schema) -> Columns:
     return list(zip(schema.columns, TableRows(schema, None).types.types, strict=True))
 
 
-def located(uri: str, storage: Storage) -> Location:
-    """Return an address of Iceberg. Raises BadInput if its file system is not supported."""
+def location_of(uri: str, storage: Storage) -> Location:
+    """Return the location of an address of Iceberg. Raises BadInput for an unsupported file
+    system."""
     parts = urlsplit(uri)
-    scheme, rest = _SCHEMES.get(parts.scheme, parts.scheme), uri.partition("://")[2]
+    scheme, rest = _ALIASES.get(parts.scheme, parts.scheme), uri.partition("://")[2]
     if scheme in ("abfs", "abfss", "wasb", "wasbs"):
         container, _, host = parts.netloc.partition("@")
         account = storage_options("az", storage)["azure_storage_account_name"]
@@ -212,8 +216,8 @@ def located(uri: str, storage: Storage) -> Location:
 
 
 def _typed(kind: pa.DataType, value: Any) -> Any:
-    """Return a value of Iceberg, such as the number of a day, as a Python value; None if Arrow has
-    no such value."""
+    """Return a value of Iceberg as a Python value (such as a date); None if it does not fit
+    `kind`."""
     try:
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -1,15 +1,14 @@
-"""Table outputs, one module per format. A format's library is imported only if a job writes it.
+"""Table outputs, one module per format. The library of a format is imported only if a job needs it.
 
-Tasks commit Parquet files, as for an output of files. Readers of the table do not see them, and a
-retried task, a failed attempt or a pass over missing rows adds no rows to the table. After the
-driver has checked that no rows are missing, the files get one schema, and `Table.place` puts the
-rows of each where the table has its files. `Table.register` makes all of them visible in one
-commit. A file that may be registered is never deleted.
+First, tasks commit Parquet files, as for an output of files. They are not in the table yet, so
+retried tasks, failed attempts and further passes add no rows to it. When no row is missing, the
+driver unifies the schemas of the files, and `Table.stage` copies each file to where the table has
+its files. `Table.register` makes all rows visible in one commit of the table. A staged file is
+never deleted, because it may be registered.
 
-The commit carries two marks. The first one identifies the commit. It shows that the commit was
-made, even if the driver died right after it. The second one identifies a series of attempts: a
-table takes one commit per series, so a delayed driver cannot commit the same rows again.
-"""
+The commit stores two marks. The ID of the attempt shows that the commit was made, even if the
+driver died right after it. The ID of the series of attempts is accepted only once, so that a
+delayed driver cannot commit the same rows again."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ from batchinference.pipeline.errors import (
     BadOutput,
     require_package,
 )
-from batchinference.pipeline.output.file_layout import FileLayout, partitions
 from batchinference.pipeline.output.file_rewrites import unchanged_content
+from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
@@ -56,19 +55,19 @@ Row = dict[str, Any]
 
 
 class Table(Writer, CommittedTable):
-    """A table as the output of a job, and the writer of the files that tasks commit."""
+    """A table as the output of a job, and the writer of the Parquet files that tasks commit."""
 
     parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
     partition_by: tuple[str, ...] = ()
     types: pa.Schema | None = None
-    """The columns of the table that the rows must fit; None if they may have any types."""
+    """The columns of the existing table that rows must fit; None if rows may have any types."""
 
     def open(self, planned: pa.Schema) -> None:
-        """Read the columns of the table, if it exists. `planned` are the columns of the rows, as
-        far as they are known before they are computed.
+        """Read the columns of the table if it exists, and check that rows with the columns
+        `planned` fit it. These are the columns that are certain before any row is computed.
 
-        Runs on the driver before the first task. Raises BadOutput if the table cannot take the
-        rows. Nothing is changed."""
+        Runs on the driver before the first task, and changes nothing. Raises BadOutput if the rows
+        do not fit."""
         with table_errors_as_bad_output():
             self.load()
             self.converted(planned.empty_table())
@@ -80,14 +79,14 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
-        """Return rows with types that the format has. Raises BadOutput if it cannot hold them."""
+        """Return rows with types of the format. Raises BadOutput if it cannot hold a value."""
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return rows with the columns of the table first, in their order and with their types, and
-        then the other columns. Missing columns become null. Raises BadOutput if a value does not
-        fit.
+        """Return rows with the columns of the table in their order and types, followed by the
+        columns that are new. Columns that the rows lack are null.
 
-        The other columns may be null, as files of other tasks may have nulls in them."""
+        New columns are nullable, because rows of other tasks may have nulls in them. Raises
+        BadOutput if a value does not fit."""
         converted = self.convert(table)
         optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
@@ -100,30 +99,30 @@ class Table(Writer, CommittedTable):
             ) from None
 
     def expected(self, names: Sequence[str]) -> pa.Schema:
-        """Return the columns of the table that rows with these columns must have."""
+        """Return the columns of the table that rows with the columns `names` must have."""
         return self.types or pa.schema([])
 
     @property
     def file_partitions(self) -> tuple[str, ...]:
-        """The columns that have one value in each file of a task."""
+        """The columns by which tasks divide rows into files. A file has one value of each."""
         return self.partition_by
 
     def columns(self, rows: TableFiles) -> pa.Schema:
-        """Return the columns of a new table with these rows."""
+        """Return the columns of a table that is created for these rows."""
         return self.convert(rows.schema.empty_table()).schema
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():
             raise error
-        layout = FileLayout(partition_by=self.file_partitions)
+        layout = FileSplit(partition_by=self.file_partitions)
         rows = layout.chosen(self.converted(table))
         self._check_with_earlier(rows.schema)
         for _, partition in partitions(rows, self.file_partitions):
             yield ".parquet", self.parquet.write([partition])
 
     def _check_with_earlier(self, schema: pa.Schema) -> None:
-        """Raise BadOutput if no type holds the values of a column in this and earlier files of this
-        task. All files are compared at the end of the job only."""
+        """Raise BadOutput if no type can hold the values of a column in this file and earlier ones
+        of the task. Files of different tasks are only compared at the end of the job."""
         for field in schema:
             earlier = self._seen.get(field.name, field)
             if (both := unify_field([earlier, field])) is None:
@@ -135,15 +134,15 @@ class Table(Writer, CommittedTable):
         return {}
 
     @staticmethod
-    def footer(content: bytes) -> tuple[pa.Schema, int]:
-        """Return the schema of a Parquet file, and its number of rows."""
+    def schema_and_rows(content: bytes) -> tuple[pa.Schema, int]:
+        """Return the schema and the number of rows of a Parquet file."""
         file = open_parquet(pa.BufferReader(content))
         return file.schema_arrow.remove_metadata(), file.metadata.num_rows
 
-    def stored(self, content: bytes, without: Sequence[str] = ()) -> bytes:
-        """Return a Parquet file without the columns of type null that do not partition the table,
-        and without the columns `without`."""
-        schema, _ = self.footer(content)
+    def without_null_columns(self, content: bytes, without: Sequence[str] = ()) -> bytes:
+        """Return a Parquet file without the columns `without`, and without columns of type null
+        unless they are partition columns."""
+        schema, _ = self.schema_and_rows(content)
         typed = typed_columns(schema, self.partition_by)
         kept = pa.schema([field for field in typed if field.name not in without])
         if kept.equals(schema):
@@ -151,31 +150,30 @@ class Table(Writer, CommittedTable):
         rows = self.parquet.read(content).select(kept.names)
         return bytes(self.parquet.write([rows.cast(kept)]))
 
-    def find_place(self) -> None:
-        """Find out where the files of the table are. Runs on the driver before `place`."""
+    def find_data_location(self) -> None:
+        """Find out where the files of the table are. Runs on the driver before `stage`."""
 
-    def place(self, data: Location, file: DataFile, schema: pa.Schema) -> Any:
-        """Put the rows of a committed file where the files of the table are, under a new name. They
-        are not visible yet. Return what `register` needs.
+    def stage(self, data: Location, file: DataFile, schema: pa.Schema) -> Any:
+        """Copy a committed file to where the files of the table are, under a new name, and return
+        what `register` needs. The rows are not visible yet.
 
-        Runs in tasks. Raises BadOutput if the file has changed, or has other types than `schema`
-        because a value did not fit."""
+        Runs in tasks. Raises BadOutput if the file has changed, or if a column does not have the
+        type in `schema` because a value did not fit."""
         with table_errors_as_bad_output():
             content = unchanged_content(data, file)
-            _check_same(self.footer(content)[0], schema)
-            return self.put(data / file.name, content)
+            _check_same(self.schema_and_rows(content)[0], schema)
+            return self.stage_content(data / file.name, content)
 
     @abstractmethod
-    def put(self, file: Location, content: bytes) -> Any:
-        """Put the rows of a Parquet file with this content where the files of the table are, and
-        return what `register` needs."""
+    def stage_content(self, file: Location, content: bytes) -> Any:
+        """Copy a Parquet file to the files of the table, and return what `register` needs."""
 
     @abstractmethod
     def existing(self) -> Any:
-        """Return the table as its library opens it; None if it does not exist."""
+        """Return the table, opened by the library of the format; None if it does not exist."""
 
     def commits_in(self, existing: Any, mark: str) -> int:
-        """Return the number of commits with this mark in an opened table that has versions."""
+        """Return the number of commits with this mark in the opened version of a table."""
         raise NotImplementedError
 
     @abstractmethod
@@ -196,8 +194,8 @@ class Table(Writer, CommittedTable):
 
 
 def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema:
-    """Return the schema of the data files of these entries. Raises BadOutput if a column has types
-    that no type can hold."""
+    """Return the schema that the data files of all entries have. Raises BadOutput if a column has
+    different types, because no common type could be found."""
     types: dict[str, str] = {}
     for name, kind in (column for entry in entries for column in entry.columns):
         if types.setdefault(name, kind) != kind:
@@ -207,7 +205,7 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
 
 
 def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
-    """Return the first of these schemas, which are texts; no columns if a type is unknown."""
+    """Return the first of these schemas, given as texts; no columns if it has an unknown type."""
     found = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
     return found[0] if found else pa.schema([])
 
@@ -227,8 +225,7 @@ def _mixed_types(problem: str) -> BadOutput:
 
 
 def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
-    """Return the partition columns of an existing table. Raises BadOutput if others are
-    requested."""
+    """Return the partition columns of a table. Raises BadOutput if the job requests other ones."""
     if requested and list(requested) != list(existing):
         raise BadOutput(
             f"write.partitionBy: the table {table} is partitioned by "
@@ -238,20 +235,20 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
 
 
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
-    """Return the schema without columns of type null, for which readers return null, and with texts
-    in place of values of type null in lists, structs and partition columns."""
+    """Return the schema without columns of type null, which readers see as null anyway. Elements of
+    lists and structs, and partition columns, have type text in place of null."""
     typed = [
         field for field in schema if not pa.types.is_null(field.type) or field.name in partition_by
     ]
     return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
 
 
-def check_types(schema: pa.Schema, made: Callable[[pa.Schema], object], name: str) -> None:
-    """Raise BadOutput if the format `name` does not have a column's type. `made` then raises any
-    exception."""
+def check_types(schema: pa.Schema, make: Callable[[pa.Schema], object], name: str) -> None:
+    """Raise BadOutput if the format `name` does not support the type of a column, because `make`,
+    which converts a schema to this format, raises an exception."""
     for field in typed_columns(schema):
         try:
-            made(pa.schema([field]))
+            make(pa.schema([field]))
         except Exception:  # noqa: BLE001 - libraries raise a plain Exception
             raise BadOutput(
                 f"write: column '{field.name}' has a type that {name} does not have "
@@ -260,7 +257,7 @@ def check_types(schema: pa.Schema, made: Callable[[pa.Schema], object], name: st
 
 
 def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> None:
-    """Raise BadOutput if a table lacks a column, and the job cannot add it."""
+    """Raise BadOutput if a table to which columns cannot be added lacks a column of the rows."""
     if missing := [name for name in found if name not in existing]:
         raise BadOutput(
             f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "
@@ -269,8 +266,8 @@ def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> 
 
 
 def check_case(found: Sequence[str], existing: Sequence[str] = ()) -> None:
-    """Raise BadOutput if a new column differs only in case from an earlier one or from one that the
-    table has, because readers of the table do not tell them apart."""
+    """Raise BadOutput if the name of a new column differs only in case from that of another column
+    of the rows or of the table, because readers of the table ignore case."""
     known = {name.lower(): name for name in existing}
     for name in found:
         other = known.setdefault(name.lower(), name)
@@ -282,10 +279,9 @@ def check_case(found: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 
 def common_types(table: pa.Table) -> pa.Table:
-    """Return the table with types that all table formats have: signed integers of 32 and 64 bits,
-    floats of 32 and 64 bits, timestamps in microseconds, and no dictionaries.
-
-    Raises BadOutput if these types cannot hold a value."""
+    """Return rows with types that all table formats support: signed integers and floats of 32 and
+    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput if these types cannot
+    hold a value."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))
@@ -294,15 +290,14 @@ def common_types(table: pa.Table) -> pa.Table:
 def lake_types(
     table: pa.Table,
     existing: pa.Schema | None,
-    made: Callable[[pa.Schema], object],
+    make: Callable[[pa.Schema], object],
     name: str,
 ) -> pa.Table:
-    """Return rows with types that the format `name` of a table of files has (see `check_types`).
-
-    Raises BadOutput if it cannot hold them next to the columns of an existing table."""
+    """Return rows with types that the format `name` supports (see `check_types`). Raises BadOutput
+    if it does not support a type or two column names."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
-    check_types(table.schema, made, name)
+    check_types(table.schema, make, name)
     return table
 
 
@@ -351,13 +346,13 @@ TABLES = {
     "qdrant": ("QdrantTable", "qdrant_client"),
     "opensearch": ("OpensearchTable", "opensearchpy"),
 }
-"""The class of each format, and the library that it imports. A format's module has the name of the
-format, and is imported when it is needed."""
+"""The class of each format, and the library that it imports. The module has the name of the format,
+and is imported when it is needed."""
 
 
 def table_for(write: WriteTable) -> Table:
-    """Return the table that a job writes. Raises BadOutput, which states what to install, if the
-    format's library is missing."""
+    """Return the table that a job writes. Raises BadOutput if the library of the format is missing;
+    the message says what to install."""
     name, library = TABLES[write.format]
     extra = DATABASES_EXTRA if write.format in ("qdrant", "opensearch") else FORMATS_EXTRA
     require_package(f"the format '{write.format}'", library, extra, BadOutput)
@@ -365,6 +360,6 @@ def table_for(write: WriteTable) -> Table:
     return cast(Table, getattr(module, name)(write))
 
 
-def table_of(write: Write) -> Table | None:
+def table_or_none(write: Write) -> Table | None:
     """Return the table that a job writes, or None if it writes files."""
     return table_for(write) if write.format in TABLES else None  # type: ignore[arg-type]

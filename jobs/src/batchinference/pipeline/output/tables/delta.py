@@ -1,4 +1,4 @@
-"""Writes Delta Lake tables: one transaction adds the Parquet files."""
+"""Writes Delta Lake tables: adds or merges the rows of a job in one transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.file_layout import partitions, value_text
+from batchinference.pipeline.output.file_split import partitions, value_text
 from batchinference.pipeline.output.tables import Row, lake_types, partitions_of, typed_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -26,7 +26,7 @@ from batchinference.pipeline.type_widening import cast_to, unify_schemas
 from batchinference.spec.write import WriteDelta
 
 MAX_ROWS = (1 << 31) - 1
-"""The largest number of rows that pyarrow takes as a limit."""
+"""The largest limit on the number of rows that pyarrow accepts."""
 
 
 class DeltaLakeTable(MergingTable):
@@ -51,16 +51,16 @@ class DeltaLakeTable(MergingTable):
         _check_partitions(table, self.partition_by)
         return table
 
-    def put(self, file: Location, content: bytes) -> AddAction | Location:
+    def stage_content(self, file: Location, content: bytes) -> AddAction | Location:
         if self.key:
             return file
-        _, count = self.footer(content)
+        _, count = self.schema_and_rows(content)
         values, directory = {}, ""
         if self.partition_by:
             rows = self.parquet.read(content)
             values = _values(rows, self.partition_by)
             ((directory, _),) = partitions(rows, self.partition_by)
-        content = self.stored(content, self.partition_by)
+        content = self.without_null_columns(content, self.partition_by)
         name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}.parquet"
         (self._address / name).write(content)
         stats = json.dumps({"numRecords": count})
@@ -88,7 +88,7 @@ class DeltaLakeTable(MergingTable):
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
-        # Delta reports a conflict if a concurrent commit has one of these as well
+        # Delta reports a conflict if a concurrent commit has one of the same transaction IDs
         transactions = [
             Transaction(_application(mark), 1) for mark in (fence.commit_id, fence.series)
         ]
@@ -107,7 +107,7 @@ class DeltaLakeTable(MergingTable):
         if not (schema := typed_columns(self.columns(rows), self.partition_by)):
             return
         fence.check()
-        create_table_with_add_actions(  # fails if the table exists by now
+        create_table_with_add_actions(  # fails if another writer has created the table
             self._address.library_uri,
             Schema.from_arrow(schema),
             rows.files,
@@ -135,7 +135,7 @@ class DeltaLakeTable(MergingTable):
         )
 
     def _empty(self, rows: TableFiles) -> DeltaTable:
-        """Create the table without rows, and return it."""
+        """Create the table without rows unless it exists, and return it."""
         return DeltaTable.create(
             self._address.library_uri,
             Schema.from_arrow(typed_columns(self.columns(rows), self.partition_by)),
@@ -148,21 +148,21 @@ class DeltaLakeTable(MergingTable):
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
     ) -> None:
         schema = typed_columns(rows.schema)
-        whole = self._widen(table, schema)
+        unified = self._widen(table, schema)
         if fence.is_passed(partial(self.commits_in, table)):
             return
-        rows.keys.check_once(rows.keys.numbers(self.keys_in(table)))
+        rows.keys.check_unique_in_table(rows.keys.matched_numbers(self.keys_in(table)))
         fence.check()
         values = {_quoted(name): f"source.{_quoted(name)}" for name in schema.names}
         same = " AND ".join(f"target.{name} = source.{name}" for name in map(_quoted, self.key))
-        source = _stream(rows.files, pa.schema([whole.field(name) for name in schema.names]))
+        source = _stream(rows.files, pa.schema([unified.field(name) for name in schema.names]))
         merged = table.merge(source, same, "source", "target", commit_properties=properties)
-        # a merge that only inserts makes no commit if it has nothing to insert
+        # with the update clause, there is always a commit, even if no row is inserted
         merged.when_matched_update(values).when_not_matched_insert(values).execute()
 
     def _check_partitions_kept(self, table: DeltaTable) -> None:
-        """Raise BadOutput if the table has other partition columns than the files were made for.
-        Delta would read the values of these columns as null."""
+        """Raise BadOutput if the partition columns of the table are no longer those of the files,
+        because Delta would then read their values as null."""
         found = table.metadata().partition_columns
         if found != list(self.partition_by):
             raise BadOutput(
@@ -173,17 +173,17 @@ class DeltaLakeTable(MergingTable):
             )
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
-        """Add the columns that the table lacks, and return the unified schema."""
+        """Add the columns that the table lacks to it, and return its new schema."""
         before = pa.schema(table.schema().to_arrow())
-        whole = unify_schemas([before, schema])
-        if new := [field for field in whole if field.name not in before.names]:
+        unified = unify_schemas([before, schema])
+        if new := [field for field in unified if field.name not in before.names]:
             table.alter.add_columns(Schema.from_arrow(pa.schema(new)).fields)
             table.update_incremental()
-        return whole
+        return unified
 
 
 def _stream(files: Sequence[Location], schema: pa.Schema) -> pa.RecordBatchReader:
-    """Return the rows of Parquet files with these columns, one row group at a time."""
+    """Return a reader of the rows of Parquet files, cast to a schema, one row group at a time."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for file in files:
@@ -203,8 +203,7 @@ def _application(mark: str) -> str:
 
 
 def _check_partitions(rows: pa.Table, names: Sequence[str]) -> None:
-    """Raise BadOutput if a value of a partition column is an empty text, which Delta's protocol
-    reads as null."""
+    """Raise BadOutput if a partition column has an empty text, which Delta would read as null."""
     for name in names:
         if name in rows.column_names and "" in pc.unique(rows.column(name)).to_pylist():
             raise BadOutput(
@@ -214,7 +213,7 @@ def _check_partitions(rows: pa.Table, names: Sequence[str]) -> None:
 
 
 def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
-    """Return the values of the partition columns, which are the same in all rows. They are not read
-    from the directory name, which may contain only a part of a long value."""
+    """Return the value of each partition column, which all rows have in common. The directory name
+    is not used, because it may contain only the beginning of a long value."""
     first = {name: rows.column(name)[0].as_py() for name in names}
     return {name: None if value is None else value_text(value) for name, value in first.items()}

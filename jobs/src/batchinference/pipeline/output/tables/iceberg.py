@@ -1,4 +1,4 @@
-"""Writes Iceberg tables: one snapshot adds the Parquet files."""
+"""Writes Iceberg tables: adds or merges the rows of a job in one snapshot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class IcebergTable(MergingTable):
         self.key = tuple(write.key or ())
         self._merging: IcebergMerge | None = None
         self.partition_by = tuple(write.partition_by or ())
-        self._place: tuple[FileIO, str] | None = None
+        self._data_location: tuple[FileIO, str] | None = None
 
     def load(self) -> None:
         catalog = self._catalog()
@@ -59,30 +59,30 @@ class IcebergTable(MergingTable):
     def convert(self, table: pa.Table) -> pa.Table:
         return lake_types(table, self.types, Catalog._convert_schema_if_needed, "Iceberg")
 
-    def find_place(self) -> None:
+    def find_data_location(self) -> None:
         catalog = self._catalog()
         existing = self._table(catalog)
         if existing is None:
             self._create_namespace(catalog)
-            self._place = self._new_place(catalog)
+            self._data_location = self._new_location(catalog)
         else:
-            self._place = existing.io, existing.location()
+            self._data_location = existing.io, existing.location()
 
-    def put(self, file: Location, content: bytes) -> str | Location:
+    def stage_content(self, file: Location, content: bytes) -> str | Location:
         if self.key:
             return file
-        if self._place is None:
+        if self._data_location is None:
             raise BadOutput("write: the location of the table is unknown")
-        io, place = self._place
-        address = f"{place.rstrip('/')}/data/{uuid.uuid4()}.parquet"
+        io, location = self._data_location
+        address = f"{location.rstrip('/')}/data/{uuid.uuid4()}.parquet"
         with io.new_output(address).create() as stream:
-            stream.write(self.stored(content))
+            stream.write(self.without_null_columns(content))
         return address
 
-    def _new_place(self, catalog: Catalog) -> tuple[FileIO, str]:
-        """Return the place of the table, which does not exist. Nothing is changed.
+    def _new_location(self, catalog: Catalog) -> tuple[FileIO, str]:
+        """Return the location that the catalog would give to the new table. Nothing is changed.
 
-        Raises BadOutput if the catalog has no place for it."""
+        Raises BadOutput if the catalog has no location for it."""
         try:  # this transaction is never committed
             staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
         except ValueError as error:
@@ -93,10 +93,11 @@ class IcebergTable(MergingTable):
         return staged._table.io, staged.table_metadata.location
 
     def _check_creation(self, catalog: Catalog) -> None:
-        """Raise an exception if the table cannot be created. A new namespace is removed again."""
+        """Raise an exception if the table cannot be created. If this check creates the namespace,
+        it also removes it."""
         created = self._create_namespace(catalog)
         try:
-            self._new_place(catalog)
+            self._new_location(catalog)
         finally:
             if created:
                 with suppress(Exception):  # another job has put a table into it
@@ -107,7 +108,7 @@ class IcebergTable(MergingTable):
         return self._write.table.rpartition(".")[0]
 
     def _create_namespace(self, catalog: Catalog) -> bool:
-        """Return whether the namespace was missing and has been created."""
+        """Create the namespace if it is missing, and return whether this has created it."""
         if catalog.namespace_exists(self._namespace):
             return False
         try:
@@ -142,13 +143,16 @@ class IcebergTable(MergingTable):
         elif schema := typed_columns(self.columns(rows), self.partition_by):
             self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
-                _partition(creation, self.partition_by)
+                if self.partition_by:
+                    with creation.update_spec() as update:
+                        for column in self.partition_by:
+                            update.add_identity(column)
                 self._add(creation, rows, fence)
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
         if fence.is_passed(partial(self.commits_in, table)):
             return
-        # after a conflict, pyiceberg would retry without a check of the new commits' marks
+        # no retries by pyiceberg, because it would not check the marks of the new commits
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         with table.transaction() as transaction:
             if not self._adds:
@@ -158,7 +162,7 @@ class IcebergTable(MergingTable):
             self._add(transaction, rows, fence)
 
     def _add(self, transaction: Transaction, rows: TableFiles, fence: Fence) -> None:
-        """Add the rows to a transaction, right before it is committed."""
+        """Add the rows to a transaction, which the caller commits right afterwards."""
         if rows.keys is not None:
             names = typed_columns(rows.schema).names
             self._merging = self._merging or IcebergMerge(rows.keys, rows.files, names)
@@ -186,13 +190,6 @@ class IcebergTable(MergingTable):
         self.partition_by = partitions_of(f"'{self._write.table}'", self.partition_by, existing)
 
 
-def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:
-    if columns:
-        with creation.update_spec() as update:
-            for column in columns:
-                update.add_identity(column)
-
-
 def _columns_of(table: ExistingTable) -> pa.Schema:
     return common_types(table.schema().as_arrow().empty_table()).schema
 
@@ -200,7 +197,7 @@ def _columns_of(table: ExistingTable) -> pa.Schema:
 def _widen(transaction: Transaction, table: ExistingTable, schema: pa.Schema) -> None:
     """Add the columns that the table lacks to its schema."""
     before = _columns_of(table)
-    whole = unify_schemas([before, schema])
-    if not whole.equals(before):
+    unified = unify_schemas([before, schema])
+    if not unified.equals(before):
         with transaction.update_schema() as update:
-            update.union_by_name(whole)
+            update.union_by_name(unified)

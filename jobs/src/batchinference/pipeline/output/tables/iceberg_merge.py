@@ -1,7 +1,8 @@
-"""Updates rows of Iceberg tables: data files with updated rows are written again without them.
+"""Updates rows of Iceberg tables: writes the new rows, and replaces each data file that has old
+versions of them by a file without these versions.
 
-pyiceberg's `upsert` is not used: it loses the columns that the job does not write, compares rows
-one by one in Python, and holds all rows of the job in memory."""
+pyiceberg's `upsert` is not used, because it loses the columns that the job does not write, compares
+rows one by one in Python, and holds all rows of the job in memory."""
 
 from __future__ import annotations
 
@@ -24,40 +25,47 @@ from batchinference.pipeline.type_widening import cast_to
 
 
 @dataclass(frozen=True)
-class Updated:
-    """A data file of the table with rows that the job updates: the files with its other rows, the
-    numbers of the keys of the updated rows, and their columns that the job does not write."""
+class RewrittenFile:
+    """What replaces a data file of the table that has rows that the job updates."""
 
     others: list[DataFile]
+    """The new files with the rows that are not updated."""
     keys: np.ndarray
+    """The numbers of the keys of the updated rows."""
     kept: pa.Table
+    """The columns of the updated rows that the job does not write."""
 
 
 @dataclass
 class IcebergMerge:
-    """The new data files of a merge. What a commit that conflicts has written is used again by the
-    next try, if the table still has the same files, so that each try takes little time.
-
-    `files` are the rows of the job in Parquet, with the columns `names`."""
+    """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
+    the columns `names`. If a commit conflicts with another one, the next try uses the files that
+    were written for data files that are still in the table, so that it takes little time."""
 
     keys: Keys
     files: Sequence[Location]
     names: Sequence[str]
-    _updates: dict[Any, Updated | None] = field(default_factory=dict)
+    _updates: dict[Any, RewrittenFile | None] = field(default_factory=dict)
     _inserted: dict[Any, list[DataFile]] = field(default_factory=dict)
 
     def apply(self, transaction: Transaction, marks: dict[str, str]) -> None:
-        """Add one snapshot to a transaction, in which the table has the columns of the rows.
-
-        Raises BadOutput if several rows of the table have the same key."""
+        """Add the merge to a transaction as one snapshot. The table already has the columns of the
+        rows. Raises BadOutput if several rows of the table have the same key."""
         metadata = transaction.table_metadata
         schema = metadata.schema().as_arrow()
         version = str(metadata.schema()) + str(metadata.spec())
-        tasks = {(version, *_files(task)): task for task in self._tasks(transaction)}
+        tasks = {
+            (
+                version,
+                task.file.file_path,
+                *sorted(each.file_path for each in task.delete_files),
+            ): task
+            for task in self._tasks(transaction)
+        }
         for name in tasks.keys() - self._updates.keys():
-            self._updates[name] = self._update(transaction, tasks[name])
+            self._updates[name] = self._rewrite(transaction, tasks[name])
         updates = {name: update for name in tasks if (update := self._updates[name]) is not None}
-        self.keys.check_once(
+        self.keys.check_unique_in_table(
             np.concatenate([np.zeros(0, np.int64), *(update.keys for update in updates.values())])
         )
         inserted = (version, *updates)
@@ -71,7 +79,7 @@ class IcebergMerge:
                 overwrite.append_data_file(file)
 
     def _tasks(self, transaction: Transaction) -> Iterator[FileScanTask]:
-        """Yield the data files of the table that may have keys of the job, with their deletes."""
+        """Yield the data files that may contain keys of the job, with their delete files."""
         column = self.keys.table.column(0)
         condition: Any = AlwaysTrue()
         if not pa.types.is_boolean(column.type):
@@ -83,24 +91,26 @@ class IcebergMerge:
             )
         return iter(_scan(transaction, condition).plan_files())
 
-    def _update(self, transaction: Transaction, task: FileScanTask) -> Updated | None:
-        """Return the update of a data file; None if it has no key of the job."""
-        found, _ = self.keys.pairs(_read(transaction, task, self.keys.table.column_names))
+    def _rewrite(self, transaction: Transaction, task: FileScanTask) -> RewrittenFile | None:
+        """Write and return what replaces a data file; None if it has no key of the job."""
+        found, _ = self.keys.matches(_read(transaction, task, self.keys.table.column_names))
         if not len(found):
             return None
         rows = _read(transaction, task)
-        keys, numbers = self.keys.pairs(rows)
+        keys, numbers = self.keys.matches(rows)
         mask = np.ones(rows.num_rows, bool)
         mask[numbers] = False
         kept = rows.take(pa.array(numbers)).drop_columns(
             [name for name in self.names if name in rows.column_names]
         )
-        return Updated(_written(transaction, rows.filter(pa.array(mask))), keys, kept)
+        return RewrittenFile(
+            _write_data_files(transaction, rows.filter(pa.array(mask))), keys, kept
+        )
 
     def _insert(
-        self, transaction: Transaction, schema: pa.Schema, updates: Sequence[Updated]
+        self, transaction: Transaction, schema: pa.Schema, updates: Sequence[RewrittenFile]
     ) -> Iterator[DataFile]:
-        """Write the rows of the job, with the kept columns of the rows that they update."""
+        """Write the rows of the job. They keep the other columns of the rows that they update."""
         kept = pa.concat_tables([update.kept for update in updates]) if updates else pa.table({})
         kept_rows = np.full(self.keys.table.num_rows, -1)  # the row of each key, or -1
         if kept.column_names:
@@ -115,11 +125,11 @@ class IcebergMerge:
             chosen = pa.array(numbers, mask=numbers < 0)
             for name in kept.column_names:
                 rows = rows.append_column(name, kept.column(name).take(chosen))
-            yield from _written(transaction, cast_to(rows, schema).select(schema.names))
+            yield from _write_data_files(transaction, cast_to(rows, schema).select(schema.names))
 
 
 def keys_in(transaction: Transaction, names: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield these columns of all rows of a table."""
+    """Yield the columns `names` of all rows of a table."""
     for task in _scan(transaction).plan_files():
         yield _read(transaction, task, names)
 
@@ -131,7 +141,7 @@ def _scan(transaction: Transaction, condition: Any = AlwaysTrue()) -> DataScan: 
 def _read(
     transaction: Transaction, task: FileScanTask, names: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return rows of a data file without the deleted ones, with all or some columns."""
+    """Return the rows of a data file that are not deleted, with the columns `names` or all."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
     io = transaction._table.io
@@ -140,12 +150,8 @@ def _read(
     return table.select(names) if names else table
 
 
-def _written(transaction: Transaction, rows: pa.Table) -> list[DataFile]:
+def _write_data_files(transaction: Transaction, rows: pa.Table) -> list[DataFile]:
     io = transaction._table.io
     if not rows.num_rows:
         return []
     return list(_dataframe_to_data_files(transaction.table_metadata, rows, io))
-
-
-def _files(task: FileScanTask) -> tuple[str, ...]:
-    return (task.file.file_path, *sorted(file.file_path for file in task.delete_files))

@@ -1,4 +1,4 @@
-"""The keys of the rows of a job that merges its rows into a table."""
+"""The keys by which a job merges its rows into a table."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _EXACT = (
 
 
 class MergingTable(Table):
-    """A table whose rows can be updated by a key. Without a key, rows are only added."""
+    """A table in which rows can be updated by a key. If the job has no key, it only adds rows."""
 
     key: tuple[str, ...] = ()
 
     def open(self, planned: pa.Schema) -> None:
         super().open(planned)
-        check_types([field for field in planned if field.name in self.key])
+        check_key_types([field for field in planned if field.name in self.key])
         known = self.types.names if self.types is not None else self.key
         if missing := [name for name in self.key if name not in known]:
             raise BadOutput(
@@ -53,13 +53,13 @@ class MergingTable(Table):
         return () if self.key else self.partition_by
 
     def expected(self, names: Sequence[str]) -> pa.Schema:
-        """Return the columns that rows with these columns must have. If they update rows of the
-        table, they have no further columns, because those keep their values."""
+        """Return the columns of the table that rows with the columns `names` must have. With a key,
+        these are only the columns in `names`, because the other ones of a row keep their values."""
         types = super().expected(names)
         return pa.schema([field for field in types if not self.key or field.name in names])
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
-        if self.key:  # as early as possible; the rows of other tasks are unknown
+        if self.key:  # an early check; keys of all tasks are compared at the end of the job
             Keys.of([table], self.key).check()
         return super().files(table)
 
@@ -67,8 +67,8 @@ class MergingTable(Table):
         """Yield the key columns of all rows of an opened table."""
         raise NotImplementedError
 
-    def keys_of(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
-        """Yield the keys of rows of an opened table, at least those that are in `wanted`."""
+    def find_keys(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
+        """Yield keys of rows of an opened table, at least all those that are in `wanted`."""
         return self.keys_in(existing)
 
 
@@ -80,7 +80,7 @@ _OTHER_KEY = (
 
 @dataclass(frozen=True)
 class Keys:
-    """The key columns of all rows of a job. They are in memory."""
+    """The key columns of all rows of a job, in memory. The number of a key is its row here."""
 
     table: pa.Table
 
@@ -102,9 +102,9 @@ class Keys:
         return bytes(ParquetWriter("zstd").write([self.table]))
 
     def check(self) -> None:
-        """Raise BadOutput if a value is null, or if two rows have the same key."""
+        """Raise BadOutput if a key has a null, or if two rows have the same key."""
         names = self.table.column_names
-        check_types(self.table.schema)
+        check_key_types(self.table.schema)
         for name in names:
             if nulls := self.table.column(name).null_count:
                 raise BadOutput(
@@ -120,29 +120,29 @@ class Keys:
                 f"({counted(repeated.num_rows, 'value')}: {examples}). {_OTHER_KEY}"
             )
 
-    def pairs(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-        """Return the numbers of the keys that rows of a table have, and the numbers of these rows
-        (int64)."""
+    def matches(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+        """Match keys with the rows of a table. For each match, return the number of the key and the
+        index of the row, as two arrays (int64)."""
         names = self.table.column_names
         others = common_types(rows.select(names))
         types = [
             unify_types(*both)
             for both in zip(self.table.schema.types, others.schema.types, strict=True)
         ]
-        if None in types:  # no value has both types
+        if None in types:  # no value of one type can equal a value of the other
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         schema = pa.schema(list(zip(names, types, strict=True)))
         mine, others = self.table.cast(schema), others.cast(schema)
         joined = _numbered(mine, _NUMBER).join(_numbered(others, _ROW), names, join_type="inner")
         return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
 
-    def numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
-        """Return the numbers of the keys that rows of these tables have (int64)."""
-        return np.concatenate([np.zeros(0, np.int64), *(self.pairs(t)[0] for t in tables)])
+    def matched_numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
+        """Return the number of the key of each row of these tables that has one (int64)."""
+        return np.concatenate([np.zeros(0, np.int64), *(self.matches(t)[0] for t in tables)])
 
-    def check_once(self, numbers: np.ndarray) -> None:
-        """Raise BadOutput if several rows of a table have the same key, so that it is unknown which
-        of them to update. `numbers` are those of the keys of its rows."""
+    def check_unique_in_table(self, numbers: np.ndarray) -> None:
+        """Raise BadOutput if several rows of the table have the same key, because it is unknown
+        which of them to update. `numbers` are the key numbers from `matched_numbers`."""
         repeated = np.bincount(numbers) > 1
         if count := int(repeated.sum()):
             raise BadOutput(
@@ -152,13 +152,13 @@ class Keys:
             )
 
     def examples(self, chosen: np.ndarray) -> str:
-        """Return some of the keys that a mask chooses, as text."""
+        """Return a few of the keys that a mask selects, as text."""
         some: pa.Table = self.table.take(pa.array(np.flatnonzero(chosen)[: _EXAMPLES + 1]))
         return _examples(some)
 
 
-def check_types(fields: Iterable[pa.Field]) -> None:
-    """Raise BadOutput if values of a key column cannot be compared exactly."""
+def check_key_types(fields: Iterable[pa.Field]) -> None:
+    """Raise BadOutput if values of a key column, such as floats, cannot be compared exactly."""
     for field in fields:
         if not any(is_exact(field.type) for is_exact in _EXACT):
             raise BadOutput(
@@ -168,9 +168,8 @@ def check_types(fields: Iterable[pa.Field]) -> None:
 
 
 def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys | None:
-    """Check and store the keys of all rows of a job, and return them; None if the table needs none.
-
-    Raises BadOutput if two rows have the same key, or one has none. The table is unchanged then."""
+    """Check the keys of all rows of a job, store them in the state, and return them; None if the
+    job has no key. Raises BadOutput if two rows have the same key, or if a key has a null."""
     if not isinstance(table, MergingTable) or not table.key:
         return None
     with table_errors_as_bad_output():

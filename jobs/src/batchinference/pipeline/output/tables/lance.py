@@ -1,4 +1,4 @@
-"""Writes Lance datasets: one version adds the fragments made of Parquet files."""
+"""Writes Lance datasets: adds the rows, or the new columns, of a job in one version."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from batchinference.pipeline.type_widening import is_tensor
 from batchinference.spec.write import WriteLance
 
 _OWN_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
-Placed = tuple[list[Any], list[str], Location]
-"""The columns of the dataset for which fragments were made, these fragments as JSON, and the file
+StagedFile = tuple[list[Any], list[str], Location]
+"""The columns of the dataset when fragments were made, these fragments as JSON, and the file
 with their rows."""
 
 
 class LanceTable(Table):
-    # Lance refuses to append lists whose elements have another name
+    # Lance refuses to append lists whose element name differs
     parquet = ParquetWriter("zstd", names_of_lists=True)
 
     def __init__(self, write: WriteLance) -> None:
@@ -39,7 +39,7 @@ class LanceTable(Table):
         self._number, self._columns = write.number_column, write.columns or ()
         self._added: AddedColumns | None = None
         self._known: list[str] = []
-        """The columns that new ones must differ from."""
+        """The columns of the dataset, if the job adds columns, which must have other names."""
 
     def load(self) -> None:
         dataset = self.existing()
@@ -57,8 +57,7 @@ class LanceTable(Table):
         return without_empty_structs(_with_vectors(table))
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
-        """Raise BadOutput if the dataset has a column that the job is to add, or Lance takes the
-        name for another one."""
+        """Raise BadOutput if the job adds a column that exists or whose name Lance reserves."""
         own = [name for name in names if name in _OWN_NAMES or "." in name]
         if self._number and own:
             raise BadOutput(
@@ -71,11 +70,11 @@ class LanceTable(Table):
                 "already. Give the new column another name in a step"
             )
 
-    def put(self, file: Location, content: bytes) -> Placed | Location:
+    def stage_content(self, file: Location, content: bytes) -> StagedFile | Location:
         if self._number:
             return file
         dataset = self.existing()
-        table = self.converted(self.parquet.read(content))  # Parquet has changed some types
+        table = self.converted(self.parquet.read(content))  # restores types that Parquet lacks
         mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
             table,
@@ -115,8 +114,8 @@ class LanceTable(Table):
         if dataset is not None and self._append and fence.follows:
             dataset = self._reject_late_appends(dataset, fence)
         operation: lance.LanceOperation.BaseOperation
-        placed = self._fitting(dataset, rows.files) if self._append else rows.files
-        texts = (text for _, fragments, _ in placed for text in fragments)
+        staged = self._with_current_columns(dataset, rows.files) if self._append else rows.files
+        texts = (text for _, fragments, _ in staged for text in fragments)
         fragments = list(map(FragmentMetadata.from_json, texts))
         if dataset is not None and self._append:
             operation = lance.LanceOperation.Append(fragments)
@@ -127,7 +126,7 @@ class LanceTable(Table):
         self._commit(dataset, operation, fence)
 
     def _added_columns(self, dataset: lance.LanceDataset | None, rows: TableFiles) -> Any:
-        """Return the operation that adds the columns of the job to the rows that it has read."""
+        """Return the operation that adds the new columns to the rows that the job has read."""
         if dataset is None or rows.origin is None or self._number is None:
             raise BadOutput(f"write.path: there is no dataset any more ('{self._address.uri}')")
         self._check_new(rows.schema.names, dataset.schema.names)
@@ -137,9 +136,9 @@ class LanceTable(Table):
         return self._added.operation(dataset)
 
     def _reject_late_appends(self, dataset: lance.LanceDataset, fence: Fence) -> lance.LanceDataset:
-        """Commit a version with the same rows, and return it. Lance accepts no append that is based
-        on an older version than this one, so an earlier attempt, which may have passed its last
-        check, cannot commit any more. Raises CommitConflictError if the dataset has changed."""
+        """Commit a version with the same rows, and return it. Lance then refuses appends that are
+        based on an older version, such as one of an earlier attempt that has passed its last check.
+        Raises CommitConflictError if the dataset has changed."""
         fragments = [each.metadata for each in dataset.get_fragments()]
         same = lance.LanceOperation.Merge(fragments, dataset.lance_schema)
         return self._commit(dataset, same, fence, {})
@@ -151,8 +150,8 @@ class LanceTable(Table):
         fence: Fence,
         marks: dict[str, str] | None = None,
     ) -> lance.LanceDataset:
-        """Commit an operation with the marks of the fence, or others, and return the new version of
-        the dataset. Raises CommitConflictError if another writer has made one."""
+        """Commit an operation with `marks`, by default those of the fence, and return the new
+        version of the dataset. Raises CommitConflictError if another writer has committed."""
         version = 0 if dataset is None else dataset.version
         marks = fence.marks if marks is None else marks
         fence.check()
@@ -161,26 +160,27 @@ class LanceTable(Table):
                 self._address.library_uri,
                 lance.Transaction(version, operation, transaction_properties=marks),
                 storage_options=self._address.storage_options,
-                max_retries=0,  # on a conflict, check the marks again; appends do not conflict
+                max_retries=0,  # the caller checks the marks before it retries
             )
         except OSError as error:
-            if dataset is None and self.existing() is not None:  # another writer has made it
+            if dataset is None and self.existing() is not None:  # created by another writer
                 raise CommitConflictError(str(error)) from error
             raise
 
-    def _fitting(self, dataset: lance.LanceDataset | None, files: list[Placed]) -> list[Placed]:
-        """Return fragments for the columns that the dataset has now. Fragments name columns only
-        by their numbers, so that Lance would mix up columns that others have changed.
-
-        Raises BadOutput if the rows do not fit these columns."""
+    def _with_current_columns(
+        self, dataset: lance.LanceDataset | None, files: list[StagedFile]
+    ) -> list[StagedFile]:
+        """Return the files, with new fragments if the columns of the dataset have changed, because
+        fragments refer to columns only by number. Raises BadOutput if the rows do not fit the new
+        columns."""
         if all(columns == _columns(dataset) for columns, *_ in files):
             return files
         self.load()
-        return [cast(Placed, self.put(file, file.read())) for *_, file in files]
+        return [cast(StagedFile, self.stage_content(file, file.read())) for *_, file in files]
 
 
 def _columns(dataset: lance.LanceDataset | None) -> list[Any]:
-    """Return the names and numbers of the columns of a dataset, at any depth; none without it."""
+    """Return the names and numbers of columns and nested fields of a dataset; empty for None."""
     return [] if dataset is None else list(map(_numbered, dataset.lance_schema.fields()))
 
 
@@ -189,8 +189,7 @@ def _numbered(field: Any) -> Any:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """Return the table with tensors as lists. Tensors with one dimension of a fixed size become
-    lists of fixed size."""
+    """Return the table with lists for tensors. Tensors with one dimension keep a fixed size."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field

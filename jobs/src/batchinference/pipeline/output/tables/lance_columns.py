@@ -1,4 +1,4 @@
-"""Adds columns to the rows of a Lance dataset. No other column is written again."""
+"""Adds columns to the rows of a Lance dataset, without writing other columns again."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ _HARMLESS = (
     *("Append", "BaseOperation", "CreateIndex", "Delete", "Merge", "Project", "Update"),
     "UpdateConfig",
 )
-"""Operations that remove a fragment only if all of its rows were deleted or updated."""
+"""The operations of Lance that remove a fragment only after all of its rows were deleted or
+updated, so that row IDs of other rows stay valid."""
 
 
 @dataclass
 class AddedColumns:
-    """The new columns of rows of version `version`. `ids` are the row IDs of each part of the
-    input, and `files` the rows in Parquet, with their numbers in the column `number`.
-
-    Merged fragments are used again by the next try to commit if they have not changed since."""
+    """The new columns of the rows that a job has read from a dataset. If a commit conflicts with
+    another one, the next try uses the merged fragments of the first that have not changed since."""
 
     version: int
+    """The version of the dataset that was read."""
     ids: Sequence[np.ndarray]
+    """The row IDs of each part of the input."""
     files: Sequence[Location]
+    """Parquet files with the new columns."""
     number: str
+    """The column of these files with the number of the input row."""
     convert: Callable[[pa.Table], pa.Table]
     _merged: dict[str, Any] = field(default_factory=dict)
 
     def operation(self, dataset: lance.LanceDataset) -> Any:
         """Return the operation that adds the columns to a dataset. Rows that were added or updated
-        since the version that was read get nulls.
+        after `version` get nulls.
 
-        Raises BadOutput if it is unknown which row each value belongs to."""
+        Raises BadOutput if row IDs may have changed, so that the row of a value is unknown."""
         _check_since(dataset, self.version)
         fragments, schema = [], None
         for fragment in dataset.get_fragments():
@@ -58,7 +61,7 @@ class AddedColumns:
         return lance.LanceOperation.Merge(fragments, schema, preserves_nullability=True)
 
     def _values(self, dataset: lance.LanceDataset, fragment: Any) -> pa.Table | None:
-        """Return the new columns of the rows of a fragment; None if it has no row with values."""
+        """Return the new columns of the rows of a fragment; None if none of its rows has any."""
         columns = dataset.scanner([_ROW_ID, _CHANGED], fragments=[fragment]).to_table()
         same = columns[_CHANGED].to_numpy() <= self.version
         ids, sources, _ = self._origins
@@ -69,13 +72,13 @@ class AddedColumns:
         return pa.concat_tables(parts) if parts else None
 
     def _rows_of(self, at: np.ndarray) -> pa.Table:
-        """Return rows of one file, by their positions in `_origins`."""
+        """Return the rows at these indexes of `_origins`, which are all in the same file."""
         _, sources, rows = self._origins
         return self._read(int(sources[at[0]])).take(pa.array(rows[at]))
 
     @cached_property
     def _read(self) -> Callable[[int], pa.Table]:
-        """Return the rows of a file with their row IDs in place of their numbers."""
+        """Return a function that reads a file (by index), with row IDs in place of row numbers."""
 
         def read(file: int) -> pa.Table:
             with self.files[file].open_input_file() as source:
@@ -87,8 +90,8 @@ class AddedColumns:
 
     @cached_property
     def _origins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The row IDs in ascending order, the file with each row, and its position in the file
-        (uint64, int64, int64)."""
+        """The row IDs in ascending order (uint64), and for each, the index of its file and its
+        position in the file (int64, int64)."""
         each = [self._ids(np.concatenate([*_numbers(file, self.number)])) for file in self.files]
         ids = np.concatenate(each)
         order = np.argsort(ids, kind="stable")
@@ -116,7 +119,7 @@ def _numbers(file: Location, name: str) -> Iterator[np.ndarray]:
 
 
 def _check_since(dataset: lance.LanceDataset, version: int) -> None:
-    """Raise BadOutput if row IDs of a version may name other rows or values in a dataset."""
+    """Raise BadOutput if row IDs that were read from `version` may now belong to other rows."""
     if version not in {each["version"] for each in dataset.versions()}:
         raise BadOutput(
             f"write.mode: version {version} of the dataset, which the job has read, was removed, "
@@ -138,7 +141,7 @@ def _check_since(dataset: lance.LanceDataset, version: int) -> None:
 
 
 def _files(dataset: lance.LanceDataset) -> dict[int, set[tuple[str, tuple[int, ...]]]]:
-    """Return the data files of each fragment, with the fields that are read from them."""
+    """Return the data files of each fragment, and the fields that are read from each file."""
     return {
         fragment.fragment_id: {(each.path, tuple(each.fields)) for each in fragment.metadata.files}
         for fragment in dataset.get_fragments()

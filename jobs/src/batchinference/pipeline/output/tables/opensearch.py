@@ -1,5 +1,5 @@
-"""Puts rows into an index of OpenSearch, with external versions: a document is replaced only by one
-of the same or a higher version."""
+"""Puts rows into an index of OpenSearch. Their versions are external, so that OpenSearch replaces a
+document only by one of the same or a higher version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPACES = {"cosine": "cosinesimil", "dot": "innerproduct", "euclidean": "l2"}
 _NAMES = {space: name for name, space in _SPACES.items()}
 _WRITTEN = (200, 201)
 _CONFLICT = 409
-"""The status of documents that have a higher version."""
+"""The status for documents that already have a higher version."""
 
 
 class OpensearchTable(UpsertTable):
@@ -36,22 +36,22 @@ class OpensearchTable(UpsertTable):
 
     @contextmanager
     def client(self) -> Iterator[OpenSearch]:
-        client = OpenSearch(self.address(), timeout=TIMEOUT, max_retries=0)
+        client = OpenSearch(self.server_url(), timeout=TIMEOUT, max_retries=0)
         try:
             yield client
         finally:
             client.close()
 
-    def passing(self, error: Exception) -> TryAgain | None:
+    def as_transient(self, error: Exception) -> TryAgain | None:
         if isinstance(error, Disconnected):
             return TryAgain(str(error.info))
         if isinstance(error, TransportError) and is_transient_status(int(error.status_code)):
             return TryAgain(str(error))
         return None
 
-    def layout(self, client: OpenSearch) -> Vectors | None:
+    def find_vectors(self, client: OpenSearch) -> Vectors | None:
         try:
-            found = self.ask(client.indices.get_mapping, index=self.name)
+            found = self.retried(client.indices.get_mapping, index=self.name)
         except NotFoundError:
             return None
         if (column := self._write.vector_column) is None:
@@ -67,7 +67,7 @@ class OpensearchTable(UpsertTable):
         return Vectors(column, field["dimension"], _NAMES.get(space, space))
 
     def create(self, client: OpenSearch, name: str, vectors: Vectors | None) -> None:
-        if self.ask(client.indices.exists, index=name):
+        if self.retried(client.indices.exists, index=name):
             return
         body: Row = {}
         if vectors is not None:
@@ -77,7 +77,7 @@ class OpensearchTable(UpsertTable):
             mappings = {"properties": {vectors.column: field}}
             body = {"settings": {"index.knn": True}, "mappings": mappings}
         try:
-            self.ask(client.indices.create, index=name, body=body)
+            self.retried(client.indices.create, index=name, body=body)
         except RequestError as error:
             if error.error != "resource_already_exists_exception":
                 raise
@@ -102,33 +102,34 @@ class OpensearchTable(UpsertTable):
         answer = self.request(client.bulk, index=name, body="".join(lines))
         results = dict(zip(rows, (item["index"] for item in answer["items"]), strict=True))
         conflicts = [id_ for id_, result in results.items() if result["status"] == _CONFLICT]
-        later = self._put_later(client, name, conflicts)
+        later = self._replaced_later(client, name, conflicts)
         return {
             id_: (_cause(result), id_ not in conflicts and is_transient_status(result["status"]))
             for id_, result in results.items()
             if result["status"] not in _WRITTEN and id_ not in later
         }
 
-    def _put_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
-        """Return the documents, out of those with a higher version, that later commits have put.
-        Versions above that of the last commit are of others. Marks are only put by commits."""
+    def _replaced_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
+        """Return the IDs among `ids` of documents that a later commit has put. `ids` have a higher
+        version than this commit. A version above that of the last commit comes from another writer.
+        Documents in MARKS have no other writers."""
         if not ids or name == MARKS:
             return set(ids)
-        found = self.ask(client.mget, index=name, body={"ids": list(ids)}, _source=False)
+        found = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)
         last = self.last_version(client)
         return {one["_id"] for one in found["docs"] if one.get("_version", 0) <= last}
 
     def rows_of(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
         body = {"ids": list(ids)}
-        found = self.ask(client.mget, index=name, body=body, _source_includes=FIELDS)
+        found = self.retried(client.mget, index=name, body=body, _source_includes=FIELDS)
         return {one["_id"]: one["_source"] for one in found["docs"] if one.get("found")}
 
-    def first(self, client: OpenSearch, count: int) -> list[Row]:
-        found = self.ask(client.search, index=self.name, body={"size": min(count, 10_000)})
+    def sample(self, client: OpenSearch, count: int) -> list[Row]:
+        found = self.retried(client.search, index=self.name, body={"size": min(count, 10_000)})
         return [dict(hit["_source"]) for hit in found["hits"]["hits"]]
 
-    def finish(self, client: OpenSearch) -> None:
-        self.ask(client.indices.refresh, index=self.name)
+    def make_searchable(self, client: OpenSearch) -> None:
+        self.retried(client.indices.refresh, index=self.name)
 
 
 def _cause(result: Row) -> str:

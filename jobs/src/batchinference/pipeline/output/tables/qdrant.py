@@ -1,5 +1,5 @@
-"""Puts rows into a collection of Qdrant. Each point has the version of its commit in its payload,
-and an upsert with a filter replaces no point of a higher version."""
+"""Puts rows into a collection of Qdrant. Points store the version of their commit, and upserts have
+a filter, so that they replace no point with a higher version."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.stores import WriteQdrant
 
 VERSION = f"{OWN_PREFIX}version"
-"""The field of the payload with the version of the commit that put the point."""
+"""The field of the payload with the version of the commit that has put the point."""
 OLDEST = Version("1.16")
-"""The first version whose upserts have a filter. Earlier ones ignore it."""
+"""The first version of Qdrant with filters of upserts. Earlier versions ignore such a filter."""
 TIMEOUT = 60
 _IDS = uuid.UUID("5c1b0d56-6d2f-4b59-9a0e-6f1c5b8a2f10")
 _DISTANCES = {
@@ -49,12 +49,14 @@ class QdrantTable(UpsertTable):
 
     @contextmanager
     def client(self) -> Iterator[QdrantClient]:
-        key = self._write.api_key_env and self.variable("apiKeyEnv", self._write.api_key_env)
+        key = self._write.api_key_env and self.environment_variable(
+            "apiKeyEnv", self._write.api_key_env
+        )
         client = QdrantClient(
-            url=self.address(), api_key=key, timeout=TIMEOUT, check_compatibility=False
+            url=self.server_url(), api_key=key, timeout=TIMEOUT, check_compatibility=False
         )
         try:
-            found = self.ask(client.info).version
+            found = self.retried(client.info).version
             if Version(found) < OLDEST:
                 raise BadOutput(
                     f"write: Qdrant {found} cannot refuse the rows of a delayed job. Update it to "
@@ -64,7 +66,7 @@ class QdrantTable(UpsertTable):
         finally:
             client.close()
 
-    def passing(self, error: Exception) -> TryAgain | None:
+    def as_transient(self, error: Exception) -> TryAgain | None:
         if isinstance(error, ResourceExhaustedResponse):
             return TryAgain(str(error), error.retry_after_s)
         if isinstance(error, ResponseHandlingException):
@@ -73,10 +75,10 @@ class QdrantTable(UpsertTable):
             return TryAgain(_text(error))
         return None
 
-    def layout(self, client: QdrantClient) -> Vectors | None:
-        if not self.ask(client.collection_exists, self.name):
+    def find_vectors(self, client: QdrantClient) -> Vectors | None:
+        if not self.retried(client.collection_exists, self.name):
             return None
-        found = self.ask(client.get_collection, self.name).config.params.vectors
+        found = self.retried(client.get_collection, self.name).config.params.vectors
         column, self._named = self._write.vector_column, isinstance(found, dict)
         one = found.get(column) if self._named else found
         if one is None or one.multivector_config is not None:
@@ -91,12 +93,12 @@ class QdrantTable(UpsertTable):
         if vectors is not None:
             distance = _DISTANCES[vectors.distance]
             config = models.VectorParams(size=vectors.dimensions, distance=distance)
-        if self.ask(client.collection_exists, name):
+        if self.retried(client.collection_exists, name):
             return
         try:
             self.request(client.create_collection, name, vectors_config=config)
         except (TryAgain, UnexpectedResponse):
-            if not self.ask(client.collection_exists, name):  # another job may have created it
+            if not self.retried(client.collection_exists, name):  # another job may have created it
                 raise
 
     def id_of(self, key: tuple[Any, ...]) -> int | str:
@@ -116,7 +118,8 @@ class QdrantTable(UpsertTable):
                 raise
             if len(rows) == 1:
                 return dict.fromkeys(rows, (_text(error), False))
-            items, half = list(rows.items()), len(rows) // 2  # one row refuses the whole request
+            # one invalid row fails the request, so divide the rows to find it
+            items, half = list(rows.items()), len(rows) // 2
             parts = (dict(items[:half]), dict(items[half:]))
             found = [self.put_rows(client, name, part, version) for part in parts]
             return found[0] | found[1]
@@ -130,21 +133,21 @@ class QdrantTable(UpsertTable):
 
     def rows_of(self, client: QdrantClient, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
         try:
-            found = self.ask(client.retrieve, name, list(ids), with_payload=FIELDS)
+            found = self.retried(client.retrieve, name, list(ids), with_payload=FIELDS)
         except UnexpectedResponse as error:
             if error.status_code == 404:
                 return {}
             raise
         return {record.id: record.payload or {} for record in found}
 
-    def first(self, client: QdrantClient, count: int) -> list[Row]:
-        found, _ = self.ask(client.scroll, self.name, limit=count, with_vectors=True)
+    def sample(self, client: QdrantClient, count: int) -> list[Row]:
+        found, _ = self.retried(client.scroll, self.name, limit=count, with_vectors=True)
         rows = [{**(one.payload or {}), self._write.vector_column: one.vector} for one in found]
         return [{name: row[name] for name in row if name != VERSION} for row in rows]
 
 
 def _up_to(version: int) -> models.Filter:
-    """Return the filter of points that no commit of a higher version has put."""
+    """Return the filter for points without a version or with at most this version."""
     unmarked = models.IsEmptyCondition(is_empty=models.PayloadField(key=VERSION))
     earlier = models.FieldCondition(key=VERSION, range=models.Range(lte=version))
     return models.Filter(should=[unmarked, earlier])

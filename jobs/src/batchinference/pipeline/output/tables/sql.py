@@ -1,4 +1,4 @@
-"""Writes database tables: one transaction inserts the rows of the Parquet files."""
+"""Writes database tables: inserts or updates the rows of a job in one transaction."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
-"""A table in the user's schema. For each commit, it has a row for the series and one for the commit
-ID. They are inserted in the transaction of the rows."""
+"""A table in the user's schema with two rows for each commit: the ID of its attempt and the ID of
+the series. They are inserted in the same transaction as the rows of the job."""
 INSERT_ROWS = 1000
 CASE_SENSITIVE = ("postgresql", "oracle")
-"""Databases in which names of columns may differ only in case."""
+"""Databases that distinguish column names by case."""
 _HAS_VECTORS = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
 
 
@@ -60,7 +60,7 @@ class SqlTable(MergingTable):
         self._schema = schema or None
         self.key = tuple(write.key or ())
         self._existing: sa.Table | None = None
-        """The table as it is before the job; None if it does not exist."""
+        """The table before the job starts; None if it does not exist."""
         self._dialect = ""
         self.vectors: Vectors | None = None
 
@@ -88,7 +88,8 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return the types of columns that may change values: all of an existing table."""
+        """Return the SQL types of columns that may change values: all columns of an existing table,
+        or the times and decimals of a new one."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
         exact = (pa.types.is_timestamp, pa.types.is_decimal)
@@ -103,12 +104,12 @@ class SqlTable(MergingTable):
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
 
-    def put(self, file: Location, content: bytes) -> Location:
+    def stage_content(self, file: Location, content: bytes) -> Location:
         return file
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """NaN and infinity in nested values become null, because these are stored as JSON. In
-        SQLite, each NaN becomes null."""
+        """NaN and infinity in nested values become null, because nested values are stored as JSON.
+        SQLite also stores each NaN of other columns as null."""
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         nested = [name for name in nested if name != self._write.vector_column]
@@ -119,8 +120,7 @@ class SqlTable(MergingTable):
         return dict(rows)
 
     def commits(self, mark: str) -> int:
-        """Return 1 if there is a commit with this mark, even if the table has been dropped
-        since."""
+        """Return 1 if a commit has this mark, even if the table was dropped since, else 0."""
         with self._engine().connect() as connection:
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
@@ -154,13 +154,13 @@ class SqlTable(MergingTable):
             ) from None
 
     def _put(self, engine: sa.Engine, table: sa.Table, rows: TableFiles, fence: Fence) -> None:
-        """Insert or merge the rows, in one transaction."""
+        """Insert or merge the rows in one transaction."""
         marks = self._marks()
-        # before the transaction: in some databases, creating a table ends a transaction
+        # before the transaction, because creating a table ends a transaction in some databases
         for new in (table, marks):
             _create(new, engine)
         with engine.begin() as connection:
-            # the unique key allows one commit per series
+            # the primary key of this table allows only one commit per series
             for mark in (fence.series, fence.commit_id):
                 connection.execute(sa.insert(marks).values(mark=mark))
             if self._write.mode == "overwrite":
@@ -178,9 +178,9 @@ class SqlTable(MergingTable):
                 yield pa.Table.from_pylist([dict(row) for row in rows])
 
     def _was_committed(self, fence: Fence) -> bool:
-        """Return whether the commit was made and only its response was lost.
+        """Return whether this commit has already been made, for example if its response was lost.
 
-        Raises BadOutput if another attempt has made a commit."""
+        Raises BadOutput if another attempt has committed the rows."""
         try:
             found = {mark: self.commits(mark) for mark in (fence.commit_id, fence.series)}
         except (SQLAlchemyError, BadOutput):
@@ -193,7 +193,7 @@ class SqlTable(MergingTable):
             return [dict(row) for row in found.mappings()]
 
     def _url(self) -> str:
-        """Return the URL of the database; empty if its variable is not set."""
+        """Return the URL of the database; empty if the environment variable is not set."""
         return self._write.url or os.environ.get(self._write.url_env or "", "")
 
     def _engine(self) -> sa.Engine:
@@ -227,7 +227,9 @@ class SqlTable(MergingTable):
     def _new(self, schema: pa.Schema) -> sa.Table:
         kinds = {field.name: _type(field.type) for field in schema}
         if self.vectors is not None:
-            kinds[self.vectors.column] = _vector_type(self.vectors)
+            from pgvector.sqlalchemy import Vector
+
+            kinds[self.vectors.column] = Vector(self.vectors.dimensions)
         columns: list[Any] = [
             key_column(name, kind) if name in self.key else sa.Column(name, kind)
             for name, kind in kinds.items()
@@ -240,7 +242,7 @@ class SqlTable(MergingTable):
 
 
 def _in_utc(table: pa.Table) -> pa.Table:
-    """Return the table with times in UTC, because some databases keep no time zone."""
+    """Return the table with times in UTC, because some databases store no time zone."""
     for index, field in enumerate(table.schema):
         if getattr(field.type, "tz", None):
             kind = pa.timestamp(field.type.unit, "UTC")
@@ -249,7 +251,7 @@ def _in_utc(table: pa.Table) -> pa.Table:
 
 
 def _create(table: sa.Table, engine: sa.Engine) -> None:
-    """Create a table that does not exist, unless another job does so at the same moment."""
+    """Create a table unless it exists or another job creates it at the same moment."""
     try:
         table.create(engine, checkfirst=True)
     except SQLAlchemyError:
@@ -287,27 +289,20 @@ def _type(kind: pa.DataType) -> Any:
 
 
 def _short_message(error: Exception) -> str:
-    """Return the database's error message without the statement and its values."""
+    """Return the error message of the database, without the SQL statement and its values."""
     cause = getattr(error, "orig", None) or error
     return mask_secrets(" ".join(str(cause).split())[:300])
 
 
 def _register_vectors() -> None:
-    """Make SQLAlchemy know the types of pgvector in existing tables."""
+    """Register the types of pgvector with SQLAlchemy, so that it recognizes them in tables."""
     require_package("write.vectorColumn", "pgvector", DATABASES_EXTRA, BadOutput)
     import pgvector.sqlalchemy  # noqa: F401 - registers them
 
 
-def _vector_type(vectors: Vectors) -> sa.types.TypeEngine[object]:
-    """Return the SQL type of vectors."""
-    from pgvector.sqlalchemy import Vector
-
-    return Vector(vectors.dimensions)
-
-
 def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -> Vectors | None:
-    """Return the vectors of a table; None if the job writes none. Raises BadOutput if the table, or
-    the database of a new one, cannot hold them."""
+    """Return the vectors that the job writes; None if it writes none. Raises BadOutput if the
+    table, or the database if the table is new, cannot hold them."""
     column = write.vector_column
     if column is None:
         return None

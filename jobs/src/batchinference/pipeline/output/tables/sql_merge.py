@@ -1,4 +1,4 @@
-"""Inserts rows into database tables, or updates the rows with the same key."""
+"""Inserts rows into database tables, or updates the existing row with the same key."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _BLOCKED_CODES = (1205, 1213)
 """Error codes of MySQL: lock wait timeout, deadlock."""
 _SQLITE_BUSY, _SQLITE_LOCKED = 5, 6
 MYSQL_LENGTH = 255
-"""The length of the longest text of a key in MySQL, which needs a limit."""
+"""The maximum length of key texts in new tables of MySQL, which requires a limit."""
 
 
 class Blocked(Exception):
-    """Other writers have blocked a transaction, which can be repeated."""
+    """A transaction has failed because of locks of other writers. It can be retried."""
 
 
 def is_blocked(error: Exception) -> bool:
-    """Return whether a transaction has failed only because of the locks of others."""
+    """Return whether a transaction has failed because of locks of other writers."""
     cause: Any = getattr(error, "orig", None)
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     return (
@@ -38,8 +38,8 @@ def is_blocked(error: Exception) -> bool:
 
 
 def check_upsert(engine: sa.Engine, existing: sa.Table | None, key: Sequence[str]) -> None:
-    """Raise BadOutput if rows of a table cannot be updated by this key: the database needs a unique
-    constraint to find them."""
+    """Raise BadOutput if the database cannot update rows by this key, because it does not support
+    this, or because the table has no unique constraint on the key."""
     name = engine.dialect.name
     if name not in (*_ON_CONFLICT, *_ON_DUPLICATE):
         raise BadOutput(
@@ -62,8 +62,8 @@ def check_upsert(engine: sa.Engine, existing: sa.Table | None, key: Sequence[str
 
 
 def _unique_columns(engine: sa.Engine, table: sa.Table) -> set[frozenset[str]]:
-    """Return the columns of each primary key, unique constraint and unique index of a table.
-    Indexes of a part of the rows, or of expressions, are left out."""
+    """Return the columns of each primary key, unique constraint and unique index of a table, except
+    indexes of expressions or of only some rows."""
     inspector, where = sa.inspect(engine), (table.name, table.schema)
     indexes = [
         index["column_names"]
@@ -81,7 +81,7 @@ def _unique_columns(engine: sa.Engine, table: sa.Table) -> set[frozenset[str]]:
 
 def key_column(name: str, kind: Any) -> sa.Column[Any]:
     """Return a column of the primary key of a new table."""
-    if isinstance(kind, sa.Text):  # MySQL compares texts without case by default
+    if isinstance(kind, sa.Text):  # by default, MySQL ignores case when it compares texts
         exact = mysql.VARCHAR(MYSQL_LENGTH, collation="utf8mb4_bin")
         kind = kind.with_variant(exact, *_ON_DUPLICATE)
     elif isinstance(kind, sa.LargeBinary):
@@ -92,9 +92,8 @@ def key_column(name: str, kind: Any) -> sa.Column[Any]:
 def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Insert rows, or update the columns that they have in the rows with the same key.
-
-    Raises BadOutput if the database takes different keys for the same one."""
+    """Insert rows. If the table has a row with the same key, update its columns that `rows` have.
+    Raises BadOutput if the database treats different keys as equal."""
     if rows:
         connection.execute(_statement(connection.dialect.name, table, key, [*rows[0]]), rows)
         _check_keys(connection, table, key, rows)
@@ -117,8 +116,8 @@ def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[
 def _check_keys(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Raise BadOutput if the table does not have these keys, because it takes different ones for
-    equal, such as texts by its collation: one row of the job may have replaced another one."""
+    """Raise BadOutput if the table lacks one of these keys, because its collation or types treat
+    it as equal to another one. One row of the job may then have replaced another one."""
     columns = sa.tuple_(*(table.columns[name] for name in key))
     wanted = [tuple(row[name] for name in key) for row in rows]
     chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))

@@ -1,4 +1,4 @@
-"""Whether the columns of a database table hold values of Arrow types without a change."""
+"""Checks whether the columns of a database table can hold Arrow values without changing them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.type_widening import exact_cast, plain_type
 
 SqlTypes = Mapping[str, Any]
-"""The types of the columns of a table in SQLAlchemy."""
+"""The SQLAlchemy types of the columns of a table, by column."""
 _FIX = "Change the column of the table, or convert the values in a step"
 
 
 def check_values(table: pa.Table, types: SqlTypes, dialect: str) -> None:
-    """Raise BadOutput if a column of a database table would change a value. Columns of unknown
-    types are left to the database."""
+    """Raise BadOutput if a column would change a value. Unknown types are not checked."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         stored = types.get(name)
         if stored is None or kinds.is_null(column.type):
@@ -35,7 +34,7 @@ def check_values(table: pa.Table, types: SqlTypes, dialect: str) -> None:
 
 
 def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: str) -> None:
-    """Raise BadOutput if the database cannot compare keys exactly."""
+    """Raise BadOutput if the database cannot compare values of a key column exactly."""
     for field in (field for field in rows if field.name in key):
         kind, stored = plain_type(field.type), types.get(field.name)
         if dialect == "sqlite" and getattr(kind, "tz", None):
@@ -53,11 +52,12 @@ def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: st
 
 
 def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> None:
-    """Raise BadOutput if a job does not write a column that needs a value in new rows."""
-    counted = None if dialect == "postgresql" else existing.autoincrement_column
+    """Raise BadOutput if new rows need a value of a column that the job does not write."""
+    generated = None if dialect == "postgresql" else existing.autoincrement_column
     for column in existing.columns:
         given = (column.server_default, column.identity, column.computed) != (None, None, None)
-        if column.name not in names and not column.nullable and not given and column is not counted:
+        required = not column.nullable and not given and column is not generated
+        if required and column.name not in names:
             raise BadOutput(
                 f"write.columns: column '{column.name}' of the table '{existing.fullname}' is NOT "
                 "NULL and has no default, and the job does not write it. Add it in a step, or give "
@@ -66,7 +66,7 @@ def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> No
 
 
 def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
-    """Raise ArrowException if a value would change."""
+    """Raise ArrowException if a column of type `stored` would change a value."""
     kind = column.type
     if isinstance(stored, sa.String):
         _check_texts(column, stored, dialect)
@@ -82,12 +82,12 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
             _require(kinds.is_date(kind), "it has dates only")
         exact_cast(column, wanted)
         if kinds.is_decimal(kind) and dialect == "sqlite":
-            exact_cast(column, pa.float64())  # as which it stores decimals
+            exact_cast(column, pa.float64())  # SQLite stores decimals as floats
 
 
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
     _require(not kinds.is_nested(column.type), "it has texts only")
-    length = None if dialect == "sqlite" else stored.length  # SQLite ignores it
+    length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length
     if length is not None and _is_text(column.type):
         lengths = pc.min_max(pc.utf8_length(column)).as_py()
         _require((lengths["max"] or 0) <= length, f"a text has {lengths['max']} characters")
@@ -96,7 +96,8 @@ def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> No
 
 
 def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | None:
-    """Return the Arrow type with the values of a column; None if it is unknown."""
+    """Return the Arrow type of the values that a column of type `stored` can hold; None if unknown.
+    `kind` is the Arrow type of the values to store."""
     if isinstance(stored, sa.Integer):
         small = isinstance(stored, sa.SmallInteger) and pa.int16()
         large = (dialect == "sqlite" or isinstance(stored, sa.BigInteger)) and pa.int64()

@@ -1,11 +1,12 @@
-"""Puts rows into a store by their key. The store has no transactions.
+"""Inserts or replaces rows by key in a store without transactions.
 
-The rows of a job are put in batches at its commit. A repeated commit puts the same rows again, so
-that the next run completes a commit that was killed. Each commit has a version, which is higher
-than those before, and a row is not replaced by one of a lower version. So a delayed driver changes
-no row of a later commit. The version is chosen before the last check of the lease: whoever takes
-over the output after this check gets a higher one.
-"""
+At the commit, the rows of a job are put into the store in batches. If the driver is killed during
+the commit, the next run repeats it and puts the same rows again.
+
+Each commit has a version that is higher than those of earlier commits, and a row is never replaced
+by a row with a lower version, so a delayed driver changes no row of a later commit. The version is
+chosen before the last check of the lease, because a driver that takes over the output after this
+check then gets a higher version."""
 
 from __future__ import annotations
 
@@ -47,22 +48,22 @@ from batchinference.spec.write.stores import WriteStore
 from batchinference.text import counted
 
 MARKS = "batchinference_commits"
-"""The collection or index with the marks of commits, and the version of the last commit."""
+"""The collection or index that stores the marks of commits and the version of the last commit."""
 BATCH_ROWS, BATCH_BYTES, THREADS = 256, 4 << 20, 4
-"""Maximum rows and bytes of a request, before they are encoded, and concurrent requests."""
+"""Maximum numbers of rows and bytes of a request before encoding, and of concurrent requests."""
 LOOKED_UP = 1000
-"""Maximum keys of a request."""
+"""Maximum number of keys in a request that looks up rows."""
 FIELDS = ["version", "key"]
-"""The fields of marks."""
+"""The fields of documents in MARKS."""
 WRITES = RetryPolicy(8, 0.5, lambda error: isinstance(error, TryAgain))
-"""It retries for about a minute."""
+"""Retries for about a minute."""
 _KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 Refusal = tuple[str, bool]
-"""Why a store has not accepted a row, and whether it may accept it later."""
+"""The reason why a store has refused a row, and whether a retry may succeed."""
 
 
 class UpsertTable(MergingTable):
-    """Rows of a collection, each of which has an id that is made from its key."""
+    """A collection of rows, in which the id of a row is made from its key."""
 
     vectors: Vectors | None = None
 
@@ -71,55 +72,55 @@ class UpsertTable(MergingTable):
 
     @abstractmethod
     def client(self) -> AbstractContextManager[Any]:
-        """Open a client."""
+        """Return a context manager that opens and closes a client."""
 
     @abstractmethod
-    def passing(self, error: Exception) -> TryAgain | None:
-        """Return an error of the client as one that may pass; None if it stays."""
+    def as_transient(self, error: Exception) -> TryAgain | None:
+        """Return TryAgain for an error of the client after which a retry may succeed, else None."""
 
     @abstractmethod
-    def layout(self, client: Any) -> Vectors | None:
-        """Return the vectors of the collection, of length 0 if it has none; None if it does not
-        exist. Raises BadOutput if the job cannot write to it."""
+    def find_vectors(self, client: Any) -> Vectors | None:
+        """Return the vectors of the collection (with length 0 if it has no vectors), or None if the
+        collection does not exist. Raises BadOutput if the job cannot write to it."""
 
     @abstractmethod
     def create(self, client: Any, name: str, vectors: Vectors | None) -> None:
-        """Create a collection that does not exist."""
+        """Create a collection unless it exists."""
 
     @abstractmethod
     def id_of(self, key: tuple[Any, ...]) -> Any:
-        """Return the id of a row. Raises UnwritableValue if a key cannot be one."""
+        """Return the id of a row. Raises UnwritableValue if the key cannot be an id."""
 
     @abstractmethod
     def put_rows(
         self, client: Any, name: str, rows: dict[Any, Row], version: int
     ) -> dict[Any, Refusal]:
-        """Put rows, by their ids, that a collection does not have with a higher version. Return the
-        refused ones."""
+        """Put the rows (by id) into a collection, except those that it has with a higher version.
+        Return the refused rows by id."""
 
     @abstractmethod
     def rows_of(self, client: Any, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
-        """Return the rows of a collection that have one of these ids, with FIELDS only; none if it
-        does not exist."""
+        """Return the rows of a collection with these ids, by id. Only their FIELDS are read. Return
+        no rows if the collection does not exist."""
 
     @abstractmethod
-    def first(self, client: Any, count: int) -> list[Row]:
+    def sample(self, client: Any, count: int) -> list[Row]:
         """Return up to `count` rows of the collection."""
 
-    def finish(self, client: Any) -> None:
-        """Make all rows that were put visible to searches."""
+    def make_searchable(self, client: Any) -> None:
+        """Make searches find the rows that were put before."""
 
     def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return the answer to a request. Raises TryAgain for an error that may pass."""
+        """Return the answer to a request. Raises TryAgain if a retry may succeed."""
         try:
             return call(*arguments, **options)
         except Exception as error:
-            if (again := self.passing(error)) is None:
+            if (again := self.as_transient(error)) is None:
                 raise
             raise again from None
 
-    def ask(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return the answer to a request, which is retried."""
+    def retried(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Return the answer to a request, and retry it if necessary."""
         return HTTP.call(lambda: self.request(call, *arguments, **options))
 
     @contextmanager
@@ -134,15 +135,16 @@ class UpsertTable(MergingTable):
                     f"({mask_secrets(str(error))})"
                 ) from None
 
-    def variable(self, field: str, name: str | None) -> str:
-        """Return the value of the environment variable that a field names."""
+    def environment_variable(self, field: str, name: str | None) -> str:
+        """Return the value of the environment variable `name`, which the spec field names."""
         if value := os.environ.get(name or ""):
             return value
         raise BadOutput(f"write.{field}: the variable {name} is not set")
 
-    def address(self) -> str:
-        """Return the URL of the store. If it is not valid, a client's error may show a part."""
-        url = self._write.url or self.variable("urlEnv", self._write.url_env)
+    def server_url(self) -> str:
+        """Return the URL of the store. Raises BadOutput if it is not valid, because the client's
+        error might show a part of the password."""
+        url = self._write.url or self.environment_variable("urlEnv", self._write.url_env)
         if not is_valid_url(url):
             field = "url" if self._write.url else "urlEnv"
             raise BadOutput(
@@ -180,22 +182,22 @@ class UpsertTable(MergingTable):
     def _keys(self, table: pa.Table) -> Iterator[tuple[Any, ...]]:
         return zip(*(table.column(name).to_pylist() for name in self.key), strict=True)
 
-    def put(self, file: Location, content: bytes) -> Location:
+    def stage_content(self, file: Location, content: bytes) -> Location:
         return file
 
     def existing(self) -> Vectors | None:
         with self._session() as client:
-            return self.layout(client)
+            return self.find_vectors(client)
 
     def commits(self, mark: str) -> int:
         with self._session() as client:
-            return self._marked(client, mark)
+            return self._count_mark(client, mark)
 
     def head(self, existing: Any, count: int) -> list[Row]:
         with self._session() as client:
-            return self.first(client, count)
+            return self.sample(client, count)
 
-    def keys_of(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
+    def find_keys(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
         with self._session() as client:
             for start in range(0, wanted.num_rows, LOOKED_UP):
                 keys = wanted.slice(start, LOOKED_UP)
@@ -205,27 +207,27 @@ class UpsertTable(MergingTable):
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         with self._session() as client:
-            if fence.is_passed(partial(self._marked, client)):
+            if fence.is_passed(partial(self._count_mark, client)):
                 return
             self.create(client, MARKS, None)
             version = self._next_version(client)
-            fence.check()  # after the version
+            fence.check()  # after choosing the version (see above)
             self._check_same_key(client, fence, version)
-            if self.layout(client) is None:
+            if self.find_vectors(client) is None:
                 self.create(client, self.name, self.vectors)
             self._put_all(client, rows.files, version, fence)
-            self.finish(client)
+            self.make_searchable(client)
             fence.check()
-            # in this order: a commit with the mark of the series only would never be completed
+            # in this order, because a commit with only the mark of the series would never complete
             for mark in (fence.commit_id, fence.series):
                 self._put_mark(client, mark, {"version": version}, version)
 
-    def _marked(self, client: Any, mark: str) -> int:
+    def _count_mark(self, client: Any, mark: str) -> int:
         """Return 1 if there is a commit with this mark, else 0."""
         return int(bool(self._mark(client, mark)))
 
     def _mark(self, client: Any, name: str) -> Row:
-        """Return the fields of a mark; none if it does not exist."""
+        """Return the fields of a document in MARKS; empty if it does not exist."""
         return next(iter(self.rows_of(client, MARKS, [self.id_of((name,))]).values()), {})
 
     def _put_mark(self, client: Any, name: str, fields: Row, version: int) -> None:
@@ -237,8 +239,9 @@ class UpsertTable(MergingTable):
         HTTP.call(put)
 
     def _next_version(self, client: Any) -> int:
-        """Return a version that is higher than those of earlier commits, and than the numbers of
-        changes by others, which are versions too: the time in milliseconds."""
+        """Store and return a version that is higher than those of earlier commits. It is at least
+        the time in milliseconds, and so also higher than the versions that other writers cause: a
+        store counts the changes of a row."""
         version = max(int(time.time() * 1000), self.last_version(client) + 1)
         self._put_mark(client, f"version of {self.name}", {"version": version}, version)
         return version
@@ -248,7 +251,7 @@ class UpsertTable(MergingTable):
         return int(self._mark(client, f"version of {self.name}").get("version", 0))
 
     def _check_same_key(self, client: Any, fence: Fence, version: int) -> None:
-        """Raise BadOutput if an attempt has put rows under ids that are made of other columns."""
+        """Raise BadOutput if an earlier attempt has made the ids of rows from other columns."""
         begun = f"{fence.series}-begun"
         key = self._mark(client, begun).get("key", list(self.key))
         if key != list(self.key):
@@ -259,12 +262,14 @@ class UpsertTable(MergingTable):
         self._put_mark(client, begun, {"key": key}, version)
 
     def _put_all(self, client: Any, files: list[Location], version: int, fence: Fence) -> None:
-        """Put the rows of all files. Raises BadOutput at the end if rows were refused."""
+        """Put the rows of all files into the store. Raises BadOutput if some were refused."""
         refused, cause, batches = 0, "", _batches(files)
         with ThreadPoolExecutor(THREADS) as pool:
             while group := list(islice(batches, THREADS)):
                 fence.check()
-                for causes in pool.map(lambda batch: self._put(client, batch, version), group):
+                for causes in pool.map(
+                    lambda batch: self._put_batch(client, batch, version), group
+                ):
                     refused, cause = refused + len(causes), cause or next(iter(causes), "")
         if refused:
             raise BadOutput(
@@ -272,26 +277,28 @@ class UpsertTable(MergingTable):
                 "all others. Correct its settings, and run the job again. It computes no row again"
             )
 
-    def _put(self, client: Any, batch: pa.Table, version: int) -> list[str]:
-        """Put a batch of rows, and put those again that the store may accept later. Return why
-        others were refused. Raises TryAgain if it takes too long."""
+    def _put_batch(self, client: Any, batch: pa.Table, version: int) -> list[str]:
+        """Put a batch of rows, and retry rows that the store may accept later. Return the reasons
+        of the final refusals. Raises TryAgain if the retries do not end in time."""
         rows, causes = with_exact_times(batch).to_pylist(), list[str]()
-        left = dict(zip(map(self.id_of, self._keys(batch)), rows, strict=True))
+        remaining = dict(zip(map(self.id_of, self._keys(batch)), rows, strict=True))
 
         def put_the_rest() -> None:
-            nonlocal left
-            found = self.put_rows(client, self.name, left, version)
+            nonlocal remaining
+            found = self.put_rows(client, self.name, remaining, version)
             causes.extend(cause for cause, transient in found.values() if not transient)
-            left = {id_: left[id_] for id_, (_, transient) in found.items() if transient}
-            if left:
-                raise TryAgain(f"{len(left)} rows of a batch: {found[next(iter(left))][0]}")
+            remaining = {id_: remaining[id_] for id_, (_, transient) in found.items() if transient}
+            if remaining:
+                raise TryAgain(
+                    f"{len(remaining)} rows of a batch: {found[next(iter(remaining))][0]}"
+                )
 
         WRITES.call(put_the_rest)
         return causes
 
 
 def _batches(files: list[Location]) -> Iterator[pa.Table]:
-    """Yield the rows of staged files in tables of limited size."""
+    """Yield the rows of files in tables of limited size."""
     for file in files:
         with file.open_input_file() as source:
             for batch in open_parquet(source).iter_batches(BATCH_ROWS):
@@ -308,8 +315,8 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def is_valid_url(url: str) -> bool:
-    """Return whether a text is a URL of a server. A password with characters that end the host's
-    part of a URL is found by the @ behind them."""
+    """Return whether a text is a URL of a server. It is not if the password contains a character
+    such as / that ends the host part of a URL; then an @ follows this part."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

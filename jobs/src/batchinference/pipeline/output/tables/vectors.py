@@ -1,4 +1,4 @@
-"""Vectors of one length, as stores with a search by similarity have them."""
+"""Checks vectors for stores with similarity search, which accept only vectors of one length."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ FLOATS = pa.list_(pa.float32())
 
 @dataclass(frozen=True)
 class Vectors:
-    """The column with the vectors, their length, and how searches compare them. Vectors of zeros
-    cannot be compared by `cosine`."""
+    """The column with the vectors, their length, and how searches compare them."""
 
     column: str
     dimensions: int
     distance: str = ""
 
     def cast(self, table: pa.Table) -> pa.Table:
-        """Return the table with the vectors as lists of float32. A fraction becomes the nearest
-        one. Raises BadOutput if the column has other values than lists of numbers."""
+        """Return the table with the vectors as lists of float32, rounded if necessary. Raises
+        BadOutput if the column does not have lists of numbers."""
         if self.column not in table.column_names:
             return table
         column = table.column(self.column)
@@ -40,7 +39,7 @@ class Vectors:
             ) from None
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        """Return the error of each row without a suitable vector, by row index."""
+        """Return an error for each row whose vector cannot be stored, by row index."""
         if self.column not in table.column_names:
             raise BadOutput(
                 f"write.vectorColumn: there is no column '{self.column}', only "
@@ -70,9 +69,9 @@ class Vectors:
 
 
 def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
-    """Return the vectors that a job writes to `name`; None if it writes none. `existing` are those
-    of an existing table. Raises BadOutput if the job does not fit them, or has no length for new
-    ones."""
+    """Return the vectors that a job writes to the table `name`; None if it writes none. `existing`
+    describes the vectors of an existing table. Raises BadOutput if the job requests others, or no
+    length for a new table."""
     if (column := write.vector_column) is None:
         return None
     dimensions, distance = write.dimensions, getattr(write, "distance", "")

@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_snake
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.output.stored_rows import DAMAGE, Row, unreadable
+from batchinference.pipeline.output.python_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -21,50 +21,50 @@ if TYPE_CHECKING:
 
 
 class Writer(ABC):
-    """Converts rows to files of one format. Ray serializes it into the write tasks."""
+    """Converts rows to files of one format. Write tasks get a serialized copy."""
 
     @abstractmethod
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Yield the files that hold a table: the end of each file's name, and all of its bytes.
-        Raises UnwritableValue for a value that cannot be encoded."""
+        """Yield the files that hold a table: the extension of each file, and its content. Raises
+        UnwritableValue for a value that cannot be encoded."""
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return a table with the types that the files have."""
+        """Return a table with the types that its files will have."""
         return tensors_to_lists(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        """Return the error of each row that cannot be written to the file of this table, by row
-        index. Raises BadOutput if a column cannot be written at all."""
+        """Return an error for each row that cannot be written, by row index. Raises BadOutput if a
+        column cannot be written at all."""
         return {}
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """Return the number of values that are written as null, because they are NaN or infinity,
-        of each row that has any, by row index."""
+        """Return the number of NaN and infinite values that become null, by index of their row."""
         return {}
 
 
 class FileWriter(Writer):
-    """A writer of a format whose files are the output."""
+    """A writer of a format whose files are the output itself, not a part of a table."""
 
     @abstractmethod
     def rows(self, part: Location) -> Iterator[Row]:
-        """Yield the rows of a file as Python values. Raises an error of DAMAGE if it is damaged."""
+        """Yield the rows of a file. Raises one of the errors in DAMAGE if it is damaged."""
 
 
 class RewritingWriter(FileWriter):
-    """A writer that can read its files back and write them again, without changing a value."""
+    """A writer that can read its files and write the same values again."""
 
     typed: ClassVar[bool] = False
-    """Whether tables have the types of the columns. Otherwise all columns are encoded text."""
+    """Whether `read` returns columns with types; otherwise it returns values as encoded text."""
 
     @abstractmethod
     def read(self, content: bytes) -> pa.Table:
-        """Return the rows of a file that this job has written. Their size is not limited."""
+        """Return the rows of a file that this job has written, whatever their size is."""
 
     @abstractmethod
     def write(self, tables: Iterable[pa.Table]) -> Content:
-        """Return a file with the rows of tables of one schema, as `read` returns them. Each table
-        is encoded before the next one is taken, so that `tables` can read them one by one."""
+        """Return the content of a file with the rows of tables from `read`, which have one schema.
+
+        Takes one table at a time, so that `tables` can be read while the file is written."""
 
 
 WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -74,8 +74,8 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "csv": ("CsvWriter", ("compression", "delimiter")),
     "webdataset": ("WebdatasetWriter", ("key_column",)),
 }
-"""The class of each format, and the fields of the specification that it takes. A format's module
-has the name of the format in snake case, and is imported when it is needed."""
+"""The class of each format, and the fields of the spec that its constructor takes. The module has
+the name of the format in snake case, and is imported when it is needed."""
 
 
 def writer_for(write: Write) -> FileWriter:
@@ -86,14 +86,14 @@ def writer_for(write: Write) -> FileWriter:
 
 
 def rewriting_writer_for(write: Write) -> RewritingWriter | None:
-    """Return the writer of an output; None if its files are not rewritten."""
+    """Return the writer of an output; None if it cannot rewrite files."""
     writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
 
 
 def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:
-    """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
-    BadOutput if it is damaged."""
+    """Yield the rows of a data file. Raises BadOutput if it is damaged. Files of all formats except
+    Parquet are read into memory."""
     try:
         yield from writer.rows(part)
     except DAMAGE as error:

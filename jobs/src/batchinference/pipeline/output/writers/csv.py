@@ -1,5 +1,4 @@
-"""Writes files of delimiter-separated values with pyarrow, and reads them back. Nested values and
-bytes become JSON."""
+"""Writes and reads CSV files with any delimiter. Nested values and bytes are written as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import pyarrow.csv as pac
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.stored_rows import (
+from batchinference.pipeline.output.python_rows import (
     DAMAGE,
     ROWS_AT_ONCE,
     Row,
@@ -39,7 +38,7 @@ _LARGEST_BLOCK = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class CsvWriter(RewritingWriter):
-    """`read` returns each value as the text of its field, including quotes."""
+    """`read` returns the text of each field as it is in the file, including quotes."""
 
     compression: str
     delimiter: str
@@ -56,7 +55,7 @@ class CsvWriter(RewritingWriter):
             yield from batch.to_pylist()
 
     def table(self, part: Location, texts: Sequence[str] = ()) -> pa.Table:
-        """Return the rows of a file of separated values. The columns `texts` are not converted."""
+        """Return the rows of a CSV file. The columns `texts` stay text, others get a type."""
         parse = pac.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         convert = pac.ConvertOptions(
             column_types=dict.fromkeys(texts, pa.string()),
@@ -65,11 +64,11 @@ class CsvWriter(RewritingWriter):
         )
         try:
             content = unpacked(part)
-            # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a
-            # text; one thread: another one could free the content while the interpreter exits,
-            # which aborts
-            most = min(len(content) + 1, _LARGEST_BLOCK)
-            reading = pac.ReadOptions(use_threads=False, block_size=most)
+            # one block, because pyarrow drops the LF of a CRLF within a text if a block begins with
+            # it; one thread, because another thread could free the content while the interpreter
+            # exits, which aborts the process
+            block = min(len(content) + 1, _LARGEST_BLOCK)
+            reading = pac.ReadOptions(use_threads=False, block_size=block)
             return pac.read_csv(io.BytesIO(content), reading, parse, convert)
         except DAMAGE as error:
             raise unreadable(part, error) from None
@@ -90,17 +89,17 @@ class CsvWriter(RewritingWriter):
                 names = names or [
                     name[1:-1].replace('""', '"') for name in fields[:width].to_pylist()
                 ]
-                places = np.arange(header, len(fields)).reshape(-1, len(names))
-                columns = [fields.take(pa.array(column)) for column in places.T]
+                indexes = np.arange(header, len(fields)).reshape(-1, len(names))
+                columns = [fields.take(pa.array(column)) for column in indexes.T]
                 tables.append(pa.table(columns, names))
         return pa.concat_tables(tables)
 
     def _fields(self, text: bytes) -> tuple[pa.Array, int]:
-        """Return the fields of records, and the number of fields of the first one."""
+        """Return the fields of all records in `text`, and the number of fields of a record."""
         marks = np.frombuffer(text, np.uint8)
         separators = (marks == ord(self.delimiter)) | (marks == ord("\n"))
         ends = np.flatnonzero(separators & ~_quoted(marks))
-        # alternating texts: a field, and the character that ends it
+        # divide into texts that alternate: a field, the separator after it, the next field, ...
         bounds = np.column_stack([np.append(0, ends[:-1] + 1), ends]).ravel()
         offsets = pa.py_buffer(np.append(bounds, len(text)))
         texts = pa.LargeStringArray.from_buffers(len(bounds), offsets, pa.py_buffer(text))
@@ -121,9 +120,8 @@ class CsvWriter(RewritingWriter):
 
 
 def _records(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the records of separated values, in parts of about TEXT_BYTES.
-
-    Raises ValueError if the last record is not complete."""
+    """Yield the content of a CSV file in parts of about TEXT_BYTES that end with a record. Raises
+    ValueError if the last record is not complete."""
     rest = b""
     while more := file.read(TEXT_BYTES):
         text = rest + more
@@ -138,13 +136,14 @@ def _records(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _quoted(marks: np.ndarray) -> np.ndarray:
-    """Return which bytes (bool) are between quotes. A record begins before the first byte."""
+    """Return which bytes (bool) are between quotes. The first byte begins a record."""
     quoted: np.ndarray = np.logical_xor.accumulate(marks == ord('"'))
     return quoted
 
 
 def _without_blank_lines(content: bytes) -> bytes:
-    """Return records with quotes around a null that is the only value. Readers skip blank lines."""
+    """Return CSV content with `""` in place of blank lines, which are rows with one null, because
+    readers skip blank lines."""
     marks = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero((marks == ord("\n")) & ~_quoted(marks))
     blank = ends[1:][np.diff(ends) == 1].tolist()
@@ -152,8 +151,8 @@ def _without_blank_lines(content: bytes) -> bytes:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """Return the table with lists, structs and bytes as JSON text, and durations and values of
-    extension types as text."""
+    """Return the table with JSON text in place of lists, structs and bytes, and text in place of
+    durations and extension types."""
     for index, field in enumerate(table.schema):
         if not _is_flat(field.type):
             values = with_exact_times(table.select([index])).column(0).to_pylist()
@@ -163,7 +162,7 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _is_flat(kind: pa.DataType) -> bool:
-    """Return whether pyarrow writes values of a type as readable text."""
+    """Return whether pyarrow writes values of a type as text that people can read."""
     if pa.types.is_dictionary(kind):
         return _is_flat(kind.value_type)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -1,7 +1,6 @@
 """Writes JSON Lines files, and reads them back.
 
-NaN and infinity become null, because JSON cannot represent them.
-"""
+NaN and infinity become null, because JSON cannot represent them."""
 
 from __future__ import annotations
 
@@ -18,23 +17,23 @@ from batchinference.gzip_format import gzip_compressor
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.stored_rows import Row, unpacked
+from batchinference.pipeline.output.python_rows import Row, unpacked
 from batchinference.pipeline.output.writers import RewritingWriter
-from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import load_limited_json
 from batchinference.pipeline.type_widening import map_types
 
 TEXT = pa.large_string()
-"""The type of the columns of a format without types."""
+"""The type of all columns that `read` returns for formats without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Maximum rows, and bytes of text, that are converted at a time. Python objects take much more
-memory than the text."""
+"""Maximum numbers of rows and of bytes of text that are converted at a time, because Python objects
+take much more memory than text."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class JsonWriter(RewritingWriter):
-    """`read` returns values as JSON texts. Null is the JSON text `null`, or no value."""
+    """`read` returns values as JSON text. `write` takes the text `null` or a null for null."""
 
     compression: str
 
@@ -67,13 +66,10 @@ class JsonWriter(RewritingWriter):
 
 
 def with_exact_times(table: pa.Table) -> pa.Table:
-    """Return the table with times in nanoseconds as text. Python would drop their last digits."""
-    kinds = [map_types(kind, _exact_time) for kind in table.schema.types]
+    """Return the table with text for times in nanoseconds, which Python times would round."""
+    exact, text = pa.time64("ns"), pa.string()
+    kinds = [map_types(k, lambda kind: text if kind == exact else kind) for k in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
-
-
-def _exact_time(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if kind == pa.time64("ns") else kind
 
 
 def _json_texts(lines: list[bytes]) -> pa.Table:
@@ -95,12 +91,12 @@ def opened(content: bytes, compression: str) -> BinaryIO:
 
 
 def ending(extension: str, compression: str) -> str:
-    """Return the end of the name of a file."""
+    """Return the extension of a file name, with `.gz` if the file is compressed."""
     return f"{extension}.gz" if compression == "gzip" else extension
 
 
 def packed(parts: Iterable[bytes], compression: str) -> bytes:
-    """Return the content of a file."""
+    """Return the content of a file made of these parts, compressed if requested."""
     if compression != "gzip":
         return b"".join(parts)
     packer = gzip_compressor()

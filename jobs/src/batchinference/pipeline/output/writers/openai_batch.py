@@ -12,20 +12,20 @@ import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
-from batchinference.pipeline.storage.json import load_json, load_limited_json
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import load_json, load_limited_json
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""Further line ends of Unicode, which the client of OpenAI and `splitlines` of Python divide at."""
+"""Line ends of Unicode at which OpenAI's client and `str.splitlines` also divide."""
 
 
 @dataclass(frozen=True)
 class OpenaiBatchWriter(RewritingWriter):
-    """The first column of tables is the number of the input row. `read` returns whole lines."""
+    """The first column of tables is the number of the input row. `read` returns lines."""
 
     custom_id: str
     response: str
@@ -54,7 +54,8 @@ class OpenaiBatchWriter(RewritingWriter):
         )
 
     def _body(self, response: Any) -> str:
-        """Return the body of a response in one line. Raises UnwritableValue if it is none."""
+        """Return the response, a JSON object, in one line. Raises UnwritableValue for other
+        texts."""
         problem = f"column '{self.response}': expected a JSON object as text"
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")
@@ -64,13 +65,13 @@ class OpenaiBatchWriter(RewritingWriter):
             raise UnwritableValue(f"{problem}: {error}") from None
         if not isinstance(parsed, dict):
             raise UnwritableValue(f"{problem}, got the JSON of a {type(parsed).__name__}")
-        return _LINE_ENDS.sub(" ", response)  # within texts of JSON, a line end is escaped
+        return _LINE_ENDS.sub(" ", response)  # JSON strings contain no unescaped line ends
 
     def rows(self, part: Location) -> Iterator[Row]:
         yield from map(load_limited_json, io.BytesIO(part.read()))
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return a table with the column that `read` returns."""
+        """Return a table without rows that has the column of `read`."""
         return _lines([])
 
     def read(self, content: bytes) -> pa.Table:
@@ -86,12 +87,12 @@ def _lines(lines: list[str]) -> pa.Table:
 
 
 def request_id(number: int) -> str:
-    """Return the id of a request, by the number of its input row."""
+    """Return the id of a request, made of the number of its input row."""
     return f"batch_req_{number:020d}"
 
 
 def as_line(document: str) -> str:
-    """Return a JSON document without line ends as one line for every reader, and its end."""
-    for end, escape in _ESCAPES.items():  # all are within texts
+    """Return a JSON document without CR and LF as a line, in which no reader finds a line end."""
+    for end, escape in _ESCAPES.items():  # they can only occur within JSON strings
         document = document.replace(end, escape)
     return f"{document}\n"

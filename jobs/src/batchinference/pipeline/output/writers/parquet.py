@@ -1,4 +1,4 @@
-"""Writes Parquet files with pyarrow, and reads them back."""
+"""Writes and reads Parquet files with pyarrow."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.output.stored_rows import Row, rows_of_table
+from batchinference.pipeline.output.python_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import map_types
 
 ROW_GROUP_BYTES = 64 << 20
-"""Bytes of rows in memory at which a row group is complete."""
+"""A row group ends when its rows take this number of bytes in memory."""
 
 
 @dataclass(frozen=True)
 class ParquetWriter(RewritingWriter):
     compression: str
     names_of_lists: bool = False
-    """Whether lists keep the names of their elements. Otherwise they have the standard name."""
+    """Whether files keep the names of list elements; otherwise elements have the standard name."""
     typed = True
 
     def converted(self, table: pa.Table) -> pa.Table:
@@ -74,14 +74,14 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def storable(table: pa.Table) -> pa.Table:
-    """Return the table with types that Parquet readers support: float16 as float32, because Spark
-    does not support float16, and structs without fields as the text {}, as Parquet cannot store
-    them."""
+    """Return the table with types that Parquet and its readers support: float32 in place of
+    float16, which Spark cannot read, and the text {} in place of structs without fields, which
+    Parquet cannot store."""
     table = without_empty_structs(table)
     for index, field in enumerate(table.schema):
-        if (kind := map_types(field.type, _widened)) != field.type:
-            wide = table.column(index).cast(kind)
-            table = table.set_column(index, field.with_type(kind), wide)
+        wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)
+        if wide != field.type:
+            table = table.set_column(index, field.with_type(wide), table.column(index).cast(wide))
     return table
 
 
@@ -93,10 +93,6 @@ def without_empty_structs(table: pa.Table) -> pa.Table:
             kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     return table
-
-
-def _widened(kind: pa.DataType) -> pa.DataType:
-    return pa.float32() if pa.types.is_float16(kind) else kind
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:

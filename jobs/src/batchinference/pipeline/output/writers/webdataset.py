@@ -1,4 +1,4 @@
-"""Writes tar files in WebDataset format: members that share a key are the columns of a row."""
+"""Writes WebDataset tar files: members with the same key are the columns of a row."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.file_layout import safe
-from batchinference.pipeline.output.stored_rows import Row
+from batchinference.pipeline.output.file_split import safe
+from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import FileWriter
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
-"""The member of a row without values. Readers recognize a row only by its members."""
+"""The member of a row without values, because readers find a row only by its members."""
 _UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 Encode = Callable[[Any], bytes]
 
@@ -44,7 +44,7 @@ def _npy(array: np.ndarray) -> bytes:
 _ENCODERS: dict[str, Encode] = {
     "txt": _text,
     "cls": _text,
-    "json": lambda value: to_json(_plain(value)).encode(),
+    "json": lambda it: to_json(it.tolist() if isinstance(it, np.ndarray) else it).encode(),
     "npy": lambda value: _npy(np.asarray(value)),
     "jpg": partial(encode, file_format="jpeg"),
     "jpeg": partial(encode, file_format="jpeg"),
@@ -58,7 +58,8 @@ class WebdatasetWriter(FileWriter):
     key_column: str | None
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        keys = _keys(table.column(self.key_column)) if self.key_column else _numbers(table)
+        numbers = [f"{row:08d}" for row in range(table.num_rows)]
+        keys = _keys(table.column(self.key_column)) if self.key_column else numbers
         values = self._values(table)
         members = _members(values)
         buffer = io.BytesIO()
@@ -73,8 +74,7 @@ class WebdatasetWriter(FileWriter):
         yield ".tar", buffer.getvalue()
 
     def rows(self, part: Location) -> Iterator[Row]:
-        """Yield the key of each row with the names and sizes of its members, which are not
-        decoded."""
+        """Yield the key of each row, and the sizes of its members by name, without decoding."""
         with tarfile.open(fileobj=io.BytesIO(part.read()), mode="r:") as tar:
             for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
                 sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}
@@ -117,17 +117,16 @@ def _content(column: str, value: Any, encoded: Encode) -> bytes:
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
-    """Return the member name and encoder of each column that has values.
-
-    Raises BadOutput if two columns would have the same member name."""
+    """Return the suffix of member names and the encoder of each column that has values. Raises
+    BadOutput if two columns have the same suffix."""
     members: dict[str, tuple[str, Encode]] = {}
-    taken: dict[str, str] = {}
+    column_of_member: dict[str, str] = {}
     for name, column in values.items():
         if all(value is None for value in column):
             continue
         members[name] = member_of(name, column)
         member = members[name][0].lower()  # readers ignore case
-        if (other := taken.setdefault(member, name)) != name:
+        if (other := column_of_member.setdefault(member, name)) != name:
             raise BadOutput(
                 f"write: columns {other!r} and {name!r} have the same member name ('.{member}'). "
                 "Rename one of them"
@@ -136,8 +135,8 @@ def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
 
 
 def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
-    """Return the suffix of the names of a column's members, and the encoder of its values.
-    Values that are bytes are written unchanged."""
+    """Return the suffix of the member names of a column, and the encoder of its values that are not
+    bytes. Bytes are written unchanged."""
     first = next((value for value in values if value is not None), None)
     parts = [_UNSAFE.sub("_", part) for part in column.split(".")]
     if parts[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
@@ -156,26 +155,17 @@ def _extension(value: Any) -> str:
     return "json"
 
 
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else value
-
-
-def _numbers(table: pa.Table) -> list[str]:
-    return [f"{row:08d}" for row in range(table.num_rows)]
-
-
 def _keys(column: pa.ChunkedArray) -> list[str]:
-    """Return a unique key for each row. Characters that would end a key or leave the directory are
-    replaced. Keys are unique because WebDataset reads consecutive members with the same key as
-    one row."""
-    taken: dict[str, int] = {}
+    """Return a unique key for each row, because readers take consecutive members with the same key
+    as one row. Characters that would end a key or leave the directory are replaced."""
+    uses: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):
         wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
-        while key in taken:
-            taken[wanted] += 1
-            key = f"{wanted}--{taken[wanted]}"
-        taken[key] = 1
+        while key in uses:
+            uses[wanted] += 1
+            key = f"{wanted}--{uses[wanted]}"
+        uses[key] = 1
         keys.append(key)
     return keys
 

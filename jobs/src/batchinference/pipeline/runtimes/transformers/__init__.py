@@ -20,7 +20,7 @@ def load_transformers(model: TransformersModel, device: Device) -> Runtime:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     if model.request is not None:
-        from batchinference.pipeline.runtimes.transformers.requests import RequestRuntime
+        from batchinference.pipeline.runtimes.transformers.request_runtime import RequestRuntime
 
         return RequestRuntime(model, device)
     if model.task in GENERATION:
@@ -36,7 +36,7 @@ def load_transformers(model: TransformersModel, device: Device) -> Runtime:
     return PipelineRuntime(model, device)
 
 
-def checks(model: TransformersModel) -> None:
+def check_model(model: TransformersModel) -> None:
     """Raise ModelLoad if the chat template does not accept the messages of the job. Models whose
     tokenizer is not on this machine are checked when they are loaded."""
     if model.task not in GENERATION or not (model.system or model.messages or model.prompt):
@@ -46,6 +46,6 @@ def checks(model: TransformersModel) -> None:
     else:
         processor = local_part(model.source, model.revision, "AutoProcessor")
     if processor is not None:
-        from batchinference.pipeline.runtimes.transformers.prompts import ChatTemplate
+        from batchinference.pipeline.runtimes.transformers.prompt_inputs import ChatTemplate
 
         ChatTemplate(processor, model).check(model)

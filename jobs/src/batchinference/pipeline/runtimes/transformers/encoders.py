@@ -14,16 +14,16 @@ from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.row_warnings import collect_warnings, warn
-from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.flat_tokens import Prepared
+from batchinference.pipeline.runtimes.model_io import Batch
 from batchinference.pipeline.runtimes.text_limits import Windows
-from batchinference.pipeline.runtimes.transformers.inputs import (
+from batchinference.pipeline.runtimes.transformers.loading import ModelLoader, to_model
+from batchinference.pipeline.runtimes.transformers.media_inputs import (
     AudioInput,
     ImageInput,
     VideoInput,
 )
-from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.text_inputs import TextInput
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.labels import LABELED
@@ -41,17 +41,17 @@ MODELS = {
 _SIGLIP_TOKENS = {"padding": "max_length", "max_length": 64}
 """SigLIP was trained on texts padded to this length, and has no attention mask."""
 _WINDOWS_AT_ONCE = 1024
-"""Windows of long texts whose tokens are in memory together."""
+"""Number of windows of long texts whose tokens are in memory at the same time."""
 Prepare = Callable[[Batch, Prepared | None], Iterator[tuple[np.ndarray, Any]]]
 
 
 class EncoderRuntime:
     def __init__(self, model: TransformersModel, device: Device) -> None:
-        source = Source(model, device)
+        loader = ModelLoader(model, device)
         self._spec = model
-        self._model = source.model(MODELS[model.task])
+        self._model = loader.load_model(MODELS[model.task])
         self._tower = _tower(self._model, model)
-        self._prepare = _input(source, model, self._model)
+        self._prepare = _input(loader, model, self._model)
         self._labels = self._embedded(model.candidate_labels) if model.candidate_labels else None
 
     def _embedded(self, texts: Sequence[str]) -> torch.Tensor:
@@ -60,33 +60,32 @@ class EncoderRuntime:
         return torch.nn.functional.normalize(vectors, dim=1)
 
     def __call__(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or labels as in `labels`. `prepared` may have
-        the tokens of texts."""
+        """Return embeddings (rows x width, float32), or labels as `label_column` does. `prepared`
+        may have the tokens of texts."""
         windows = None
         if isinstance(self._prepare, TextInput):
-            inputs, windows = self._prepare.divided(inputs)
+            inputs, windows = self._prepare.divide(inputs)
         results = torch.from_numpy(self._results(inputs, windows, prepared))
         if self._spec.task not in EMBEDDING:
             results = _scores(results, self._model.config)
         if windows is not None:
             results = torch.from_numpy(windows.averages(results.numpy()))
         if self._spec.task not in EMBEDDING:
-            return labels(results, self._model.config.id2label, self._spec.top_k)
+            return label_column(results, self._model.config.id2label, self._spec.top_k)
         if self._spec.normalize or self._labels is not None:
             results = torch.nn.functional.normalize(results, dim=1)
         if self._labels is not None:
-            return labels(results @ self._labels.T, self._spec.candidate_labels)
+            return label_column(results @ self._labels.T, self._spec.candidate_labels)
         return results.numpy()
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text. For models of texts."""
+        """Return the number of tokens of each text. Only for models with texts as input."""
         return self._prepare.lengths(texts) if isinstance(self._prepare, TextInput) else []
 
     def _results(
         self, inputs: Batch, windows: Windows | None, prepared: Prepared | None
     ) -> np.ndarray:
-        """Return the results of the rows, or of the windows of their texts, of which only some are
-        computed at a time."""
+        """Return the results of all rows; with `windows`, of all windows, some at a time."""
         count = len(next(iter(inputs.values())))
         if windows is None:
             return self._results_of(inputs, prepared)
@@ -116,17 +115,15 @@ class EncoderRuntime:
 
     def _computed(self, prepared: Any) -> np.ndarray:
         with computing(), torch.inference_mode():
-            return self._compute(prepared).float().cpu().numpy()
+            return np.asarray(self._compute(prepared).float().cpu().numpy())
 
-    def _compute(self, prepared: Any) -> torch.Tensor:
-        """Return embeddings of rows x width, or logits of rows x classes."""
+    def _compute(self, prepared: Any) -> Any:
+        """Return a tensor: embeddings of rows x width, or logits of rows x classes."""
         if self._spec.task not in EMBEDDING:
-            logits: torch.Tensor = self._model(**prepared).logits
-            return logits
+            return self._model(**prepared).logits
         if self._tower is not None:
             output = self._tower(**prepared)
-            embeddings: torch.Tensor = getattr(output, "pooler_output", output)
-            return embeddings
+            return getattr(output, "pooler_output", output)
         hidden = self._model(**prepared).last_hidden_state
         return pool(hidden, prepared.get("attention_mask"), self._spec.pooling or "mean")
 
@@ -144,28 +141,26 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Ten
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
 
 
-def labels(
+def label_column(
     scores: torch.Tensor, names: Mapping[int, str] | Sequence[str], top_k: int | None = None
 ) -> pa.Array:
     """Return the most likely label of each row with its score, or a list of the `top_k` best.
 
-    `scores` are rows x classes, and `names` those of the classes.
-    """
-    most = min(top_k or 1, scores.shape[1])
-    best, indices = scores.topk(most, dim=-1)
+    `scores` are rows x classes, and `names` are the labels of the classes."""
+    count = min(top_k or 1, scores.shape[1])
+    best, indices = scores.topk(count, dim=-1)
     chosen = pa.array([names[index] for index in indices.flatten().tolist()], pa.string())
     flat = pa.StructArray.from_arrays(
         [chosen, pa.array(best.flatten().numpy())], fields=list(arrow_type(LABELED))
     )
     if top_k is None:
         return flat
-    offsets = np.arange(len(scores) + 1, dtype=np.int32) * most
+    offsets = np.arange(len(scores) + 1, dtype=np.int32) * count
     return pa.ListArray.from_arrays(pa.array(offsets), flat)
 
 
 def _scores(logits: torch.Tensor, config: Any) -> torch.Tensor:
-    """Return the scores as the library's pipelines do: probabilities, or for a regression the raw
-    values."""
+    """Return scores like the library's pipelines: probabilities, or the values of a regression."""
     if config.problem_type == "regression":
         return logits
     if config.problem_type == "multi_label_classification" or logits.shape[1] == 1:
@@ -180,7 +175,8 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
     if model.task not in EMBEDDING or not hasattr(loaded, "get_text_features"):
         return None
     kind = "text" if model.task == "feature-extraction" else "image"
-    if not hasattr(loaded, f"get_{kind}_features"):
+    tower: Callable[..., Any] | None = getattr(loaded, f"get_{kind}_features", None)
+    if tower is None:
         raise ModelLoad(f"task: '{model.source}' has no embeddings of {kind}s for '{model.task}'")
     if model.pooling is not None:
         kind_of_model = with_article(type(loaded).__name__)
@@ -188,16 +184,15 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
             f"pooling: '{model.source}' is {kind_of_model}, which pools in its own way. Remove the "
             "field"
         )
-    tower: Callable[..., Any] = getattr(loaded, f"get_{kind}_features")
     return tower
 
 
-def _input(source: Source, model: TransformersModel, network: Any) -> Prepare:
+def _input(loader: ModelLoader, model: TransformersModel, network: Any) -> Prepare:
     if "text" in model.inputs:
         siglip = model.task == "feature-extraction" and "siglip" in network.config.model_type
-        return TextInput(source, model, network, **(_SIGLIP_TOKENS if siglip else {}))
+        return TextInput(loader, model, network, **(_SIGLIP_TOKENS if siglip else {}))
     if "image" in model.inputs:
-        return ImageInput(source, model)
+        return ImageInput(loader, model)
     if "audio" in model.inputs:
-        return AudioInput(source, model)
-    return VideoInput(source, model, network.config)
+        return AudioInput(loader, model)
+    return VideoInput(loader, model, network.config)

@@ -25,15 +25,15 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.prompt_limits import room_for_answer
+from batchinference.pipeline.runtimes.prompt_truncation import room_for_answer
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.text_limits import position_tables, positions_of
-from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
-from batchinference.pipeline.runtimes.transformers.prompts import (
+from batchinference.pipeline.runtimes.transformers.loading import ModelLoader, to_model
+from batchinference.pipeline.runtimes.transformers.prompt_inputs import (
     ImagePrompts,
     PromptBatch,
     TextPrompts,
-    check_room,
+    check_positions,
 )
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.problems import did_you_mean
@@ -43,28 +43,28 @@ class GenerationRuntime:
     """Generates a text for each row, or a list of texts if several are requested."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
-        source = Source(model, device)
+        loader = ModelLoader(model, device)
         self._spec = model
-        self._model = source.model(_kind(source, model.task))
-        self._continues = not self._model.config.is_encoder_decoder
+        self._model = loader.load_model(_auto_class(loader, model.task))
+        self._continues_prompt = not self._model.config.is_encoder_decoder
         self._full_text = model.return_full_text
-        if self._full_text and not self._continues:
+        if self._full_text and not self._continues_prompt:
             raise ModelLoad(
                 f"returnFullText: model '{model.source}' has an encoder, and does not continue its "
                 "prompt. Remove the field"
             )
         prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
-        self._prompts = prompts(source, model, self._model)
+        self._prompts = prompts(loader, model, self._model)
         padding = self._prompts.tokenizer.pad_token_id
         self._sampling = sampling_of(model.sampling, self._model, padding)
         new_tokens = self._sampling.config.max_new_tokens or 0
         if self._sampling.is_default:
             new_tokens = min(new_tokens, room_for_answer(positions_of(self._model) or new_tokens))
-        self._prompts.reserve(new_tokens if self._continues else 0)
+        self._prompts.reserve(new_tokens if self._continues_prompt else 0)
 
     def with_sampling(self, sampling: dict[str, Any], *, chat: bool) -> GenerationRuntime:
-        """Return a runtime of the same model with other parameters. Without `chat`, a text is never
-        a list of messages. Raises ModelLoad for a parameter that the library does not accept."""
+        """Return a runtime with the same loaded model and other parameters. Without `chat`, prompts
+        are texts. Raises ModelLoad for a parameter that the library does not accept."""
         other = copy.copy(self)
         prompts = other._prompts = copy.copy(self._prompts)
         if isinstance(prompts, TextPrompts):
@@ -75,7 +75,7 @@ class GenerationRuntime:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether the chat template takes texts in parts."""
+        """Whether the chat template accepts messages whose content is a list of parts."""
         return getattr(self._prompts, "takes_parts", True)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
@@ -92,7 +92,7 @@ class GenerationRuntime:
 
     def _generate(self, batch: PromptBatch) -> list[list[Text]]:
         """Return the new texts of each row."""
-        check_room(batch.tensors, self._model.config, self._sampling.config)
+        check_positions(batch.tensors, self._model.config, self._sampling.config)
         tensors = to_model(batch.tensors, self._model)
         texts: list[list[Text]] = [[] for _ in batch.rows]
         for number in range(self._sampling.passes):
@@ -111,8 +111,7 @@ class GenerationRuntime:
         return texts
 
     def _decode(self, tokens: torch.Tensor) -> list[str]:
-        texts: list[str] = self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        return texts
+        return list(self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def _full_texts(self, output: torch.Tensor, batch: PromptBatch) -> list[str]:
         """Return each prompt with its new text. Both are decoded together, because some tokenizers
@@ -126,8 +125,8 @@ class GenerationRuntime:
 
     def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor | None) -> torch.Tensor:
         """Return the output without the prompt, which most models repeat at the beginning."""
-        if not self._continues:
-            return output[:, 1:]  # an encoder's text begins with a token of the model
+        if not self._continues_prompt:
+            return output[:, 1:]  # without the token with which the decoder starts
         if prompt is None:
             return output
         prompt = prompt.repeat_interleave(len(output) // len(prompt), dim=0)
@@ -142,10 +141,10 @@ def _lengths_of(batch: PromptBatch) -> list[int | None]:
     return [None] * len(batch.rows) if mask is None else mask.sum(dim=1).tolist()
 
 
-def _kind(source: Source, task: str) -> Any:
+def _auto_class(loader: ModelLoader, task: str) -> Any:
     if task == "image-text-to-text":
         return transformers.AutoModelForImageTextToText
-    config = source.processor(transformers.AutoConfig)
+    config = loader.load_processor(transformers.AutoConfig)
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
     return transformers.AutoModelForCausalLM
@@ -154,7 +153,7 @@ def _kind(source: Source, task: str) -> Any:
 MAX_NEW_TOKENS, MAX_IN_TABLE = 4096, 256
 _LENGTHS = ("max_new_tokens", "max_length")
 _WITH_PADDING = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
-"""Parameters that count the prompt with its padding, and those that count only new tokens."""
+"""Parameters that count the prompt with its padding, and what to use instead."""
 _WITHOUT_ROW_SEED = {
     **{"num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0},
     **{"top_h": None, "prompt_lookup_num_tokens": None},
@@ -165,9 +164,8 @@ _TOP_K = 50
 
 @dataclass(frozen=True)
 class Sampling:
-    """The user's parameters, merged with the parameters of the model. `copies` is the number of
-    texts per prompt. With a `seed`, each row has its own random numbers, and each copy needs a
-    separate pass."""
+    """The parameters of the job, merged with those of the model. `copies` is the number of texts of
+    a prompt. With a `seed`, each row has its own random numbers, and each copy needs a pass."""
 
     config: Any
     copies: int
@@ -180,7 +178,7 @@ class Sampling:
         return 1 if self.seed is None else self.copies
 
     def end_of(self, tokens: list[int]) -> tuple[int, str]:
-        """Return the number of new tokens of a row, without its padding, and why they ended."""
+        """Return the number of new tokens of a row without padding, and the finish reason."""
         ends, padding = self.config.eos_token_id, self.config.pad_token_id
         ends = ends if isinstance(ends, list) else [ends]
         end = next((at for at, token in enumerate(tokens) if token in ends), None)
@@ -217,8 +215,7 @@ class Sampling:
 def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
     """Return the parameters of the model, overridden by the parameters of the user.
 
-    Raises ModelLoad for a parameter that the library does not know or does not accept.
-    """
+    Raises ModelLoad for a parameter that the library does not know or does not accept."""
     config = copy.deepcopy(model.generation_config)
     if not model.config.is_encoder_decoder:
         _remove_padded_limits(config, requested)
@@ -234,7 +231,7 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
         raise ModelLoad(f"sampling: transformers has no parameter '{name}'{hint}")
     is_default = all(getattr(config, name) is None for name in _LENGTHS)
     if is_default:
-        config.max_new_tokens = most_new_tokens(model)
+        config.max_new_tokens = default_max_new_tokens(model)
     if config.pad_token_id is None:
         config.pad_token_id = pad_token_id
     seed = requested.get("seed") if config.do_sample else None
@@ -243,9 +240,9 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
     return Sampling(config, config.num_return_sequences or 1, seed, is_default)
 
 
-def most_new_tokens(network: Any) -> int:
-    """Return the limit of texts that nothing else limits: a batch waits for its longest text. In a
-    table of positions, prompt and text need room together, for which the limit is lower."""
+def default_max_new_tokens(network: Any) -> int:
+    """Return the maximum number of new tokens if neither job nor model set one, because a batch
+    waits for its longest text. It is lower if prompt and text share a table of positions."""
     if position_tables(network):
         return MAX_IN_TABLE
     return min(MAX_NEW_TOKENS, positions_of(network) or MAX_NEW_TOKENS)
@@ -294,8 +291,7 @@ class _RowNoise(LogitsProcessor):
 
     `generate` samples all rows from one random stream. A row's text would therefore depend on the
     other rows of its batch, which change after a retry or with another number of replicas. Here
-    each row has its own stream.
-    """
+    each row has its own stream."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

@@ -1,22 +1,16 @@
-"""Loads weights with their dtype and attention implementation, and checks the names of options.
-
-The library silently drops most options that it does not know. The known names come from its
-signatures. Some code, such as the tokenizers of some models, takes names that no signature has.
-For such code, any name is accepted.
-"""
+"""Loads models of the transformers library with their dtype, attention and devices."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args, is_typeddict
+from typing import Any
 
 import torch
 import transformers
-from transformers import BatchFeature, GenerationConfig, Pipeline, PreTrainedTokenizerFast
+from transformers import BatchFeature
 from transformers.pipelines import check_task
 from transformers.pipelines.base import load_model
 from transformers.utils.hub import cached_file
@@ -25,11 +19,9 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from batchinference.pipeline.errors import RUNTIMES_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.runtimes.device import Device, torch_device
-from batchinference.pipeline.runtimes.flat_tokens import is_plain
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
-from batchinference.spec.problems import did_you_mean
 
 NO_CODE = {"trust_remote_code": False}
 """Refuses models with their own code. By default, transformers prompts the user on a terminal."""
@@ -40,8 +32,8 @@ _STATISTICS = re.compile(r"\.running_(mean|var)$")
 _BY_TOKEN = ("fill-mask", "token-classification")
 
 
-class Source:
-    """The location of a model, and the options for loading it."""
+class ModelLoader:
+    """Loads a model, and its tokenizer and other processors, from its source."""
 
     def __init__(self, model: TransformersModel, device: Device) -> None:
         self._spec = model
@@ -49,12 +41,11 @@ class Source:
         self.revision = {"revision": model.revision} if model.revision else {}
         self._check_adapter()
         self.device = torch_device(device)
-        self.weights = _weights(model)
+        self.weights = _weight_options(model)
         self.device_map = device_map_of(model, device)
 
     def _check_adapter(self) -> None:
-        """Raise ModelLoad for an adapter whose base model the library would not find, or which the
-        library would ignore."""
+        """Raise ModelLoad for a peft adapter that the library cannot combine with a base model."""
         revision = self._spec.revision
         found = find_adapter_config_file(self.path, revision=revision)
         if found is None:
@@ -62,19 +53,18 @@ class Source:
         missing = {"_raise_exceptions_for_missing_entries": False}
         whole = cached_file(self.path, "config.json", revision=revision, **missing)
         if whole and is_peft_available():
-            return  # the library then combines the two
+            return
         base = json.loads(Path(found).read_text()).get("base_model_name_or_path")
         raise ModelLoad(
             f"model '{self._spec.source}' holds an adapter of peft for the model '{base}'. Merge "
             "them with merge_and_unload(), and name the folder of the result"
         )
 
-    def model(self, kind: Any) -> Any:
-        """Return a model of an Auto class with its weights, in evaluation mode on the device.
+    def load_model(self, kind: Any) -> Any:
+        """Load the model with the Auto class `kind`, on the device and in evaluation mode.
 
-        Raises ModelLoad if weights are missing that the task needs, or if no model of this type
-        is for the task.
-        """
+        Raises ModelLoad if weights that the task needs are missing, or if models of this type are
+        not for the task."""
         try:
             found = kind.from_pretrained(self.path, **self._options())
         except ValueError as error:
@@ -87,10 +77,9 @@ class Source:
         loaded = self._complete(found)
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
-    def pipeline_model(self) -> Any:
-        """Return the model with the class that the library's pipeline for the task chooses. It is
-        not moved to the device."""
-        config = self.processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
+    def load_pipeline_model(self) -> Any:
+        """Load the model with the class of the library's pipeline, and leave it where it is."""
+        config = self.load_processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
         where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
         return self._complete(load_model(self.path, **where, **self._options()))
@@ -111,27 +100,21 @@ class Source:
             )
         return loaded
 
-    def processor(self, kind: Any, **options: Any) -> Any:
-        """Return a tokenizer or processor, by its Auto class."""
+    def load_processor(self, kind: Any, **options: Any) -> Any:
+        """Load a tokenizer, another processor or the configuration with its Auto class `kind`."""
         return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:
-    """Return the missing weights that the task needs."""
+    """Return the names in `missing` of weights that the task needs, sorted."""
     unused = [_TRAINING]
     if task in _BY_TOKEN or (task in EMBEDDING and not hasattr(loaded, "get_text_features")):
         unused.append(_POOLER)
-    # the library recomputes buffers, except the statistics that a normalization has learned
+    # the library recomputes buffers other than the statistics that a normalization has learned
     learned = {name for name, _ in loaded.named_parameters()}
     learned |= {name for name, _ in loaded.named_buffers() if _STATISTICS.search(name)}
     needed = learned.intersection(missing)
     return sorted(name for name in needed if not any(pattern.search(name) for pattern in unused))
-
-
-def take_loading(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove and return the options that select an implementation when a processor is loaded. Only
-    the options for calls of the processor remain."""
-    return {name: options.pop(name) for name in ("backend", "use_fast") if name in options}
 
 
 def device_map_of(model: TransformersModel, device: Device) -> Any:
@@ -146,95 +129,16 @@ def device_map_of(model: TransformersModel, device: Device) -> Any:
 
 
 def to_model(tensors: Any, model: Any) -> Any:
-    """Return the tensors on the model's device. Floats of a BatchFeature are also converted to the
-    model's dtype."""
+    """Return tensors on the model's device; those of a BatchFeature also in the model's dtype."""
     if isinstance(tensors, BatchFeature):
         return tensors.to(model.device, dtype=model.dtype)
     return tensors.to(model.device)
 
 
-def _weights(model: TransformersModel) -> dict[str, Any]:
+def _weight_options(model: TransformersModel) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if model.dtype:
         options["dtype"] = "auto" if model.dtype == "auto" else getattr(torch, model.dtype)
     if model.attention:
         options["attn_implementation"] = model.attention
     return options
-
-
-def check_options(options: Mapping[str, Any], known: set[str] | None) -> None:
-    """Raise ModelLoad for an option that is not in `known`. With None, any option is accepted."""
-    if known is None:
-        return
-    for name in options:
-        if name in known:
-            continue
-        hint = did_you_mean(name, known)
-        raise ModelLoad(f"options: transformers has no option '{name}' here{hint}")
-
-
-def tokenizer_options(tokenizer: Any) -> set[str] | None:
-    """Return the options that a tokenizer takes; None if it is not a plain one."""
-    return _names(PreTrainedTokenizerFast.__call__) if is_plain(tokenizer) else None
-
-
-def image_processor_options(processor: Any) -> set[str]:
-    """Return the options that an image processor takes."""
-    kind = type(processor)
-    return set(kind.valid_kwargs.__annotations__) | _names(kind.__call__, kind.preprocess)
-
-
-def feature_extractor_options(extractor: Any) -> set[str]:
-    """Return the options that a feature extractor takes."""
-    kind = type(extractor)
-    return _names(kind.__call__, kind.pad) if hasattr(kind, "pad") else _names(kind.__call__)
-
-
-def processor_options(processor: Any) -> set[str] | None:
-    """Return the names of the processor's options, including those that it passes to its tokenizer
-    and its other parts. Return None if its signature does not list them."""
-    call = inspect.signature(type(processor).__call__).parameters
-    taken = next(iter(get_args(call["kwargs"].annotation)), None) if "kwargs" in call else None
-    if not is_typeddict(taken):
-        return None
-    declared = taken.__annotations__
-    kinds = [getattr(part, "valid_kwargs", None) for part in vars(processor).values()]
-    parts = (kind.__annotations__ for kind in [*declared.values(), *kinds] if is_typeddict(kind))
-    return _names(type(processor).__call__).union(declared, *parts)
-
-
-def pipeline_options(pipeline: Any) -> set[str]:
-    """Return the options of the pipeline's task. If the task passes options on to a model that
-    generates, include those of `generate`."""
-    kind = type(pipeline)
-    calls = [Pipeline.__call__, kind._sanitize_parameters]
-    if not _accepts_any_name(kind._sanitize_parameters):
-        return _names(*calls)
-    names = _names(*calls, kind.preprocess, kind._forward, kind.postprocess)
-    if not pipeline.model.can_generate():
-        return names
-    return names | {"generate_kwargs"} | _of_generation(pipeline.model)
-
-
-def _of_generation(model: Any) -> set[str]:
-    kind = type(model)
-    calls = [kind.generate, kind.forward, kind.prepare_inputs_for_generation]
-    if model.config.is_encoder_decoder:
-        calls.append(type(model.get_encoder()).forward)
-    return _names(*calls).union(vars(GenerationConfig()), vars(model.generation_config))
-
-
-def _names(*calls: Any) -> set[str]:
-    """Return the parameters of all calls that can be passed by name."""
-    found = (inspect.signature(call).parameters.values() for call in calls)
-    return {one.name for parameters in found for one in parameters if one.kind not in _NAMELESS}
-
-
-def _accepts_any_name(call: Any) -> bool:
-    return any(
-        parameter.kind is inspect.Parameter.VAR_KEYWORD
-        for parameter in inspect.signature(call).parameters.values()
-    )
-
-
-_NAMELESS = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)

@@ -20,25 +20,24 @@ from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.text_limits import Windows, limit_of, max_tokens
-from batchinference.pipeline.runtimes.transformers.inputs import (
+from batchinference.pipeline.runtimes.text_limits import Windows, max_tokens, set_text_limit
+from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, ModelLoader
+from batchinference.pipeline.runtimes.transformers.media_inputs import (
     audio_samples,
-    crop_alike,
+    crop_reproducibly,
     pillow_images,
     warn_of_cut_audio,
 )
-from batchinference.pipeline.runtimes.transformers.loading import (
-    NO_CODE,
-    Source,
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
     pipeline_options,
-    take_loading,
+    pop_loading_options,
 )
 from batchinference.pipeline.runtimes.transformers.text_inputs import (
+    as_texts,
     buckets,
-    fit,
-    pad_behind,
-    texts,
+    match_tokenizer,
+    set_padding_side,
 )
 from batchinference.pipeline.text_chunks import Span
 from batchinference.spec.models import TransformersModel
@@ -46,7 +45,7 @@ from batchinference.spec.models.transformers_tasks import FIELDS
 
 
 @dataclass(frozen=True)
-class Batch:
+class PipelineBatch:
     """The inputs of a batch by name, with the model and the pipeline that runs it."""
 
     inputs: dict[str, np.ndarray]
@@ -54,23 +53,23 @@ class Batch:
     pipeline: Any
 
 
-def text_rows(batch: Batch) -> list[Any]:
+def text_rows(batch: PipelineBatch) -> list[Any]:
     """Return the texts of a batch."""
-    return texts(batch.inputs["text"])
+    return as_texts(batch.inputs["text"])
 
 
-def image_rows(batch: Batch) -> list[Any]:
+def image_rows(batch: PipelineBatch) -> list[Any]:
     """Return the images of a batch as Pillow images."""
     return list(pillow_images(batch.inputs["image"]))
 
 
-def labeled_image_rows(batch: Batch) -> list[Any]:
+def labeled_image_rows(batch: PipelineBatch) -> list[Any]:
     """Return the images of a batch, each with the candidate labels."""
     labels = batch.model.candidate_labels
     return [{"image": image, "candidate_labels": labels} for image in image_rows(batch)]
 
 
-def audio_rows(batch: Batch) -> list[Any]:
+def audio_rows(batch: PipelineBatch) -> list[Any]:
     """Return the samples of a batch at the rate of the model."""
     extractor = batch.pipeline.feature_extractor
     rates = batch.inputs.get("sampling_rate")
@@ -125,8 +124,8 @@ def timed_transcript(result: Any) -> Any:
 
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
-    """Return the entities of all windows with their positions in the whole text. In an overlap, the
-    entities of its first half are those of the first window."""
+    """Return the entities of all windows with their positions in the whole text. Entities in the
+    first half of an overlap are taken from the first window, others from the second."""
     entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
@@ -160,9 +159,8 @@ _HYPOTHESIS = "This example is {}."
 
 
 class PipelineTexts:
-    """Applies the policy for texts that are too long: the pipelines cut them, and do not say so.
-
-    Changes `options`, so that the pipeline cuts texts at the right side."""
+    """Applies the policy for texts that are too long, because pipelines cut them without notice.
+    Changes `options` so that the pipeline for fill-mask cuts texts, too."""
 
     def __init__(self, model: TransformersModel, tokenizer: Any, options: dict[str, Any]) -> None:
         chosen = None
@@ -170,7 +168,7 @@ class PipelineTexts:
             given = options.get("tokenizer_kwargs", {})
             options["tokenizer_kwargs"] = {"truncation": True, **given}
             chosen = given.get("max_length")
-        self._limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer))
+        self._limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer))
         special, pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
         self._others = 0
         if model.task == "zero-shot-classification":
@@ -180,12 +178,12 @@ class PipelineTexts:
         self._reserved = special + self._others
 
     def windows(self, rows: Sequence[Any]) -> Windows | None:
-        """Return the windows of the texts of a batch, if texts are divided. Otherwise, report a
+        """Divide the texts of a batch into windows. With another policy, return None, and report a
         warning for each text that the pipeline is going to cut. Raises TextTooLong for a text that
-        is too long, and fails."""
+        is too long and must not be cut."""
         if self._limit.divides:
             return self._limit.windows(rows, [self._reserved] * len(rows))
-        self._limit.warn(rows, reserved=self._others)
+        self._limit.warn_of_cuts(rows, reserved=self._others)
         return None
 
 
@@ -195,7 +193,8 @@ class PipelineRuntime:
         self._task = task_of(model)
         self._type = arrow_type(model.result_type)
         self._options = dict(model.options)
-        self._pipeline = _pipeline(Source(model, device), model, take_loading(self._options))
+        loading = pop_loading_options(self._options)
+        self._pipeline = _pipeline(ModelLoader(model, device), model, loading)
         check_options(self._options, pipeline_options(self._pipeline))
         if model.task in RANKED:
             self._options["candidate_labels"] = model.candidate_labels
@@ -205,7 +204,7 @@ class PipelineRuntime:
         self._texts = PipelineTexts(model, tokenizer, self._options) if has_limit else None
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
-        rows = self._task.rows(Batch(inputs, self._model, self._pipeline))
+        rows = self._task.rows(PipelineBatch(inputs, self._model, self._pipeline))
         with computing():  # the library prepares rows, too: threads cannot share a tokenizer
             windows = self._texts.windows(rows) if self._texts else None
             if windows is None:
@@ -216,7 +215,7 @@ class PipelineRuntime:
         return pa.array([self._task.result(result) for result in results], self._type)
 
     def _results(self, rows: list[Any], at_once: int) -> list[Any]:
-        """Return the pipeline's result for each row, of which `at_once` are computed together."""
+        """Return the pipeline's result for each row. At most `at_once` are computed together."""
         results: list[Any] = [None] * len(rows)
         for group in self._groups(rows):
             found = self._run([rows[row] for row in group], at_once)
@@ -232,8 +231,7 @@ class PipelineRuntime:
         size = 1 if options.get("return_timestamps") == "word" else min(len(rows), at_once)
         if self._model.task == "automatic-speech-recognition" and _is_long(rows[0], self._pipeline):
             options = {"return_timestamps": True, **options}  # Whisper needs them for long speech
-        results: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
-        return results
+        return list(call(self._pipeline, rows, batch_size=size, **options))
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
         """Return groups of the numbers of rows that are computed together."""
@@ -244,61 +242,57 @@ class PipelineRuntime:
             return [group.tolist() for group in buckets(lengths, budget)]
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for number, row in enumerate(rows):
-            groups[self._task.kind(row, self._pipeline)].append(number)
+            groups[self._task.group_key(row, self._pipeline)].append(number)
         return groups.values()
 
 
 _PARTS = ("tokenizer", "feature_extractor", "image_processor", "video_processor", "processor")
 
 
-def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any]) -> Any:
-    network = source.pipeline_model()
-    parts = _parts(source, model.task)
+def _pipeline(loader: ModelLoader, model: TransformersModel, loading: dict[str, Any]) -> Any:
+    network = loader.load_pipeline_model()
+    parts = _component_sources(loader, model.task)
     if loading and "image" in model.inputs:
-        parts["image_processor"] = source.processor(transformers.AutoImageProcessor, **loading)
-    where = {} if source.device_map else {"device": source.device}
-    options = {**parts, **source.revision, **NO_CODE, **where}
+        parts["image_processor"] = loader.load_processor(transformers.AutoImageProcessor, **loading)
+    where = {} if loader.device_map else {"device": loader.device}
+    options = {**parts, **loader.revision, **NO_CODE, **where}
     make: Any = transformers.pipeline
-    loaded = make(model.task, model=network, config=source.path, **options)
+    loaded = make(model.task, model=network, config=loader.path, **options)
     if loaded.feature_extractor is not None:
-        crop_alike(loaded.feature_extractor)
+        crop_reproducibly(loaded.feature_extractor)
     if loaded.tokenizer is not None:
-        fit(loaded.tokenizer, network, model.source)
-        pad_behind(loaded.tokenizer, network)
+        match_tokenizer(loaded.tokenizer, network, model.source)
+        set_padding_side(loaded.tokenizer, network)
     return loaded
 
 
-def _parts(source: Source, task: str) -> dict[str, Any]:
-    """Return the sources of the other components that the task needs, such as its tokenizer. The
-    library requires them for a model that is already loaded."""
+def _component_sources(loader: ModelLoader, task: str) -> dict[str, Any]:
+    """Return the sources of other components that the task needs, such as the tokenizer. The
+    library requires them if the model is already loaded."""
     kind = load_callable(":".join(check_task(task)[1]["impl"].rsplit(".", 1)))
-    parts = {part: source.path for part in _PARTS if getattr(kind, f"_load_{part}") is not False}
+    parts = {part: loader.path for part in _PARTS if getattr(kind, f"_load_{part}") is not False}
     if task == "automatic-speech-recognition":
-        _maybe_load_ctc_decoder(source.path, source.revision, parts, None)
+        _maybe_load_ctc_decoder(loader.path, loader.revision, parts, None)
     return parts
 
 
-def _size(row: Any, _pipeline: Any) -> Hashable:
+def _image_size(row: Any, _pipeline: Any) -> Hashable:
     """Return the size of a row's image, because the pipelines do not pad images to one size."""
-    size: tuple[int, int] = (row["image"] if isinstance(row, dict) else row).size
-    return size
+    return tuple((row["image"] if isinstance(row, dict) else row).size)
 
 
-def _length(row: Any, pipeline: Any) -> Hashable:
-    """Return the number of audio samples that the model receives, if the pipeline would treat
-    padding as speech or cannot pad. Return 0 for other pipelines."""
+def _audio_length(row: Any, pipeline: Any) -> Hashable:
+    """Return the number of audio samples that the model gets; 0 if rows of different lengths can be
+    padded to one length, and the model ignores the padding."""
     if pipeline.type == "seq2seq_whisper":
-        shortest: int = pipeline.feature_extractor.n_samples
-        return max(len(row), shortest)
+        return max(len(row), int(pipeline.feature_extractor.n_samples))
     return len(row) if pipeline.type in ("ctc", "ctc_with_lm") else 0
 
 
 def _is_long(row: Any, pipeline: Any) -> bool:
     """Return whether Whisper computes a recording in several windows."""
-    if pipeline.type != "seq2seq_whisper":
-        return False
-    longest: int = pipeline.feature_extractor.n_samples
-    return len(row) > longest
+    is_whisper = pipeline.type == "seq2seq_whisper"
+    return is_whisper and len(row) > int(pipeline.feature_extractor.n_samples)
 
 
 @dataclass(frozen=True)
@@ -306,29 +300,29 @@ class PipelineTask:
     """The conversion of a task's inputs and results.
 
     `rows` converts a batch to the pipeline's input for each row. `result` converts the pipeline's
-    result for one row to a value of the type of the task. Rows for which `kind` returns the same
-    value are computed together: by default, all."""
+    result for one row to a value of the type of the task. Rows with the same `group_key` are
+    computed together; by default, all rows."""
 
-    rows: Callable[[Batch], list[Any]]
+    rows: Callable[[PipelineBatch], list[Any]]
     result: Callable[[Any], Any] = lambda result: result
-    kind: Callable[[Any, Any], Hashable] = lambda _row, _pipeline: True
+    group_key: Callable[[Any, Any], Hashable] = lambda _row, _pipeline: True
 
 
 RANKED = {
     "zero-shot-audio-classification": PipelineTask(audio_rows),
     "zero-shot-classification": PipelineTask(text_rows, ranked_columns),
-    "zero-shot-image-classification": PipelineTask(image_rows, kind=_size),
+    "zero-shot-image-classification": PipelineTask(image_rows, group_key=_image_size),
 }
 """Tasks whose pipelines return all candidate labels, best first."""
 TASKS = {
     **RANKED,
-    "automatic-speech-recognition": PipelineTask(audio_rows, itemgetter("text"), _length),
-    "depth-estimation": PipelineTask(image_rows, depth, _size),
+    "automatic-speech-recognition": PipelineTask(audio_rows, itemgetter("text"), _audio_length),
+    "depth-estimation": PipelineTask(image_rows, depth, _image_size),
     "fill-mask": PipelineTask(text_rows, fillings),
-    "image-segmentation": PipelineTask(image_rows, segments, _size),
-    "object-detection": PipelineTask(image_rows, kind=_size),
+    "image-segmentation": PipelineTask(image_rows, segments, _image_size),
+    "object-detection": PipelineTask(image_rows, group_key=_image_size),
     "token-classification": PipelineTask(text_rows, entities),
-    "zero-shot-object-detection": PipelineTask(labeled_image_rows, kind=_size),
+    "zero-shot-object-detection": PipelineTask(labeled_image_rows, group_key=_image_size),
 }
 
 

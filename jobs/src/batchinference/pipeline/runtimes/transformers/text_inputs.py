@@ -1,7 +1,7 @@
-"""Converts texts to tokens. Texts are computed in batches of similar length, which reduces padding.
+"""Converts texts to tensors. Texts of similar length are computed together, to reduce padding.
 
-No result depends on the other texts of its batch: padding is masked, or texts of different lengths
-are computed separately.
+No result depends on the other texts of a batch, because padding is masked, or only texts of equal
+length are computed together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from transformers import BatchEncoding
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import count_tokens, warn
-from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.flat_tokens import (
     MASK,
     FlatTokenizer,
@@ -26,17 +25,18 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     refuse,
     tokens_in,
 )
+from batchinference.pipeline.runtimes.model_io import Batch
 from batchinference.pipeline.runtimes.text_limits import (
     Windows,
     check_length,
-    limit_of,
     max_tokens,
     set_padding_token,
+    set_text_limit,
 )
-from batchinference.pipeline.runtimes.transformers.loading import (
-    Source,
+from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
+from batchinference.pipeline.runtimes.transformers.options import (
     check_options,
-    take_loading,
+    pop_loading_options,
     tokenizer_options,
 )
 from batchinference.spec.models import TransformersModel
@@ -44,24 +44,21 @@ from batchinference.spec.models.texts import TooLong
 from batchinference.spec.warnings import WarningName
 
 _MIN_VOCABULARY_SHARE = 0.1
-"""Minimum share of the model's tokens that its tokenizer must have. The tokenizer
-of the model has nearly all of them."""
+"""A tokenizer with a smaller part of the tokens of a model is not that of the model."""
 
 
-def buckets(lengths: Sequence[int] | np.ndarray, most_tokens: int | None) -> list[np.ndarray]:
+def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int | None) -> list[np.ndarray]:
     """Return groups of row numbers (int64), sorted by length.
 
-    The number of rows in a group times its longest length is at most `most_tokens`. A row that
-    exceeds this limit is alone in its group. Without `most_tokens`, one group holds all rows in
-    their order.
-    """
-    if most_tokens is None:
+    The number of rows in a group times its longest length is at most `token_budget`. A row above
+    this limit is alone in its group. Without a budget, one group has all rows in their order."""
+    if token_budget is None:
         return [np.arange(len(lengths))]
     order = np.argsort(lengths, kind="stable")
     groups: list[np.ndarray] = []
     start = 0
     for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - start) * lengths[order[end]] > most_tokens:
+        if end == len(order) or (end + 1 - start) * lengths[order[end]] > token_budget:
             groups.append(order[start:end])
             start = end
     return groups
@@ -72,12 +69,11 @@ def _of_equal_length(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     return [rows[found == length] for length in dict.fromkeys(found.tolist())]
 
 
-def fit(tokenizer: Any, network: Any, source: str) -> None:
+def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
     """Make a tokenizer and its model use the same padding token and the same maximum length.
 
     Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
-    a tokenizer if a model's folder has no tokenizer files.
-    """
+    a tokenizer if a model's folder has no tokenizer files."""
     config = network.config.get_text_config()
     tokens = set(tokenizer.get_vocab())
     known = getattr(config, "vocab_size", None) or 0
@@ -94,21 +90,20 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
         tokenizer.model_max_length = limit
 
 
-def pad_behind(tokenizer: Any, network: Any) -> None:
-    """Make a tokenizer pad behind the texts, so that padding does not move the positions of tokens,
-    or before them for a model that classifies its last position."""
+def set_padding_side(tokenizer: Any, network: Any) -> None:
+    """Make a tokenizer pad behind texts, so that padding does not move the positions of tokens. For
+    a model that classifies the last position, make it pad before texts."""
     summarizes_last = getattr(network.config, "summary_type", None) == "last"
     before = summarizes_last and hasattr(network, "sequence_summary")
     tokenizer.padding_side = "left" if before else "right"
 
 
-class Tokens:
+class BatchTokenizer:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `policy` is for texts that are too long, unless the user has set another. If `unpadded`, only
-    texts of the same length are computed together. `options` are those that a model or task
-    requires. The options of the user override them.
-    """
+    `policy` is used for texts that are too long if the job does not set `tooLong`. If `unpadded`,
+    only texts of the same length are computed together. `options` are required by a model or task,
+    and overridden by the options of the job."""
 
     def __init__(
         self,
@@ -122,7 +117,7 @@ class Tokens:
     ) -> None:
         self._tokenizer = tokenizer
         self._options = {**options, **model.options}
-        take_loading(self._options)  # unused: tokenizers have one implementation
+        pop_loading_options(self._options)  # not used, as tokenizers have a single implementation
         check_options(self._options, tokenizer_options(tokenizer))
         if "truncation" in self._options:
             raise ModelLoad("options.truncation: it is no option. Use the model's field tooLong")
@@ -131,10 +126,10 @@ class Tokens:
         chosen = self._options.pop("max_length", None)
         if chosen is not None:
             check_length(chosen, network, model.source)
-        self.limit = limit_of(tokenizer, model, chosen or max_tokens(tokenizer), policy)
+        self.limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
         self._unpadded = unpadded
-        self._most_tokens = model.max_tokens_per_batch
+        self._token_budget = model.max_tokens_per_batch
 
     def batches(
         self,
@@ -143,18 +138,19 @@ class Tokens:
         prepared: Prepared | None = None,
         **more: Any,
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield groups of indexes of texts with their tensors of rows x tokens. A second list of
-        texts holds the second text of each pair. `row_numbers` are the rows of the texts in their
-        batch, for warnings; by default, their indexes. `prepared` may have their tokens."""
+        """Yield the indexes of texts that are computed together, and their tensors (rows x tokens).
+
+        A second list of texts has the second text of each pair. Warnings are about `row_numbers`,
+        by default the indexes of the texts. `prepared` may have the tokens of the texts."""
         options = {**self._options, **more}
         flat = FlatTokenizer.of(self._tokenizer, options) if more else self._flat
         if flat is not None:
             tokens, has_mask = flat.tokens(prepared or {}, *texts), flat.has_mask
         else:
             refuse(prepared or {})
-            tokens = self._of_library(texts, truncation=False, verbose=False, **options)
+            tokens = self._library_tokens(texts, truncation=False, verbose=False, **options)
             has_mask = MASK in tokens.features
-        if long := self.limit.check(tokens.lengths.tolist()):
+        if long := self.limit.find_too_long(tokens.lengths.tolist()):
             whole, tokens = tokens, self._cut(tokens, np.array(long), texts, options)
             for text in long:
                 row = text if row_numbers is None else row_numbers[text]
@@ -169,7 +165,7 @@ class Tokens:
         lengths = tokens.lengths
         if self._pad_to_max and self.limit.tokens:
             lengths = np.full_like(lengths, self.limit.tokens)
-        groups = buckets(lengths, self._most_tokens)
+        groups = buckets(lengths, self._token_budget)
         if self._unpadded or not has_mask:  # the model would read the padding
             groups = [part for group in groups for part in _of_equal_length(group, lengths)]
         has_mask |= MASK in self._tokenizer.model_input_names
@@ -184,20 +180,20 @@ class Tokens:
         texts: tuple[Sequence[str], ...],
         options: dict[str, Any],
     ) -> FlatTokens:
-        """Return the tokens of texts, of which the `long` ones are cut."""
+        """Return the tokens of texts, with those of the texts `long` cut."""
         flat = FlatTokenizer.of(self._tokenizer, options) if len(texts) == 1 else None
         limit = self.limit.tokens or 0
         if flat is not None and (cut := flat.cut(tokens, limit)) is not None:
             return cut
         parts = tuple([column[row] for row in long] for column in texts)
-        cut = self._of_library(parts, truncation=True, max_length=limit, **options)
+        cut = self._library_tokens(parts, truncation=True, max_length=limit, **options)
         return tokens.with_rows(long, cut)
 
-    def _of_library(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:
-        return FlatTokens.of_lists(self._tokenizer(*map(list, texts), **options))
+    def _library_tokens(self, texts: Sequence[Sequence[str]], **options: Any) -> FlatTokens:
+        return FlatTokens.from_lists(self._tokenizer(*map(list, texts), **options))
 
 
-def texts(values: Iterable[Any]) -> list[str]:
+def as_texts(values: Iterable[Any]) -> list[str]:
     """Return the values as a list. Raises TypeError if one is not a text."""
     for value in values:
         if not isinstance(value, str):
@@ -206,12 +202,12 @@ def texts(values: Iterable[Any]) -> list[str]:
 
 
 class TextInput:
-    """Converts texts, or pairs of texts."""
+    """Converts texts, or pairs of texts, to tensors."""
 
     def __init__(
-        self, source: Source, model: TransformersModel, network: Any, **options: Any
+        self, loader: ModelLoader, model: TransformersModel, network: Any, **options: Any
     ) -> None:
-        self._tokenizer = source.processor(transformers.AutoTokenizer)
+        self._tokenizer = loader.load_processor(transformers.AutoTokenizer)
         self._names = [name for name in ("text", "text_pair") if name in model.inputs]
         self._config = network.config.get_text_config()
         # a model may classify the last token that is not the padding token of its configuration
@@ -219,24 +215,23 @@ class TextInput:
         unpadded = model.task == "text-classification" and padding is None
         if padding is not None:
             self._tokenizer.pad_token = padding
-        fit(self._tokenizer, network, model.source)
-        pad_behind(self._tokenizer, network)
+        match_tokenizer(self._tokenizer, network, model.source)
+        set_padding_side(self._tokenizer, network)
         if unpadded:
-            self._config.pad_token_id = -1  # which no token is
-        self._tokens = Tokens(self._tokenizer, model, network, unpadded=unpadded, **options)
+            self._config.pad_token_id = -1  # no token has this id
+        self._tokens = BatchTokenizer(self._tokenizer, model, network, unpadded=unpadded, **options)
 
     def _padding(self) -> str | None:
-        """Return the padding token that the configuration of the model names, if it is known."""
+        """Return the padding token of the model's configuration; None if its id is not valid."""
         pad = getattr(self._config, "pad_token_id", None)
         if pad is None or not 0 <= pad < len(self._tokenizer):
             return None
-        token: str | None = self._tokenizer.convert_ids_to_tokens(pad)
-        return token
+        return str(self._tokenizer.convert_ids_to_tokens(pad))
 
     def __call__(
         self, inputs: Batch, prepared: Prepared | None
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        columns = (texts(inputs[name]) for name in self._names)
+        columns = (as_texts(inputs[name]) for name in self._names)
         for rows, tensors in self._tokens.batches(*columns, prepared=prepared):
             count_tokens(int(rows[0]), read=tokens_in(tensors))
             yield rows, tensors
@@ -246,13 +241,13 @@ class TextInput:
         special = self._tokenizer.num_special_tokens_to_add(pair=False)
         return [special + self._tokens.limit.length(text) for text in texts]
 
-    def divided(self, inputs: Batch) -> tuple[Batch, Windows | None]:
-        """Return the windows of long texts as inputs. For a pair, the longer text is divided.
-        Return the inputs themselves if texts are not divided."""
+    def divide(self, inputs: Batch) -> tuple[Batch, Windows | None]:
+        """Divide long texts, or the longer text of each pair, into windows. Return inputs with a
+        row for each window, and the windows. With another policy, return `inputs` and None."""
         limit = self._tokens.limit
         if not limit.divides:
             return inputs, None
-        columns = [texts(inputs[name]) for name in self._names]
+        columns = [as_texts(inputs[name]) for name in self._names]
         special = self._tokenizer.num_special_tokens_to_add(pair=len(columns) > 1)
         if len(columns) == 1:
             windows = limit.windows(columns[0], [special] * len(columns[0]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.vllm.checks import checks
-from batchinference.pipeline.runtimes.vllm.prompts import prompt_lengths
-from batchinference.pipeline.runtimes.vllm.requests import RequestRuntime
+from batchinference.pipeline.runtimes.model_files import local_tokenizer
+from batchinference.pipeline.runtimes.vllm.chat_template import check_template
+from batchinference.pipeline.runtimes.vllm.engine_arguments import check_engine_arguments
+from batchinference.pipeline.runtimes.vllm.prompt_truncation import prompt_lengths
+from batchinference.pipeline.runtimes.vllm.request_runtime import RequestRuntime
 from batchinference.pipeline.runtimes.vllm.runtime import VllmRuntime
 from batchinference.spec.models import VllmModel
 
@@ -15,4 +17,14 @@ def load_vllm(model: VllmModel, device: Device) -> RequestRuntime | VllmRuntime:
     return VllmRuntime(model, device) if model.request is None else RequestRuntime(model, device)
 
 
-__all__ = ["VllmRuntime", "checks", "load_vllm", "prompt_lengths"]
+def check_model(model: VllmModel) -> None:
+    """Raise ModelLoad if vLLM has no such engine argument, or if the chat template does not accept
+    the messages of the job. A template that is not on this machine is checked when it is loaded."""
+    check_engine_arguments(model)
+    if model.is_chat and not model.images and model.request is None:
+        tokenizer = local_tokenizer(model.source, model.revision)
+        if tokenizer is not None:
+            check_template(model, tokenizer)
+
+
+__all__ = ["VllmRuntime", "check_model", "load_vllm", "prompt_lengths"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from batchinference.pipeline.errors import JobFailure, describe
-from batchinference.pipeline.runtimes.model_files import resolve_place
+from batchinference.pipeline.runtimes.model_files import fetch_source
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.models import VllmModel
 
@@ -27,7 +27,7 @@ class Adapters:
         """The request, or NoAdapter, for each name so far."""
         self._lock = threading.Lock()
 
-    def named(self, name: Any) -> Any:
+    def request_for(self, name: Any) -> Any:
         """Return the request for an adapter. Raises NoAdapter if it does not exist, and JobFailure
         if it cannot be fetched."""
         if not isinstance(name, str):
@@ -63,7 +63,7 @@ class Adapters:
         place = f"{folder.rstrip('/')}/{name}"
         if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
             raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
-        return resolve_place(place, self._model.storage)
+        return fetch_source(place, self._model.storage)
 
 
 def _of_hub(name: str) -> str:

@@ -1,4 +1,4 @@
-"""vLLM's engine, and what its requests need. All threads of a process share them."""
+"""Loads vLLM's engine once per process, and answers the prompts and requests of all threads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from filelock import FileLock
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
+from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
-from batchinference.pipeline.runtimes.vllm.checks import check_template, parameters_of
-from batchinference.pipeline.runtimes.vllm.engine_checks import check_parameters
+from batchinference.pipeline.runtimes.vllm.chat_template import check_template
+from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER, TimedOut
+from batchinference.pipeline.runtimes.vllm.sampling import check_parameters, parameters_of
 from batchinference.pipeline.runtimes.vllm.server import server_of
-from batchinference.pipeline.storage.http import THREADS
+from batchinference.pipeline.storage.url_fetcher import THREADS
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import VllmModel
 
@@ -38,13 +39,11 @@ _NO_BASE_ROWS = (
     "Compute these rows in a job without 'adapter'"
 )
 Prompt = dict[str, Any]
-"""The tokens of a prompt; its text if it has images, and these."""
+"""A prompt of the engine: its tokens, or its text and images."""
 _Result = TypeVar("_Result")
 
 
 _LOADING = threading.Lock()
-MEMORY_UTILIZATION = 0.9
-"""The part of the memory of a GPU that replicas which share it may use together."""
 
 
 def engine_of(document: str, device: Device) -> Engine:
@@ -59,7 +58,7 @@ def _engine_of(document: str, device: Device) -> Engine:
     model, log = VllmModel.model_validate_json(document), EngineLog()
     has_devices = device.kind != "cpu"
     try:
-        with _alone_on(device):
+        with _exclusive_loading(device):
             return Engine(model, log, device.share)
     except JobFailure:
         raise
@@ -72,9 +71,9 @@ def _engine_of(document: str, device: Device) -> Engine:
         ) from error
 
 
-def _alone_on(device: Device) -> AbstractContextManager[Any]:
-    """Return a context in which no other replica loads its engine on a shared device: an engine
-    measures how much memory its device has left."""
+def _exclusive_loading(device: Device) -> AbstractContextManager[Any]:
+    """Return a context in which no other replica loads its engine on a shared device, because an
+    engine measures the free memory of its device."""
     if device.share == 1:
         return nullcontext()
     name = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace("/", "-")
@@ -82,7 +81,7 @@ def _alone_on(device: Device) -> AbstractContextManager[Any]:
 
 
 class Engine:
-    """vLLM's engine."""
+    """vLLM's engine for a model."""
 
     def __init__(self, model: VllmModel, log: EngineLog, share: float = 1.0) -> None:
         self.log = log
@@ -90,9 +89,9 @@ class Engine:
         self.processor = _processor(model) if model.is_chat and model.request is None else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
-        self.turn = threading.Lock()
-        """Held by the thread that prepares the prompts of a batch: a tokenizer is not for several
-        threads, and more of them would take Python's own lock from the event loop."""
+        self.tokenizer_lock = threading.Lock()
+        """Held by the thread that prepares the prompts of a batch, because a tokenizer is not
+        thread-safe, and more threads would keep the GIL from the event loop."""
         self._adapters = Adapters(model)
         self._numbers = itertools.count()
         self._timeout = model.row_timeout
@@ -102,7 +101,7 @@ class Engine:
             check_parameters(model, self._llm, self.parameters)
         if model.request is not None:
             self._server = self._run(server_of(self._llm, model))
-        # as many rows wait in the engine as it computes: it takes the next one without delay
+        # for each row that the engine computes, another one waits, so that it never idles
         IN_FLIGHT.wanted = 2 * self._llm.vllm_config.scheduler_config.max_num_seqs
         if model.task == "score" and len(self.labels) != 1:
             raise ModelLoad(
@@ -118,12 +117,12 @@ class Engine:
             self._check_constraint(model)
 
     def _check_constraint(self, model: VllmModel) -> None:
-        """Raise ModelLoad if the engine cannot compile what constrains the answers of all rows."""
+        """Raise ModelLoad if the engine cannot compile the constraint of all answers."""
         parameters = self.parameters.clone()
         parameters.max_tokens, parameters.min_tokens = 1, 0
         if parameters.structured_outputs is None:
             return
-        (answer,) = self.submit([(self.tokens("a"), parameters, None)]).result()
+        (answer,) = self.submit([(self.tokenize("a"), parameters, None)]).result()
         if isinstance(answer, Exception) and (fault := self.log.device_fault()):
             raise fault from answer
         reasons = {one.finish_reason for one in getattr(answer, "outputs", ())}
@@ -134,16 +133,15 @@ class Engine:
                 "structured_outputs_config.backend in engine"
             )
 
-    def tokens(self, prompt: str) -> Prompt:
+    def tokenize(self, prompt: str) -> Prompt:
         """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""
         (tokens,) = self._llm.renderer.render_cmpl([{"prompt": prompt}], self._limits)
         return dict(tokens)
 
     def submit(self, asked: list[tuple[Prompt, Any, Any]]) -> Future[list[Any]]:
-        """Let the engine answer prompts with their parameters and adapters; with its base model
-        where the adapter is None. The result has an exception in place of the answer of a prompt
-        that failed."""
-        # one task for all of them: a task per prompt costs more than small models compute
+        """Send prompts to the engine with their parameters and adapters (None: the base model), and
+        return the future answers. A prompt that fails has an exception in place of its answer."""
+        # a single task, because a task per prompt would take longer than small models compute
         answered = IN_FLIGHT.expect(len(asked))
         return asyncio.run_coroutine_threadsafe(self._answers(asked, answered), self._loop)
 
@@ -168,16 +166,11 @@ class Engine:
     async def _add(
         self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
     ) -> Any:
-        """Return the queue that gets the only output of a prompt, or an error. Call `answered` when
-        it gets that."""
+        """Send a prompt to the engine, and return the queue that will get its only output, or its
+        error. Calls `answered` when that has arrived."""
         number = str(next(self._numbers))
-        queue = await self._llm.add_request(
-            number,
-            prompt,
-            parameters,
-            lora_request=adapter,
-            tokenization_kwargs=self._tokenization,
-        )
+        options = {"lora_request": adapter, "tokenization_kwargs": self._tokenization}
+        queue = await self._llm.add_request(number, prompt, parameters, **options)
         put, timer = queue.put, None
         if self._timeout is not None:
             end = partial(self._abort, number, queue)
@@ -199,8 +192,7 @@ class Engine:
         return bool(self._llm.errored)
 
     def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
-        """Return the status and the body of the response of vLLM's server to each request: a path
-        and a body."""
+        """Send requests (path, body) to vLLM's server, and return responses (status, body)."""
         return self._run(self._responses(asked, IN_FLIGHT.expect(len(asked))))
 
     async def _responses(
@@ -225,8 +217,8 @@ class Engine:
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder, and the parameters that say where the document
-        begins in it."""
+        """Return the prompt of a cross-encoder, and parameters that say where the document begins
+        in it."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})
@@ -247,14 +239,13 @@ class Engine:
     def adapter(self, name: Any) -> Any:
         """Return vLLM's request for an adapter; None if the name is None. Raises NoAdapter."""
         if name is not None:
-            return self._adapters.named(name)
+            return self._adapters.request_for(name)
         if _is_built_for_cpus():
             raise NoAdapter(_NO_BASE_ROWS)
         return None
 
     def without_images(self, messages: list[Any]) -> tuple[list[Any], Prompt]:
-        """Return messages with a text in the place of each image, and the fields of a prompt with
-        these images."""
+        """Return messages with texts in place of images, and the images as fields of a prompt."""
         from vllm.entrypoints.chat_utils import parse_chat_messages_async
 
         config = self._llm.model_config
@@ -289,40 +280,19 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _started(model: VllmModel, share: float) -> Any:
-    # the standard output of a preview has only its results
+    # the standard output of a preview is only for results
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     import vllm
     from vllm.usage.usage_lib import UsageContext
 
     arguments = vllm.AsyncEngineArgs(**arguments_of(model, share))
-    # with the defaults of vLLM's class for batches: more rows at the same time than in a server
+    # vLLM's defaults for batches compute more rows at the same time than those for servers
     return vllm.AsyncLLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
 
 
-def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine. Without a backend, vLLM distributes a model over the
-    GPUs of this pod, or over the placement group that this process is in. `share` is the part of
-    the memory of a GPU that it may use."""
-    pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
-    arguments: dict[str, Any] = {
-        "model": files_of(model),
-        "tensor_parallel_size": model.parallelism.tensor,
-        "pipeline_parallel_size": model.parallelism.pipeline,
-        "disable_log_stats": True,
-        **({"runner": "generate"} if model.task == "generate" else pooling),
-    }
-    if model.revision is not None:
-        arguments |= {"revision": model.revision, "tokenizer_revision": model.revision}
-    if model.adapter is not None:
-        arguments["enable_lora"] = True
-    if share < 1:
-        arguments["gpu_memory_utilization"] = round(MEMORY_UTILIZATION * share, 4)
-    return {**arguments, **model.engine}
-
-
 def _processor(model: VllmModel) -> Any:
-    """Return what applies the chat template. Raises ModelLoad if it does not accept the messages of
-    the job."""
+    """Return the processor or tokenizer with the chat template of a model. Raises ModelLoad if the
+    template does not accept the messages of the job."""
     from transformers import AutoProcessor
 
     path = files_without_weights(model)

@@ -1,7 +1,7 @@
-"""What the processes of vLLM's engine wrote before they died.
+"""Finds out from the standard error why vLLM's engine died.
 
-The error of a dead engine does not say why it died. Its processes write that to the standard error,
-which they share with this process. In Ray's processes, it is a file.
+The error of a dead engine does not say this. Its processes write it to the standard error, which
+they share with this process, and which is a file in Ray's processes.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchinference.pipeline.media.images import open_image
-from batchinference.pipeline.runtimes.prompts import Message, Part, data_uri, plain
+from batchinference.pipeline.runtimes.prompts import Message, Part, data_uri, json_compatible
 from batchinference.pipeline.storage.allowed_addresses import Allowed
-from batchinference.pipeline.storage.http import Fetcher
+from batchinference.pipeline.storage.url_fetcher import Fetcher
 from batchinference.spec.models import VllmModel
 
 MAX_BYTES = 64 << 20
@@ -30,7 +30,7 @@ class ImageInliner:
 
         Raises ValueError for parts that are neither text nor image, TypeError for what is no list
         of messages, and the errors of Fetcher."""
-        return [self._message(message) for message in plain(messages)]
+        return [self._message(message) for message in json_compatible(messages)]
 
     def _message(self, message: Any) -> Message:
         if not isinstance(message, dict):
@@ -43,8 +43,7 @@ class ImageInliner:
         return {**message, "content": [self._part(part) for part in content]}
 
     def _part(self, part: Part) -> Part:
-        """Return a part with only the fields of its type. vLLM reads other fields too, such as
-        tensors."""
+        """Return a part with only the fields of its type. Others could hold tensors for vLLM."""
         kind = part.get("type")
         if kind == "text":
             return {"type": "text", "text": part["text"]}

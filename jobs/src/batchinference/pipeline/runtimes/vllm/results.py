@@ -1,4 +1,4 @@
-"""The results of rows: what a job keeps of the outputs of vLLM's engine."""
+"""Converts the outputs of vLLM's engine to the results of rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from batchinference.pipeline.runtimes.answers import Answer, Text
 from batchinference.spec.models import VllmModel
 
 NO_ANSWER = ("abort", "error")
-"""Reasons for which vLLM ends a request without its whole text."""
+"""Finish reasons of requests without a complete text."""
 
 
 class TimedOut(RuntimeError):
-    """A row was ended because of its time limit, with an output so far."""
+    """A row has reached its time limit. It has `read` input and `made` output tokens so far."""
 
     def __init__(self, limit: str | None, output: Any) -> None:
         super().__init__(
@@ -37,18 +37,18 @@ def answer_of(model: VllmModel, output: Any) -> Answer:
 
 def _text_of(model: VllmModel, completion: Any) -> Text:
     ids, more = completion.token_ids, {}
-    if (most := model.sampling.get("logprobs")) is not None:
+    if (count := model.sampling.get("logprobs")) is not None:
         tokens = zip(ids, completion.logprobs, strict=True)
-        more["logprobs"] = [_logprobs_of(token, known, most) for token, known in tokens]
+        more["logprobs"] = [_logprobs_of(token, known, count) for token, known in tokens]
     return Text(str(completion.text), len(ids), completion.finish_reason, more)
 
 
-def _logprobs_of(token: int, known: Mapping[int, Any], most: int) -> dict[str, Any]:
-    """Return the log probability of a token, and those of the `most` likely tokens in its place;
-    of all if it is -1. vLLM adds the token to them, even if it is less likely."""
-    ranked = sorted(known.values(), key=lambda one: one.rank)
-    top = [one for one in ranked if most < 0 or one.rank <= most]
-    return {**_logprob_of(known[token]), "top_logprobs": [_logprob_of(one) for one in top]}
+def _logprobs_of(token: int, known: Mapping[int, Any], count: int) -> dict[str, Any]:
+    """Return the log probability of a token, and those of the `count` most likely tokens in its
+    place (-1: of all). `known` also has the token itself if it is less likely."""
+    ranked = sorted(known.values(), key=lambda candidate: candidate.rank)
+    top = [candidate for candidate in ranked if count < 0 or candidate.rank <= count]
+    return {**_logprob_of(known[token]), "top_logprobs": list(map(_logprob_of, top))}
 
 
 def _logprob_of(found: Any) -> dict[str, Any]:

@@ -14,17 +14,18 @@ from batchinference.pipeline.runtimes.answers import result_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import (
     REPAIR,
+    json_compatible,
     messages_of,
-    plain,
     rows_of,
     text_of,
 )
-from batchinference.pipeline.runtimes.vllm.checks import apply_template, parameters_of_row
+from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
 from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
-from batchinference.pipeline.runtimes.vllm.prompts import fitted
+from batchinference.pipeline.runtimes.vllm.prompt_truncation import cut_to_fit
 from batchinference.pipeline.runtimes.vllm.results import TimedOut, answer_of, labels_of, vector_of
+from batchinference.pipeline.runtimes.vllm.sampling import parameters_of_row
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
 
@@ -34,8 +35,7 @@ _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens")
 
 
 class Request(NamedTuple):
-    """The prompt of a row, vLLM's parameters, its adapter, and the number of tokens that were cut
-    from its texts."""
+    """A row's prompt, parameters and adapter, and the number of tokens cut from its texts."""
 
     prompt: Prompt
     parameters: Any
@@ -76,7 +76,7 @@ class VllmRuntime:
         """Return the request of each row, or the row's error."""
         if self._model.images:
             return list(self._engine.threads.map(self._request_or_error, rows_of(inputs)))
-        with self._engine.turn:
+        with self._engine.tokenizer_lock:
             return [self._request_or_error(row) for row in rows_of(inputs)]
 
     def _request_or_error(self, row: dict[str, Any]) -> Request | Exception:
@@ -88,14 +88,13 @@ class VllmRuntime:
         own = self._has_row_parameters
         parameters = parameters_of_row(self._model, row) if own else self._engine.parameters
         name = self._model.adapter
-        adapter = self._engine.adapter(plain(row[name])) if name else None
+        adapter = self._engine.adapter(json_compatible(row[name])) if name else None
         texts = {name: row[name] for name in (*self._in_prompt, REPAIR) if name in row}
-        texts, cut = fitted(self._model, row, texts)
+        texts, cut = cut_to_fit(self._model, row, texts)
         return Request(self._prompt(texts), parameters, adapter, cut)
 
     def _or_error(self, function: Callable[[Any], _Made], given: Any) -> _Made | Exception:
-        """Call a function with an argument that belongs to a row. Return its result, or the row's
-        error."""
+        """Call a function with a value of a row. Return its result, or the error of the row."""
         try:
             return function(given)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
@@ -104,10 +103,10 @@ class VllmRuntime:
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
         if not model.is_chat:
-            return self._engine.tokens(_not_empty(text_of(model, row)))
+            return self._engine.tokenize(_not_empty(text_of(model, row)))
         messages = messages_of(model, row)
         if not model.images:
-            return self._engine.tokens(apply_template(model, self._engine.processor, messages))
+            return self._engine.tokenize(apply_template(model, self._engine.processor, messages))
         messages, images = self._engine.without_images(self._inlined(messages))
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
 
@@ -127,19 +126,14 @@ class VllmRuntime:
         return numbers if self._model.task == "embed" else numbers.reshape(())[()]
 
     def _explained(self, error: Exception) -> Exception:
-        """Return a clear error if the prompt was too long. vLLM does not say which length it is
-        about."""
+        """Return a clearer error if the prompt was too long; other errors unchanged."""
         found = _TOO_LONG.search(str(error))
         if found is None:
             return error
-        together = (
-            "" if self._model.task != "generate" else " for the prompt and the new text together"
-        )
-        fix = (
-            ""
-            if self._model.images or self._model.task == "score"
-            else ", or set the model's field tooLong to truncate"
-        )
+        generates = self._model.task == "generate"
+        together = " for the prompt and the new text together" if generates else ""
+        can_cut = not self._model.images and self._model.task != "score"
+        fix = ", or set the model's field tooLong to truncate" if can_cut else ""
         return PromptTooLong(
             f"the prompt is too long: the model takes {found[1]} tokens{together}. "
             f"Shorten the prompt{fix}"
@@ -165,8 +159,8 @@ def _not_empty(prompt: str) -> str:
 
 
 def row_error(error: Exception, log: EngineLog) -> Exception:
-    """Return the error of a row. Raises EngineDied, RuntimeError if a device failed, and errors
-    that are not about the row."""
+    """Return an error that is about the row. Raises other errors; if the engine has died, raises
+    EngineDied, or the error of its device."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     if isinstance(error, EngineDeadError):

@@ -1,7 +1,7 @@
-"""vLLM's server for the OpenAI API, which is called within the process, without a port.
+"""Calls vLLM's server for the OpenAI API within the process, without a port.
 
-It makes parameters and responses as `vllm serve` and `vllm run-batch` do. Only this module imports
-its modules, which move between versions of vLLM.
+Parameters and responses are those of `vllm serve` and `vllm run-batch`. Only this module imports
+modules of the server, because they move between versions of vLLM.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from batchinference.spec.models import VllmModel
 
 Server = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
-"""Returns the status and the body of the response to the request with a path and a body."""
+"""Takes the path and the body of a request. Returns the status and the body of the response."""
 _HEADERS = {"content-type": "application/json"}
 
 
 async def server_of(llm: Any, model: VllmModel) -> Server:
-    """Return the server of an engine, which knows only this model."""
+    """Return the server of an engine for requests to its model."""
     import httpx
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
     from vllm.entrypoints.launchers.app import build_app

@@ -1,0 +1,102 @@
+"""Reads job files and makes their paths absolute."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from batchinference.file_names import escaped
+from batchinference.spec import BatchInference, Problem, SpecError, parse_one
+from batchinference.spec.addresses import is_local, local_path
+from batchinference.spec.parameters import Values
+from batchinference.spec.step_facts import Place
+from batchinference.spec.steps import Step
+
+
+def read_file_or_stdin(file: str) -> str:
+    """Return the text of a file, or of stdin for `-`. Raises SpecError if it cannot be read."""
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"cannot be read: it is not UTF-8 ({error}). Save the file as UTF-8"
+        raise SpecError([Problem("", problem)]) from None
+    except OSError as error:
+        raise SpecError([Problem("", f"cannot be read: {error}")]) from None
+
+
+def parameter_values(settings: Sequence[str] = ()) -> Values:
+    """Return the values of parameters from `--set NAME=VALUE` and from the environment. Raises
+    SpecError if a setting is not NAME=VALUE, or if a name is set twice."""
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name in given:
+            problem = "is set twice" if equals else "is not written as NAME=VALUE"
+            raise SpecError([Problem("--set", f"'{name}' {problem}. Write --set NAME=VALUE once")])
+        given[name] = value
+    return Values(given, os.environ)
+
+
+def load_job(file: str, settings: Sequence[str] = ()) -> BatchInference:
+    """Return the job in a file, or in stdin for `-`, with absolute paths. Raises SpecError."""
+    job = parse_one(read_file_or_stdin(file), parameter_values(settings))
+    return with_absolute_paths(job, directory_of(file))
+
+
+def directory_of(file: str) -> Path:
+    """Return the directory against which paths and modules of a job file are resolved: that of the
+    file, or the working directory for stdin (`-`)."""
+    return Path.cwd() if file == "-" else Path(file).resolve().parent
+
+
+def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
+    """Return the job with its relative local paths resolved against `directory`."""
+    spec, text = job.spec, Path(escaped(str(directory)))
+    read = spec.read.map_locations(lambda path: _absolute(path, text))
+    write = spec.write.map_locations(lambda path: _absolute(path, text))
+    errors = spec.errors
+    if errors.path:
+        errors = errors.model_copy(update={"path": _absolute(errors.path, text)})
+    steps = [_with_absolute_step_paths(step, directory) for step in spec.steps]
+    return job.with_spec(read=read, write=write, errors=errors, steps=steps)
+
+
+def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
+    changed = {
+        field: _absolute(place.uri, directory)
+        for field, place in step.facts.places.items()
+        if _is_path(place, directory)
+    }
+    step = step.with_places(changed) if changed else step
+    if step.cache is None:
+        return step
+    path = _absolute(step.cache.path, directory)
+    return step.model_copy(update={"cache": step.cache.model_copy(update={"path": path})})
+
+
+def _is_path(place: Place, directory: Path) -> bool:
+    """Return whether `place` is a path. The name of a Hub model may look like a path."""
+    if not place.may_be_of_hub or place.uri.startswith(("./", "../", "~")):
+        return True
+    return is_local(place.uri) and (directory / local_path(place.uri)).exists()
+
+
+def _absolute(uri: str, directory: Path) -> str:
+    if not is_local(uri):
+        return uri
+    path = Path(local_path(uri)).expanduser()
+    return str(path if path.is_absolute() else directory / path)
+
+
+def beside(path: str, suffix: str) -> str:
+    """Return the path OUTPUT-SUFFIX next to the output at `path`."""
+    output = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
+    return f"{output}-{suffix}"
+
+
+def is_root(path: str) -> bool:
+    """Return whether a path is a bucket without a prefix, or the root of the file system."""
+    rest = local_path(path).strip("/")
+    return not rest or (not is_local(path) and "/" not in rest)

@@ -1,0 +1,89 @@
+"""Changes a job for one run that starts over, retries failed rows, or is a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batchinference.api.job_files import beside, is_root
+from batchinference.spec import BatchInference, Problem
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.problems import raise_for_problems
+from batchinference.spec.write import WriteTable
+
+
+def retried(job: BatchInference) -> BatchInference:
+    """Return the job with settings that retry its failed rows. Raises BadInput if the job cannot
+    retry rows, or has no output yet."""
+    from batchinference.pipeline.commit.changes import changed_spec
+    from batchinference.pipeline.commit.layout import Layout, work_of
+    from batchinference.pipeline.commit.lease import read_lease
+    from batchinference.pipeline.errors import BadInput
+
+    if why := job.spec.why_not_retried:
+        raise BadInput(f"--retry-errors: {why}")
+    layout = Layout.of(job.spec)
+    lease = read_lease(layout)
+    if lease is None or lease.key != layout.key:
+        changes = changed_spec(layout.spec, work_of(job.spec)) if lease is not None else ""
+        fix = f" as it is now ({changes}). Restore it, or run it" if changes else ". Run it"
+        raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} first")
+    errors = job.spec.errors.model_copy(update={"retry_failed_rows": True})
+    return job.with_spec(errors=errors, resume=True)
+
+
+def restarted(job: BatchInference) -> BatchInference:
+    """Return the job with settings that start it over and replace its output. Unless its own mode
+    is overwrite, pass `own_only` to its run, so that it replaces only output of this job. Raises
+    BadInput for a mode such as append, which adds rows to the output of earlier runs."""
+    from batchinference.pipeline.errors import BadInput
+
+    write = job.spec.write
+    if write.adds:
+        raise BadInput(
+            f"--restart: write.mode {write.mode} keeps the rows of earlier runs. Set write.mode to "
+            "overwrite to replace all of them, or resume to false to repeat an unfinished run"
+        )
+    errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
+    return job.with_spec(
+        resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
+    )
+
+
+def job_of_run(
+    job: BatchInference, *, restart: bool, retry_errors: bool
+) -> tuple[BatchInference, bool]:
+    """Return the job with settings for one run, and whether this run may only replace output of the
+    same job (`own_only`). Raises BadInput."""
+    if restart:
+        return restarted(job), job.spec.write.mode != "overwrite"
+    return (retried(job) if retry_errors else job), False
+
+
+def trial(job: BatchInference, rows: int) -> BatchInference:
+    """Return a job that processes only the first `rows` rows, and writes them next to the output. A
+    trial starts over. Pass `own_only` to its run, so that it replaces only output of this trial.
+    Raises SpecError if the input has no limit, or if the output has no parent."""
+    spec = job.spec
+    raise_for_problems(_without_trial(spec))
+    path = beside(spec.write.path, f"limit-{rows}")
+    return job.with_spec(
+        read=spec.read.limited(rows),
+        write=spec.write.model_copy(update={"path": path, "mode": "overwrite"}),
+        errors=spec.errors.model_copy(update={"path": None, "retry_failed_rows": False}),
+        resume=False,
+        notifications=[],
+    )
+
+
+def _without_trial(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the reasons why a trial of a job is impossible."""
+    fix = "Use batchinference preview, or run a copy of the job"
+    if not spec.read.has_limit:
+        problem = f"the rows of this format cannot be limited ({spec.read.format}). {fix}"
+        yield Problem("spec.read.format", f"{problem} with a limit in read.query")
+    if isinstance(spec.write, WriteTable):
+        problem = f"a trial does not write to a table ({spec.write.format}). {fix}"
+        yield Problem("spec.write.format", f"{problem} with write.format: parquet")
+    if is_root(spec.write.path):
+        problem = f"a trial has no place next to it ({spec.write.path}). Write below it"
+        yield Problem("spec.write.path", f"{problem}, such as {spec.write.path.rstrip('/')}/out")

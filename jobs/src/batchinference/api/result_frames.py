@@ -1,0 +1,36 @@
+"""Converts the rows of results and previews to DataFrames of pandas and Polars."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+
+class Rows(ABC):
+    """Rows that can be converted to a table or a DataFrame."""
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as an Arrow table."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return all rows as a Polars DataFrame. Raises ModuleNotFoundError without Polars."""
+        from batchinference.pipeline.errors import not_installed
+
+        try:
+            import polars as pl
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(not_installed("to_polars", "polars"), name="polars") from None
+
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - from_arrow returns a Series for an array
+        return frame

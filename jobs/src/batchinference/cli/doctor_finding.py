@@ -1,0 +1,28 @@
+"""The result of one check of `doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Result(StrEnum):
+    """The result of a check. If it is FAILED, jobs on this machine or the given job cannot run."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check has found, and how to fix it."""
+
+    check: str
+    result: Result
+    found: str
+    advice: str = ""
+
+    @property
+    def message(self) -> str:
+        return f"{self.found}. {self.advice}" if self.advice else self.found

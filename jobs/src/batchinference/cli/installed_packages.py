@@ -1,0 +1,47 @@
+"""Checks whether the packages that a command needs are installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+
+from batchinference.cli.printing import echo
+
+
+def pipeline_is_installed() -> bool:
+    """Return whether the packages to run jobs are installed. If not, print what to install."""
+    from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
+
+    missing = [name for name in ("ray", "pyarrow", "numpy") if find_spec(name) is None]
+    for name in missing:  # found without importing them, because importing Ray takes long
+        echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
+    return not missing
+
+
+def outputs_are_readable() -> bool:
+    """Return whether the packages to read outputs are installed. If not, print what to install.
+    Also prepares Arrow: it must not import pandas at its first conversion, because this takes more
+    time and memory than the rest of most commands, and it must use the memory pool of the system,
+    because its own pool frees memory later."""
+    if not pipeline_is_installed():
+        return False
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.scalar(None)
+        finally:
+            sys.meta_path.remove(_NoPandas)
+    return True
+
+
+class _NoPandas(MetaPathFinder):
+    """An import hook by which pandas is not found."""
+
+    @classmethod
+    def find_spec(cls, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)

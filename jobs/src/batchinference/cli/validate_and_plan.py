@@ -1,0 +1,236 @@
+"""The commands `validate` and `plan`, which check a job without running it."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from batchinference.api.job_files import (
+    directory_of,
+    parameter_values,
+    read_file_or_stdin,
+    with_absolute_paths,
+)
+from batchinference.cli import exits
+from batchinference.cli.installed_packages import pipeline_is_installed
+from batchinference.cli.plan_view import show_stages_and_groups
+from batchinference.cli.printing import Format, as_data, echo, print_data
+from batchinference.cli.verbosity import note
+from batchinference.cli.yaml_output import as_yaml
+from batchinference.plan import plan_for_cluster
+from batchinference.plan.columns import replaced_columns
+from batchinference.rendering import (
+    Names,
+    attempt_objects,
+    choices_of,
+    token_secret,
+    with_platform_defaults,
+)
+from batchinference.rendering.policy import parse_policy
+from batchinference.shadows import shadowing
+from batchinference.spec import (
+    KIND,
+    BatchInference,
+    Problem,
+    SpecError,
+    load_documents,
+    parse,
+    parse_defaults,
+    parse_one,
+)
+from batchinference.spec.job import SCHEDULE_KIND
+from batchinference.spec.merge import with_defaults
+from batchinference.spec.parameters import Values
+from batchinference.spec.platform_defaults import PlatformDefaults
+from batchinference.spec.problems import raise_for_problems
+from batchinference.spec.profiles import GPU, Profile
+from batchinference.version import __version__
+
+
+def print_problems(file: str, error: SpecError) -> None:
+    """Print the problems with a file, one per line."""
+    for problem in error.problems:
+        echo(f"{file}: {problem}", err=True)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The result of checking a file, or one of its documents. `message` describes a valid one."""
+
+    file: str
+    valid: bool
+    message: str = ""
+    notes: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
+
+
+def validate_files(
+    files: list[str],
+    settings: Sequence[str] = (),
+    *,
+    deep: bool = False,
+    form: Format = Format.TEXT,
+) -> int:
+    """Check files (with `deep` also inputs, models, code), print results, return the exit code."""
+    checked = []
+    for each in (found for file in files for found in _check_file(file, settings, deep=deep)):
+        checked.append(each)
+        if form is Format.TEXT:
+            _show_checked(each)
+    if form is not Format.TEXT:
+        print_data([as_data(each) for each in checked], form)
+    return exits.SUCCESS if all(each.valid for each in checked) else exits.BAD_INPUT
+
+
+def _show_checked(checked: Checked) -> None:
+    if checked.valid:
+        note(f"{checked.file}: {checked.message}")
+    for text in checked.notes:
+        note(f"{checked.file}: note: {text}")
+    for problem in checked.problems:
+        echo(f"{checked.file}: {problem}", err=True)
+
+
+def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[Checked]:
+    """Yield a result for each document of a file, or one result if the file cannot be read."""
+    try:
+        values = parameter_values(settings)
+        documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
+    except SpecError as error:
+        yield Checked(file, valid=False, problems=error.problems)
+        return
+    directory = directory_of(file) if deep else None
+    for number, document in enumerate(documents, start=1):
+        where = f"{file} ({document['kind']} {number})" if len(documents) > 1 else file
+        try:
+            message, notes = _check_document(document, values, directory)
+            yield Checked(where, valid=True, message=message, notes=notes)
+        except SpecError as error:
+            yield Checked(where, valid=False, problems=error.problems)
+
+
+def _check_document(
+    document: dict[str, Any], values: Values, directory: Path | None
+) -> tuple[str, list[str]]:
+    """Return a message about a valid document, and notes on it. If `directory`, that of its file,
+    is given, also check its input, models and code. Raises SpecError."""
+    if document["kind"] == SCHEDULE_KIND:
+        return _validate_schedule(document, values), []
+    job = parse(document, values)
+    plan_for_cluster(job.spec)
+    if directory is not None:
+        notes = _check_deep(job, directory)
+    else:
+        notes = list(replaced_columns(job.spec, job.spec.read.columns))
+    return f"{job.metadata.name} is valid", notes
+
+
+def _check_deep(job: BatchInference, directory: Path) -> list[str]:
+    """Check the input, columns, models, code and output of a job, and return notes on it. Raises
+    SpecError with all problems."""
+    if not pipeline_is_installed():
+        fix = "Install what is missing, or check the fields alone with --fields-only"
+        raise SpecError([Problem("", f"the files that it names cannot be checked. {fix}")])
+    from batchinference.pipeline.commit.lease import identity_of
+    from batchinference.pipeline.preflight import preflight
+    from batchinference.pipeline.steps.import_path import add_import_path
+
+    notes: list[str] = []
+    problems = [Problem("", problem) for problem in shadowing([str(directory)])]
+    if not problems:
+        add_import_path(str(directory))
+        spec = with_absolute_paths(job, directory).spec
+        problems = preflight(spec, identity_of(job), notes.append)
+    raise_for_problems(problems)
+    return notes
+
+
+def _validate_schedule(document: dict[str, Any], values: Values) -> str:
+    """Return a message with the next run of a schedule. Raises SpecError if it is not valid."""
+    from batchinference.spec.schedule import parse_schedule
+
+    schedule = parse_schedule(document)
+    cron = schedule.spec.cron
+    time = next(cron.times(datetime.now(UTC)))
+    try:
+        plan_for_cluster(parse(schedule.run(time), values).spec)
+    except SpecError as error:
+        problems = [Problem(f"spec.template.{each.path}", each.message) for each in error.problems]
+        raise SpecError(problems) from None
+    return f"{schedule.metadata.name} is valid; next run: {time.astimezone(cron.zone).isoformat()}"
+
+
+def show_plan(
+    file: str,
+    defaults_file: Path | None,
+    policy_file: Path | None,
+    settings: Sequence[str] = (),
+    form: Format = Format.TEXT,
+) -> int:
+    """Print the plan of a job, or in the formats JSON and YAML the objects that the operator would
+    create for it. Return the exit code. Without a policy file, everything is allowed."""
+    current_file = str(defaults_file)
+    try:
+        defaults = _load_defaults(defaults_file)
+        current_file = str(policy_file)
+        policy = parse_policy(read_file_or_stdin(current_file)) if policy_file else None
+        current_file = file
+        job = parse_one(read_file_or_stdin(file), parameter_values(settings))
+        if policy:
+            raise_for_problems(policy.check_spec(job.spec))
+        job = with_platform_defaults(job, defaults)
+        if form is Format.TEXT:
+            _print_plan(job, defaults)
+        else:
+            _print_objects(job, defaults, form)
+    except SpecError as error:
+        print_problems(current_file, error)
+        return exits.BAD_INPUT
+    return exits.SUCCESS
+
+
+def _load_defaults(file: Path | None) -> PlatformDefaults:
+    """Return the defaults in a file, or no defaults. If they set no image, the images of this
+    version are added, as the chart does it."""
+    defaults = parse_defaults(read_file_or_stdin(str(file))) if file else PlatformDefaults()
+    if defaults.image is not None:
+        return defaults
+    image = f"batchinference/pipeline:{__version__}"
+    gpu = Profile(image=f"{image}-cuda")
+    return with_defaults(defaults, PlatformDefaults(image=image, profiles={GPU: gpu}))
+
+
+def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
+    problems: list[Problem] = []
+    try:
+        attempt_objects(job, _names(job), None, platform=platform)
+    except SpecError as error:
+        problems = error.problems
+    show_stages_and_groups(job.spec, plan_for_cluster(job.spec))
+    for problem in problems:
+        echo(f"a cluster would refuse this job: {problem}", err=True)
+    for choice in choices_of(job):
+        if choice.choices > 1 or choice.device_hour:
+            echo(f"\ndevices: {choice}" if choice.number == 1 else f"devices: {choice}")
+
+
+def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:
+    """Print the objects of a job for kubectl apply, without owner references."""
+    names = _names(job)
+    config_map, ray_job = attempt_objects(job, names, None, platform=platform)
+    secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)
+    objects = [config_map, secret, ray_job]
+    if form is Format.JSON:
+        print_data({"apiVersion": "v1", "kind": "List", "items": objects}, form)
+        return
+    sys.stdout.write(as_yaml(objects))
+
+
+def _names(job: BatchInference) -> Names:
+    return Names(job.metadata.name, uuid.uuid4().hex, attempt=1)

@@ -1,0 +1,130 @@
+"""Reads the first rows of an output, and converts their values to short texts and thumbnails."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from batchinference.credentials import MASK, is_credential
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.errors import shown
+from batchinference.pipeline.media.images import is_pixels, open_image
+from batchinference.pipeline.media.pixels import in_mode
+from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
+from batchinference.spec.write import Write, WriteFiles, WriteTable
+
+SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
+MAX_TEXT, MAX_ITEMS = 160, 4
+THUMBNAIL, SMALLEST = 96, 8
+"""The pixels of the longer side of a thumbnail, and the minimum pixels of the shorter side of an
+array that is shown as an image."""
+MAX_PIXELS = 25_000_000
+"""Images with more pixels get no thumbnail."""
+MAX_FILE = 64 * 1024**2
+"""Larger files are skipped if they can only be read completely."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text. If it is an image, `image` is the data URI of its thumbnail."""
+
+    text: str
+    image: str = ""
+
+
+SampleRow = dict[str, Cell]
+
+
+def sample_rows_of(
+    write: Write, layout: Layout, entries: Iterable[ManifestEntry]
+) -> list[SampleRow]:
+    """Return the first rows of the data files of manifest entries, or any rows of a table. Only the
+    first SAMPLE_COLUMNS columns are included."""
+    if isinstance(write, WriteTable):
+        rows: Iterable[dict[str, Any]] = table_for(write).first_rows(SAMPLE_ROWS)
+    else:
+        rows = itertools.islice(_rows_of_files(write, layout, entries), SAMPLE_ROWS)
+    return [
+        {name: cell(name, value) for name, value in itertools.islice(row.items(), SAMPLE_COLUMNS)}
+        for row in rows
+    ]
+
+
+def _rows_of_files(
+    write: WriteFiles, layout: Layout, entries: Iterable[ManifestEntry]
+) -> Iterator[dict[str, Any]]:
+    for file in (file for entry in entries for file in entry.data):
+        if file.bytes > MAX_FILE and not write.READ_IN_PARTS:
+            continue  # it would be read completely
+        yield from rows_of_file(layout.output / file.name, writer_for(write))
+
+
+def cell(name: str, value: Any) -> Cell:
+    """Return a value as a cell. Values of columns with credentials are masked."""
+    image = None if is_credential(name) else _image_of(value)
+    if image is None:
+        return Cell(shown(_text_of(name, value), MAX_TEXT))
+    size = f"{image.width} x {image.height} pixels"
+    return Cell(size, _thumbnail(image))
+
+
+def _image_of(value: Any) -> Image.Image | None:
+    """Return the image in a value: pixels, the bytes of a file, or a struct with bytes; else
+    None."""
+    if isinstance(value, dict):
+        value = value.get("bytes")
+    if is_pixels(value) and min(value.shape[:2]) >= SMALLEST:
+        flat = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
+        return Image.fromarray(np.ascontiguousarray(flat)) if flat.size <= 4 * MAX_PIXELS else None
+    if not isinstance(value, bytes):
+        return None
+    try:
+        return open_image(value, MAX_PIXELS)
+    except (OSError, ValueError):
+        return None
+
+
+def _thumbnail(image: Image.Image) -> str:
+    """Return a small copy of an image as a data URI; empty if it cannot be decoded."""
+    buffer = io.BytesIO()
+    try:
+        image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
+        small = in_mode(image, "RGB", "white").copy()
+        small.thumbnail((THUMBNAIL, THUMBNAIL))
+        small.save(buffer, "jpeg", quality=75)
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _text_of(name: str, value: Any) -> str:
+    """Return the value of a column or of a field of a struct as text. Credentials are masked."""
+    return MASK if value is not None and is_credential(name) else _text(value)
+
+
+def _text(value: Any) -> str:
+    match value:
+        case np.ndarray():
+            return f"{'x'.join(map(str, value.shape))} {value.dtype}"
+        case bytes():
+            return f"{len(value)} bytes"
+        case bool() | None:
+            return json.dumps(value)
+        case float():
+            return f"{value:.6g}"
+        case list():
+            more = f", … ({len(value)} values)" if len(value) > MAX_ITEMS else ""
+            return f"[{', '.join(map(_text, value[:MAX_ITEMS]))}{more}]"
+        case dict():
+            return ", ".join(f"{name}: {_text_of(name, child)}" for name, child in value.items())
+    return str(value)

@@ -1,0 +1,93 @@
+"""Leaves out files and row groups whose bounds show that a condition holds for no row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+
+class Bounds(NamedTuple):
+    """Bounds of the values of a column; None if unknown. If `nulls` is False, no value is null."""
+
+    low: Any
+    high: Any
+    nulls: bool = True
+
+
+FileBounds = Mapping[str, Bounds]
+
+
+def matching(
+    condition: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBounds]
+) -> list[int]:
+    """Return the indexes of the files in which the condition may hold for a row. `bounds` has the
+    known bounds of each file, by column."""
+    form, local = pads.ParquetFileFormat(), pafs.LocalFileSystem()
+    files = [
+        form.make_fragment(str(index), local, partition_expression=_known(file, schema))
+        for index, file in enumerate(bounds)
+    ]
+
+    def kept(part: Sequence[pads.Fragment]) -> list[int]:
+        dataset = pads.FileSystemDataset(part, schema, form, local)
+        try:
+            return [int(fragment.path) for fragment in dataset.get_fragments(condition)]
+        except pa.ArrowException:  # such as a bound of another type: keep the file
+            if len(part) == 1:
+                return [int(part[0].path)]
+        return [index for file in part for index in kept([file])]
+
+    return kept(files)
+
+
+def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
+    """Return a condition that holds for all rows of a file with these bounds."""
+    known = pc.scalar(True)
+    for name, bounds in file.items():
+        if name in schema.names and _has_order(schema.field(name).type):
+            kind = schema.field(name).type
+            try:
+                known = known & _within(name, kind, bounds)
+            except (pa.ArrowException, TypeError, ValueError):  # a value of another type
+                continue
+    return known
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    """Return whether all values are within the bounds of their column. NaN never is."""
+    return not (pa.types.is_nested(kind) or pa.types.is_floating(kind))
+
+
+def _within(name: str, kind: pa.DataType, bounds: Bounds) -> pc.Expression:
+    column, low, high = pc.field(name), _scalar(bounds.low, kind), _scalar(bounds.high, kind)
+    if low is None and high is None:
+        return pc.scalar(True)
+    if low is not None and low == high:
+        inside = column == low
+    else:
+        limits = [*([column >= low] * (low is not None)), *([column <= high] * (high is not None))]
+        inside = limits[0] & limits[-1]
+    return inside | column.is_null() if bounds.nulls else inside
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    return None if value is None else pa.scalar(value).cast(kind)
+
+
+def bounds_of_group(footer: pq.FileMetaData, group: int, names: Iterable[str]) -> FileBounds:
+    """Return the bounds of the columns with these names in a row group."""
+    columns: Iterable[Any] = map(
+        footer.row_group(group).column, range(footer.row_group(group).num_columns)
+    )
+    known = {column.path_in_schema: column.statistics for column in columns}
+    return {
+        name: Bounds(stats.min, stats.max, not stats.has_null_count or stats.null_count > 0)
+        for name in names
+        if "." not in name and (stats := known.get(name)) is not None and stats.has_min_max
+    }

@@ -1,0 +1,260 @@
+"""Reads the rows of files as batches: retries, resumes and prefetches; formats are in `readers`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.column_names import check_names
+from batchinference.pipeline.error_classification import (
+    is_about_the_file,
+    is_storage_error,
+    is_transient,
+)
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input import ReadNote, batch_of
+from batchinference.pipeline.input.input_snapshot import InputFile
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.readers import (
+    FILTERED,
+    BadRow,
+    Chunk,
+    DivisibleReader,
+    Reader,
+    check_end,
+    converted,
+    parts_in_gaps,
+    size_of,
+    skip_rows,
+    split_kept,
+    take_rows,
+    with_notes,
+)
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.row_batch import READ_STEP, RowBatch, consecutive_ids, merged, pack_id
+from batchinference.pipeline.row_warnings import (
+    RowWarning,
+    collect_warnings,
+    split_warnings,
+    warning_table,
+)
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
+
+Item = TypeVar("Item")
+
+FETCH_THREADS = 8
+"""Files that a task fetches concurrently while it decodes earlier files on its one CPU."""
+GROUP_FILES, GROUP_BYTES = 32, 64 << 20
+"""Limits for a table of files that are one row each: files, and stored or decoded bytes."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Reads files into batches of rows. It is pickled and sent to the read tasks."""
+
+    root: Location
+    reader: Reader
+    path_columns: PathColumns
+    failing: Collection[str] = ()
+    """The names of the warnings that make a row a failed row."""
+    note: ReadNote = nullcontext
+
+    def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
+        """Yield the rows of these files. After the last row of a file comes its end, unless each
+        file is one row. Raises Incomplete if a file has fewer rows than in an earlier read."""
+        if isinstance(self.reader, WholeFileReader):
+            yield from self._whole_files(self.reader, files)
+            return
+        for file in files:
+            yield from self._batches(file)
+
+    def _batches(self, file: InputFile) -> Iterator[RowBatch]:
+        row, last = file.start, None
+        for chunk in self.chunks(file):
+            for skipped, wanted in parts_in_gaps(chunk, row, file.gaps):
+                if size_of(wanted) or row == file.start:  # an empty table tells the columns
+                    yield from self._read(wanted, file, row + skipped)
+            row, last = row + size_of(chunk), chunk
+        if file.stop is None:
+            known = file.gaps[-1][0] if file.gaps else 0  # the rows before it are committed
+            check_end(self.root.at(file.path).uri, row, known, last)
+            yield RowBatch(ends=((file.number, row),))
+
+    def chunks(self, file: InputFile) -> Iterator[Chunk]:
+        """Yield the chunks of a file. If the file is damaged, its rest becomes one BadRow.
+
+        After a transient storage error, reading continues at the row of the error. Raises
+        JobFailure for another storage error, and if ATTEMPTS in a row fail at the same row."""
+        done, failures = file.start, 0
+        while True:
+            try:
+                chunks = self._rows_from(done, file)
+                for chunk in with_notes(chunks, pack_id(file.number, done), self.note):
+                    done += size_of(chunk)
+                    if size_of(chunk):
+                        failures = 0
+                    yield chunk
+                return
+            except Exception as error:
+                if is_storage_error(error):
+                    failures += 1
+                    if failures == ATTEMPTS or not is_transient(error):
+                        uri = self.root.at(file.path).uri
+                        raise JobFailure(f"{uri} cannot be read: {error}") from error
+                    time.sleep(STORAGE.backoff(failures))
+                    continue
+                if not (isinstance(error, OSError) or is_about_the_file(error)):
+                    raise
+                yield BadRow(error)
+                return
+
+    def _rows_from(self, row: int, file: InputFile) -> Iterator[Chunk]:
+        address = self.root.at(file.path)
+        stop = file.rows if file.stop is None else file.stop
+        reader = self.reader.for_file(file.constants, file.deleted)
+        if isinstance(reader, DivisibleReader):
+            return reader.read_part(address, row, stop, file.gaps)
+        chunks = reader.read(address)
+        return skip_rows(row, chunks if stop is None else take_rows(stop, chunks), address.uri)
+
+    def _read(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
+        """Yield the rows of a chunk as batches. `row` is the number of its first row."""
+        parts: Iterator[Chunk] = iter([chunk])
+        uri = self.root.at(file.path).uri
+        if not isinstance(chunk, BadRow) and self.path_columns.repeats_keys(chunk.column_names):
+            parts = converted(chunk, lambda rows: self.path_columns.without_keys(rows, uri))
+        for part in parts:
+            yield self._batch(part, file, row)
+            row += size_of(part)
+
+    def _batch(self, chunk: Chunk, file: InputFile, row: int) -> RowBatch:
+        ids = consecutive_ids(file.number, row, size_of(chunk))
+        if isinstance(chunk, BadRow):
+            if chunk.error is FILTERED:
+                return RowBatch(source=ids, filtered=ids)
+            batch = RowBatch.unreadable(ids, chunk.error)
+            return batch.with_warnings(warning_table(READ_STEP, ids, chunk.warnings))
+        uri = self.root.at(file.path).uri
+        table, warnings = split_warnings(chunk)
+        table, kept = split_kept(table)
+        check_names(table.column_names, uri)
+        table = self.path_columns.added_to(table, [uri])
+        batch = batch_of(table, ids, warnings, self.failing)
+        if kept is None:
+            return batch
+        rows = np.flatnonzero(np.isin(batch.ids, ids[kept]))
+        return batch.derived(batch.table.take(pa.array(rows)), rows, ())
+
+    def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
+        """Yield the rows of files that are one row each. Files are prefetched in groups.
+
+        Raises JobFailure if a file cannot be fetched because of a storage error."""
+        pool = ThreadPoolExecutor(FETCH_THREADS)
+        try:
+            started = (
+                (group, [pool.submit(_fetch, reader, self.root, part) for part in _divided(group)])
+                for group in _grouped(files, lambda file: file.size)
+            )
+            for group, fetching in _prefetch(started):
+                fetched = itertools.chain.from_iterable(part.result() for part in fetching)
+                contents = zip(group, fetched, strict=True)
+                files_read = (self._decoded(reader, file, content) for file, content in contents)
+                # group again, because decoded files may be much larger
+                for decoded in _grouped(files_read, _decoded_bytes):
+                    yield self._whole_file_batch(reader, decoded)
+        finally:
+            pool.shutdown(cancel_futures=True)  # fetch nothing if the caller stops early
+
+    def _decoded(
+        self, reader: WholeFileReader, file: InputFile, content: bytes | BadRow
+    ) -> _DecodedFile:
+        if isinstance(content, BadRow):
+            return _DecodedFile(file, content, [])
+        with collect_warnings() as warnings, self.note(pack_id(file.number, 0)):
+            return _DecodedFile(file, reader.decode_or_bad(content), warnings)
+
+    def _whole_file_batch(self, reader: WholeFileReader, decoded: list[_DecodedFile]) -> RowBatch:
+        batches = [
+            RowBatch.unreadable(consecutive_ids(item.file.number, 0, 1), item.value.error)
+            for item in decoded
+            if isinstance(item.value, BadRow)
+        ]
+        good = [item for item in decoded if not isinstance(item.value, BadRow)]
+        if good:
+            table = reader.table([item.value for item in good])
+            uris = [self.root.at(item.file.path).uri for item in good]
+            ids = np.array([pack_id(item.file.number, 0) for item in good], dtype=np.int64)
+            warnings = [
+                warning._replace(row=row)
+                for row, item in enumerate(good)
+                for warning in item.warnings
+            ]
+            table = self.path_columns.added_to(table, uris)
+            batches.append(batch_of(table, ids, warnings, self.failing))
+        return merged(batches)
+
+
+class _DecodedFile(NamedTuple):
+    """A file that is one row, its decoded content, and the warnings of the decoder."""
+
+    file: InputFile
+    value: Any | BadRow
+    warnings: list[RowWarning]
+
+
+def _grouped(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield groups of up to GROUP_FILES items. A group also ends when it has GROUP_BYTES bytes."""
+    group: list[Item] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if len(group) == GROUP_FILES or size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _decoded_bytes(item: _DecodedFile) -> int:
+    values = item.value if isinstance(item.value, tuple) else (item.value,)
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+
+
+def _divided(group: list[InputFile]) -> list[list[InputFile]]:
+    """Return the files of a group as one list per thread. One task per file would interrupt the
+    decoder, which has the same CPU, more often."""
+    size = math.ceil(len(group) / FETCH_THREADS)
+    return [group[start : start + size] for start in range(0, len(group), size)]
+
+
+def _fetch(reader: WholeFileReader, root: Location, files: list[InputFile]) -> list[bytes | BadRow]:
+    return [_content(reader, root.at(file.path)) for file in files]
+
+
+def _content(reader: WholeFileReader, file: Location) -> bytes | BadRow:
+    try:
+        return reader.fetch(file)
+    except (OSError, MemoryError) as error:
+        if is_storage_error(error):
+            raise JobFailure(f"{file.uri} cannot be read: {error}") from error
+        return BadRow(error)
+
+
+def _prefetch(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield each item after the iterable has created the next one, which starts its fetch."""
+    previous: list[Item] = []
+    for item in items:
+        yield from previous
+        previous = [item]
+    yield from previous

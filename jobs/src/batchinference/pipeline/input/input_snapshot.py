@@ -1,0 +1,287 @@
+"""The input snapshot of a job: the sorted list of its input files.
+
+The position of a file in this list is part of the ids of its rows. Therefore the list is created
+once per job, stored with the output, and reused when the job resumes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
+from batchinference.pipeline.input.readers import FileStats
+from batchinference.pipeline.input.table_version import TableVersion
+from batchinference.pipeline.row_batch import MAX_FILES, RowRange
+from batchinference.pipeline.storage.arrow_files import open_parquet, read_table, schema_of
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state
+from batchinference.spec.storage import Storage
+
+STATS = pa.schema(
+    {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}
+)
+"""The columns of an input snapshot with file statistics. They do not identify the input."""
+TABLE_COLUMNS = {"constants", "deleted"}
+"""The columns that only snapshots of tables have. They are fields of `InputFile`."""
+MIN_STARTS, MAX_STARTS = 64, 1 << 20
+"""How many starts of row groups are stored: MAX_STARTS of all files together, divided evenly among
+the files, but MIN_STARTS per file if this is more."""
+_IGNORED = b"ignored"
+"""The key of the ignored files in the metadata of a stored snapshot."""
+_VERSION = b"version"
+"""The key of the version of a table in the metadata of a stored snapshot."""
+Version = tuple[int, int | None]
+"""The size of a file in bytes, and its modification time in nanoseconds (None if unknown)."""
+REMOVED: Version = (0, -1)
+"""Marks a file that is gone and whose rows were removed. The file keeps its number."""
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file of the input, or the part of a file that one read task reads.
+
+    `number` is the position of the file in the input snapshot, `path` its path in the file system,
+    `size` the number of bytes to read, and `rows` the number of rows to read (None for all). A part
+    has the rows from `start` up to, not including, `stop` (None for the end of the file). If `gaps`
+    is not empty, only the rows in these ranges are read. For `constants` and `deleted` of data
+    files of tables, see `input.tables.DataFile`. Row numbers do not count deleted rows."""
+
+    number: int
+    path: str
+    size: int
+    rows: int | None = None
+    start: int = 0
+    stop: int | None = None
+    gaps: tuple[RowRange, ...] = ()
+    constants: Mapping[str, Any] | None = None
+    deleted: bytes | None = None
+
+
+@dataclass(frozen=True)
+class InputSnapshot:
+    """All files of the input. `root` is an address in their file system.
+
+    `table` has a row per file, with the columns path, size (bytes) and modified (nanoseconds, or
+    null). If `options.limit` cuts the input, the columns rows and bytes tell how much of each file
+    is read. The columns of STATS hold file statistics, or null. `ignored` are the files that are
+    not read. For a table, `version` is its version, and there are the columns of TABLE_COLUMNS;
+    `constants` is missing if no file has constants."""
+
+    root: Location
+    table: pa.Table
+    ignored: IgnoredFiles = NONE_IGNORED
+    version: TableVersion | None = None
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def size(self) -> int:
+        """The number of bytes to read from all files."""
+        return sum(self._read_bytes())
+
+    def files(self) -> list[InputFile]:
+        paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
+        rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
+        rows = [0 if file in self.removed else known for file, known in enumerate(rows)]
+        read = zip(paths, self._read_bytes(), rows, strict=True)
+        files = [InputFile(number, *values) for number, values in enumerate(read)]
+        for name in TABLE_COLUMNS.intersection(self.table.column_names):
+            values = self.table.column(name).to_pylist()
+            pairs = zip(files, values, strict=True)
+            files = [replace(file, **{name: value}) for file, value in pairs]
+        return files
+
+    def _read_bytes(self) -> list[int]:
+        column = "bytes" if "bytes" in self.table.column_names else "size"
+        return list(self.table.column(column).to_pylist())
+
+    @property
+    def file_sizes(self) -> list[int]:
+        """The number of bytes of each file, by file number."""
+        return list(self.table.column("size").to_pylist())
+
+    @property
+    def versions(self) -> list[Version]:
+        """The size and the modification time of each file."""
+        columns = (self.table.column(name).to_pylist() for name in ("size", "modified"))
+        return list(zip(*columns, strict=True))
+
+    @cached_property
+    def removed(self) -> frozenset[int]:
+        """The numbers of the files that are gone and whose rows were removed."""
+        if "modified" not in self.table.column_names:  # sources that are not files
+            return frozenset()
+        import pyarrow.compute as pc  # slow; commands that only read rarely need it
+
+        removed = pc.equal(self.table.column("modified"), REMOVED[1])
+        return frozenset(pc.indices_nonzero(removed).to_pylist())
+
+    def with_versions(self, versions: Mapping[int, Version]) -> InputSnapshot:
+        """Return the snapshot with new versions of some files, by file number. The statistics of
+        these files are dropped."""
+        table = self.table
+        sizes, times = zip(*(versions.get(n, v) for n, v in enumerate(self.versions)), strict=True)
+        for name, values in (("size", sizes), ("modified", times)):
+            index = table.column_names.index(name)
+            table = table.set_column(index, name, pa.array(values, pa.int64()))
+        changed = replace(self, table=table)
+        stats = {number: one for number, one in self.stats.items() if number not in versions}
+        return changed.with_stats(stats) if stats else changed
+
+    @cached_property
+    def stats(self) -> dict[int, FileStats]:
+        """The statistics of the files for which they are known, by file number."""
+        if "file_rows" not in self.table.column_names:
+            return {}
+        columns = (self.table.column(name).to_pylist() for name in STATS.names)
+        return {
+            number: FileStats(rows, starts, schema and schema_of(schema))
+            for number, (rows, starts, schema) in enumerate(zip(*columns, strict=True))
+            if rows is not None
+        }
+
+    def with_stats(self, stats: Mapping[int, FileStats]) -> InputSnapshot:
+        """Return the snapshot with these statistics, by file number, which replace all others."""
+        max_starts = max(MIN_STARTS, MAX_STARTS // max(1, len(self)))
+        by_number = [stats.get(number) for number in range(len(self))]
+        columns = (
+            [known and known.rows for known in by_number],
+            [known and _thin_out(known.starts, max_starts) for known in by_number],
+            [known and _serialized(known.schema) for known in by_number],
+        )
+        table = self.table.drop_columns([n for n in STATS.names if n in self.table.column_names])
+        for field, values in zip(STATS, columns, strict=True):
+            table = table.append_column(field, pa.array(values, field.type))
+        return replace(self, table=table)
+
+    @property
+    def rows(self) -> int | None:
+        """The number of rows to read, if the input is limited; else None."""
+        limited = "rows" in self.table.column_names
+        return sum(self.table.column("rows").to_pylist()) if limited else None
+
+    def limited(self, rows: list[int], size: int) -> InputSnapshot:
+        """Return a snapshot of the first `len(rows)` files. `rows` are the numbers of rows to read
+        from them, and `size` is the number of bytes to read from the last file."""
+        table = self.table.slice(0, len(rows))
+        read = [*table.column("size").to_pylist()[:-1], size]
+        table = table.append_column("rows", pa.array(rows, pa.int64()))
+        return replace(self, table=table.append_column("bytes", pa.array(read, pa.int64())))
+
+    def address(self, file: InputFile) -> Location:
+        return self.root.at(file.path)
+
+    @property
+    def uris(self) -> list[str]:
+        """The addresses of the files as users write them, such as s3://bucket/key."""
+        return [self.root.at(path).uri for path in self.table.column("path").to_pylist()]
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of each file in messages. A data file can occur several times, with different
+        changes of a table, so its name then includes the change."""
+        if self.version is None or self.version.since is None:
+            return self.uris
+        changes = (
+            ", ".join(f"{name} {value}" for name, value in (file.constants or {}).items())
+            for file in self.files()
+        )
+        return [f"{uri} ({change})" for uri, change in zip(self.uris, changes, strict=True)]
+
+    def serialized(self) -> bytes:
+        """Return the snapshot as bytes of a Parquet file. Its column path has `uris`."""
+        table = self.table.set_column(0, "path", pa.array(self.uris, pa.string()))
+        metadata = {}
+        if self.ignored != NONE_IGNORED:
+            metadata[_IGNORED] = self.ignored.serialized()
+        if self.version is not None:
+            metadata[_VERSION] = self.version.serialized()
+        return as_parquet(table.replace_schema_metadata(metadata) if metadata else table)
+
+    @classmethod
+    def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
+        """Return a snapshot from its stored form. Raises ValueError (or its subclass ArrowInvalid)
+        if it cannot be parsed, or lists more than MAX_FILES files, which would need much memory."""
+        table = read_table(pa.BufferReader(content))
+        if table.num_rows > MAX_FILES:
+            raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
+        locations = [Location(uri, storage) for uri in table.column("path").to_pylist()]
+        paths = pa.array([each.path for each in locations], pa.string())
+        metadata = table.schema.metadata or {}
+        ignored, version = metadata.get(_IGNORED), metadata.get(_VERSION)
+        return cls(
+            locations[0] if locations else Location("/", storage),
+            table.set_column(0, "path", paths).replace_schema_metadata(),
+            IgnoredFiles.parse(ignored) if ignored else NONE_IGNORED,
+            TableVersion.parse(version) if version else None,
+        )
+
+
+def _thin_out(starts: list[int] | None, count: int) -> list[int] | None:
+    """Return at most `count` of the starts, evenly spread."""
+    return starts and starts[:: -(-len(starts) // count)]
+
+
+def _serialized(schema: pa.Schema | None) -> bytes | None:
+    return None if schema is None else schema.serialize().to_pybytes()
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    """Return a table as the content of a Parquet file."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+@lru_cache(maxsize=4)
+def paths_of(stored: Location) -> pa.ChunkedArray:
+    """Return the paths in a stored input snapshot, by file number.
+
+    Only error records need them. Because of the cache, a process reads a snapshot once."""
+    return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
+
+
+def read_snapshot(file: Location, storage: Storage, wanted: str | None = None) -> InputSnapshot:
+    """Return the input snapshot stored in a file.
+
+    Raises BadOutput if it is missing or damaged, or has another digest than `wanted`, for example
+    because it belongs to another output."""
+    try:
+        content = file.read()
+        if wanted in (None, digest(content)):
+            return InputSnapshot.parse(content, storage)
+    except (FileNotFoundError, KeyError, ValueError):  # ArrowInvalid is a ValueError
+        pass
+    raise damaged_state(file)
+
+
+def read_own_snapshot(
+    attempt: Attempt, storage: Storage, wanted: str
+) -> tuple[InputSnapshot, bool]:
+    """Return the input snapshot of an output with the digest `wanted`, and whether only its last
+    attempt has stored it. This attempt then died before it replaced the snapshot of the output.
+
+    Raises BadOutput if the snapshot is missing or damaged."""
+    try:
+        return read_snapshot(attempt.layout.input, storage, wanted), False
+    except BadOutput:
+        if not attempt.input.exists():
+            raise
+    return read_snapshot(attempt.input, storage, wanted), True
+
+
+def version_in(content: bytes) -> TableVersion | None:
+    """Return the version of the table of a stored input snapshot; None for other inputs."""
+    metadata = open_parquet(pa.BufferReader(content)).schema_arrow.metadata or {}
+    return TableVersion.parse(metadata[_VERSION]) if _VERSION in metadata else None

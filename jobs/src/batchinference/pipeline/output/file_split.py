@@ -1,0 +1,160 @@
+"""Splits the rows of a task into files by partition and row count, and names directories."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
+from batchinference.spec.expression import root_of
+from batchinference.spec.reserved import OWN_PREFIX
+
+if TYPE_CHECKING:
+    from batchinference.spec.write import Write
+
+MAX_VALUE = 200
+"""Maximum number of bytes of a partition value in a directory name. Longer values are shortened."""
+MAX_SEGMENT = 255 - len("=~")
+_INDEX = f"{OWN_PREFIX}index"
+SHORTENED, HASH_DIGITS = "~", 32
+_CUT_ESCAPE = re.compile("%.?$")
+_SCALARS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
+    *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
+)
+_UNSAFE = re.compile(
+    r"(?:[^\w\u0080-\U0010ffff-]"  # in ASCII, all except letters, digits, '_' and '-'
+    r"|[\s\x80-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff])+"  # invisible
+)
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """How the rows of a task are split into files, and the columns of these files."""
+
+    columns: tuple[str, ...] | None = None
+    """The columns to write; None for all."""
+    partition_by: tuple[str, ...] = ()
+    rows_per_file: int | None = None
+    row_number: str | None = None
+    """The column with the number of the input row, which the writer adds."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """The field of the spec that names a column, by column; used in errors."""
+
+    @classmethod
+    def of(cls, write: Write) -> FileSplit:
+        from batchinference.spec.write import WritePartitioned, WriteSized, WriteTable
+
+        needed = write.columns_needed
+        by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
+        max_rows = write.rows_per_file if isinstance(write, WriteSized) else None
+        if isinstance(write, WriteTable):  # a table partitions its rows itself
+            needed, by = [*needed, *by] if needed else None, []
+        number = write.number_column
+        if needed and number:
+            needed = [number, *needed]
+        fields = {name: field for field, names in write.column_fields.items() for name in names}
+        return cls(tuple(needed) if needed else None, tuple(by), max_rows, number, fields)
+
+    def written(self, columns: list[str]) -> list[str]:
+        """Return those of these columns that files contain: not the partition columns."""
+        chosen = self.columns or columns
+        return [name for name in chosen if name in columns and name not in self.partition_by]
+
+    def split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the directory of each file, relative to the output, and its rows."""
+        for directory, part in partitions(self.chosen(table), self.partition_by):
+            rows = part.drop_columns(list(self.partition_by))
+            size = self.rows_per_file or rows.num_rows
+            for start in range(0, rows.num_rows, size):
+                yield directory, rows.slice(start, size)
+
+    def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+        """Yield the indexes of the rows of each file in the table (int64)."""
+        numbered = table.append_column(_INDEX, pa.array(np.arange(table.num_rows)))
+        for _, rows in replace(self, columns=(_INDEX,)).split(numbered):
+            yield rows.column(_INDEX).to_numpy()
+
+    def chosen(self, table: pa.Table) -> pa.Table:
+        """Return the columns to write and to partition by. Raises JobFailure if one is missing."""
+        for name in self.partition_by:
+            if name not in table.column_names and root_of(name) in table.column_names:
+                from batchinference.pipeline.expression import ColumnExpression  # few jobs need it
+
+                part = ColumnExpression("write.partitionBy", name)(table)
+                table = table.append_column(name, part)
+        wanted = [*(self.columns or table.column_names), *self.partition_by]
+        for column in wanted:
+            if column not in table.column_names:
+                field_name = self.fields.get(column, "columns")
+                known = [name for name in table.column_names if not name.startswith(OWN_PREFIX)]
+                raise JobFailure(
+                    f"write.{field_name}: there is no column '{column}', only {', '.join(known)}. "
+                    "Name one of these"
+                )
+        return table.select(list(dict.fromkeys(wanted)))
+
+
+def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the directory and the rows of each partition, which has one combination of values in
+    `columns`. Without columns, there is one partition with the directory ""."""
+    if not columns:
+        yield "", table
+        return
+    directories = pa.array(_directories(table, columns), pa.string()).dictionary_encode()
+    codes = directories.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ordered = table.take(pa.array(order))
+    starts = np.searchsorted(codes[order], np.arange(len(directories.dictionary) + 1))
+    for directory, (start, stop) in zip(directories.dictionary, pairwise(starts), strict=True):
+        yield directory.as_py(), ordered.slice(start, stop - start)
+
+
+def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
+    """Return the Hive-style partition directory of each row."""
+    parts = []
+    for name in columns:
+        column = table.column(name)
+        if not any(is_scalar(column.type) for is_scalar in _SCALARS):
+            raise JobFailure(
+                f"write.partitionBy: column '{name}' cannot name directories ({column.type}). "
+                "Use a column of texts, numbers, dates or booleans"
+            )
+        parts.append([_segment(name, value) for value in column.to_pylist()])
+    return ["/".join(row) for row in zip(*parts, strict=True)]
+
+
+def _segment(name: str, value: object) -> str:
+    """Return the directory name for a value of a partition column. A long value is replaced by its
+    beginning and its hash, because file systems limit names to 255 bytes."""
+    column = quote(name, safe="")
+    text = NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
+    room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
+    if room < 1:
+        raise JobFailure(
+            f"write.partitionBy: the name of column '{name}' is too long for a directory. Rename it"
+        )
+    if len(text) > room:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+        text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
+    return f"{column}={text}"
+
+
+def value_text(value: object) -> str:
+    """Return the text of a partition value that is not null."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def safe(text: str) -> str:
+    """Return the text with `_` in place of invisible characters and of those that cause problems in
+    file systems. Letters of all languages are kept."""
+    return _UNSAFE.sub("_", text)

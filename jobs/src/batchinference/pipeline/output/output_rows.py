@@ -1,0 +1,138 @@
+"""Reads the rows of an output: the first ones as Python values, or all rows as an Arrow table."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+
+from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.python_rows import Row
+from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.output.writers import rows_of_file, writer_for
+from batchinference.pipeline.output.writers.csv import CsvWriter
+from batchinference.pipeline.storage.arrow_files import checked, schema_in
+from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.partitions import partition_values
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
+
+
+def first_rows(write: Write, count: int) -> list[Row]:
+    """Return up to `count` rows of an output: of its first files by name, or any of a table."""
+    if isinstance(write, WriteTable):
+        return table_for(write).first_rows(count)
+    output = Location(write.path, write.storage)
+    writer, parts = writer_for(write), (output.at(info.path) for info in files_of(write))
+    rows = itertools.chain.from_iterable(rows_of_file(part, writer) for part in parts)
+    return list(itertools.islice(rows, count))
+
+
+def files_of(write: Write) -> list[pafs.FileInfo]:
+    """Return the data files of an output, in the order of their names."""
+    output = Location(write.path, write.storage)
+    files = output.without_links(output.data_files())
+    seen = [info for info in files if not base_name(info.path).startswith(("_", "."))]
+    return sorted(seen, key=lambda info: str(info.path))
+
+
+def all_rows(write: Write) -> pa.Table:
+    """Return all rows of an output, with the columns of all files and the partition columns. Raises
+    BadOutput if no type holds all values of a column."""
+    if isinstance(write, WriteTable):
+        return _table_of(table_for(write).first_rows(sys.maxsize))
+    if isinstance(write, WriteParquet):
+        return _parquet(write)
+    if isinstance(write, WriteCsv):
+        return _csv(write)
+    writer, files = writer_for(write), _files_with_partition_values(write)
+    return _table_of([row | values for part, values in files for row in rows_of_file(part, writer)])
+
+
+def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
+    """Return a table without rows, but with the columns of a complete output if they are known."""
+    layout = Layout.of(spec)
+    with suppress(BadOutput):
+        for text in Snapshot.read(layout.end, layout.key).empty_schemas:
+            return tensors_to_lists(schema_in(text).empty_table())
+    return pa.table({})
+
+
+def _files_with_partition_values(write: Write) -> Iterator[tuple[Location, dict[str, str | None]]]:
+    """Yield the location of each data file, and the values of its partition columns as texts."""
+    output = Location(write.path, write.storage)
+    for info in files_of(write):
+        yield output.at(info.path), partition_values(output.below(info.path))
+
+
+def _table_of(rows: list[Row]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadOutput(
+            f"output: column '{name}' has values without a common type ({error}). Convert them in "
+            "a step, or read the files with another library"
+        ) from None
+
+
+def _csv(write: WriteCsv) -> pa.Table:
+    """Return the rows of CSV files. Columns whose types in these files conflict become text."""
+    parts = list(_files_with_partition_values(write))
+    writer = CsvWriter(write.compression, write.delimiter)
+    tables = [writer.table(part) for part, _ in parts]
+    if texts := [*_without_common_type(tables)]:
+        tables = [writer.table(part, texts) for part, _ in parts]
+    for index, (_, values) in enumerate(parts):
+        for name, value in values.items():
+            column = pa.array([value] * tables[index].num_rows, pa.string())
+            tables[index] = tables[index].append_column(name, column)
+    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+
+def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
+    fields: dict[str, list[pa.Field]] = {}
+    for field in (field for table in tables for field in table.schema):
+        fields.setdefault(field.name, []).append(field)
+    for name, found in fields.items():
+        try:
+            pa.unify_schemas([pa.schema([one]) for one in found], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            yield name
+
+
+def _parquet(write: WriteParquet) -> pa.Table:
+    """Return the rows of Parquet files, with the columns of all files and the partition columns.
+    The files are untrusted: raises UnsafeColumn."""
+    output = Location(write.path, write.storage)
+    files = output.without_links(output.visible_files())
+    if not files:
+        return pa.table({})
+    partitioning = pads.HivePartitioning.discover()
+    factory = pads.FileSystemDatasetFactory(
+        output.filesystem,
+        sorted(str(info.path) for info in files),
+        pads.ParquetFileFormat(),
+        pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
+    )
+    try:
+        schema = factory.inspect(promote_options="permissive", fragments=None)
+        return factory.finish(checked(schema)).to_table()
+    except pa.ArrowTypeError as error:
+        raise BadOutput(
+            f"output: a column has types without a common type ({error}). Read the files with "
+            "another library"
+        ) from None

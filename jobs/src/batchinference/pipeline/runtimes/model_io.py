@@ -1,0 +1,93 @@
+"""Converts the inputs of models to arrays, and selects one of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from batchinference.pipeline.errors import ModelLoad
+
+Batch = dict[str, np.ndarray]
+"""The values of each input of a model, by its name."""
+
+
+def numeric_array(name: str, values: np.ndarray) -> np.ndarray:
+    """Return the values of an input as one numeric array of shape rows x any shape.
+
+    Raises TypeError if the rows have different shapes or are not numbers."""
+    values = _stacked(values)
+    if values.dtype.kind not in "biufc":
+        raise TypeError(
+            f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
+            "numbers of one shape"
+        )
+    return values
+
+
+def _stacked(values: np.ndarray) -> np.ndarray:
+    """Return nested arrays of objects with equal shapes as one array; other values unchanged."""
+    if values.dtype != object:
+        return values
+    rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
+    return np.stack(rows) if len({np.shape(row) for row in rows}) == 1 else values
+
+
+def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | None) -> np.ndarray:
+    """Run a model on a batch in parts of `size` rows, and return the results: rows x any shape.
+
+    `size` is the fixed batch size of the model; None if it accepts any batch size. The last part
+    is padded to `size` with copies of the last row."""
+    if size is None:
+        return run(inputs)
+    count = len(next(iter(inputs.values())))
+    parts = []
+    for start in range(0, count, size):
+        indexes = np.minimum(np.arange(start, start + size), count - 1)
+        parts.append(run({name: values[indexes] for name, values in inputs.items()}))
+    return np.concatenate(parts)[:count]
+
+
+def check_image(image: Any) -> None:
+    """Raise TypeError unless the value is an image of height x width x 3, uint8."""
+    if not isinstance(image, np.ndarray):
+        raise TypeError(f"expected an image, got {type(image).__name__}")
+    if image.ndim != 3 or image.shape[-1] != 3 or image.dtype != np.uint8:
+        raise TypeError(
+            f"expected an image of height x width x 3, uint8, got {image.shape}, {image.dtype}: "
+            "options.mode: RGB makes the reader give such images"
+        )
+
+
+def select_output(output: Any, name: str | None) -> Any:
+    """Return one of the outputs that a model has returned as a dict, list or tuple. `name` is a key
+    or a position; None for the only output. A value of another type is itself the only output.
+
+    Raises ModelLoad if there is no such output, or if `name` is None and there are several."""
+    if isinstance(output, Mapping):
+        outputs = {str(key): value for key, value in output.items()}
+    elif isinstance(output, list | tuple):
+        outputs = {str(position): value for position, value in enumerate(output)}
+    else:
+        return output
+    return outputs[select_output_name(outputs, name)]
+
+
+def select_output_name(outputs: Iterable[str], wanted: str | None) -> str:
+    """Return `wanted`, or the name of the only output if it is None. Raises ModelLoad if there is
+    no such output, or if `wanted` is None and there are several."""
+    names = list(outputs)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted is None or wanted not in names:
+        problem = "the model has several outputs" if wanted is None else f"no output '{wanted}'"
+        raise ModelLoad(f"outputName: {problem}. Name one of {', '.join(names)}")
+    return wanted
+
+
+def check_input_names(expected: Iterable[str], configured: Iterable[str]) -> None:
+    """Raise ModelLoad if the configured input names are not those that the model expects."""
+    if set(expected) != set(configured):
+        takes, names = (", ".join(sorted(inputs)) for inputs in (expected, configured))
+        raise ModelLoad(f"inputs: the model takes {takes}, not {names}. Use the model's names")

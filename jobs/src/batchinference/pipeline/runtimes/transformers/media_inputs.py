@@ -1,0 +1,319 @@
+"""Converts images, audio and video to the tensors that the model requires.
+
+Small images are resized and normalized on the GPU of the model. The functions here refuse texts,
+because the library would treat a text as an address, and fetch it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from PIL.Image import Resampling
+
+from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
+from batchinference.pipeline.media.pixels import in_mode
+from batchinference.pipeline.row_warnings import warn, warnings_of_row
+from batchinference.pipeline.runtimes.device import to_device
+from batchinference.pipeline.runtimes.model_io import Batch
+from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
+from batchinference.pipeline.runtimes.transformers.options import (
+    check_options,
+    feature_extractor_options,
+    image_processor_options,
+    pop_loading_options,
+)
+from batchinference.spec.media import FrameFields
+from batchinference.spec.models import TransformersModel
+from batchinference.spec.warnings import WarningName
+
+_MAX_BYTES_ON_GPU = 256 << 20
+"""If the images of a batch have more bytes, the CPU prepares them. On a GPU, the library would make
+several copies, some of them as float32, in memory that the model needs."""
+
+_FRAME, _OVERHANG = 0.010, 0.015
+"""Seconds from one frame of a spectrogram to the next, and those by which the two overlap."""
+
+# Arrow's memory is read-only, and processors do not change the pixels
+warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+
+
+def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
+    """Return arrays of height x width x channels. Raises TypeError for other values."""
+    for value in values:
+        if not isinstance(value, np.ndarray) or value.ndim != 3:
+            raise TypeError(f"expected an image of height x width x channels, got {_what(value)}")
+    return list(values)
+
+
+def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
+    """Return arrays of height x width x channels as Pillow images in RGB. Transparent pixels are
+    drawn over white, with a warning. Raises TypeError for other values than uint8."""
+    converted = []
+    for row, image in enumerate(image_arrays(values)):
+        if image.dtype != np.uint8:
+            raise TypeError(
+                f"expected an image of uint8, got {image.dtype}: options.mode: RGB makes the "
+                "reader give such images"
+            )
+        picture = Image.fromarray(image[:, :, 0] if image.shape[2] == 1 else image)
+        with warnings_of_row(row):
+            converted.append(in_mode(picture, "RGB", "white"))
+    return converted
+
+
+def videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
+    """Return arrays of frames x height x width x channels, or the bytes of video files.
+
+    Raises TypeError for other values."""
+    for value in values:
+        if not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.ndim != 4):
+            raise TypeError(
+                "expected a video as frames x height x width x channels, or the bytes of its file, "
+                f"got {_what(value)}"
+            )
+    return list(values)
+
+
+def evenly_spaced(total: int, count: int) -> np.ndarray:
+    """Return the indexes of `count` frames, evenly spaced over `total` frames (int64)."""
+    return np.linspace(0, total - 1, num=count).round().astype(np.int64)
+
+
+def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
+    """Return samples (float32) of one channel, at the rate `wanted` in Hz.
+
+    `values` are samples, or channels x samples, at `rates` in Hz. Without `rates`, they already
+    have the rate `wanted`. Raises TypeError for other values."""
+    result = []
+    for row, value in enumerate(values):
+        numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
+        if not numeric or value.ndim not in (1, 2) or value.size == 0:
+            raise TypeError(f"expected audio as samples or channels x samples, got {_what(value)}")
+        samples = _floats(value)
+        samples = samples.mean(axis=0) if samples.ndim == 2 else samples
+        rate = wanted if rates is None else int(rates[row])
+        result.append(samples if rate == wanted else _resampled(samples, rate, wanted))
+    return result
+
+
+def _floats(value: np.ndarray) -> np.ndarray:
+    """Return samples as float32. Integers are PCM, and scaled to numbers between -1 and 1."""
+    if value.dtype.kind == "f":
+        return value.astype(np.float32)
+    limits = np.iinfo(value.dtype)
+    middle = 0 if value.dtype.kind == "i" else (limits.max + 1) // 2
+    return (value.astype(np.float32) - middle) / (limits.max + 1 - middle)
+
+
+def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
+    try:
+        from batchinference.pipeline.media.audio import resampled
+    except ImportError as error:
+        what = f"audio of {rate} Hz for a model that expects {wanted} Hz"
+        raise ModelLoad(missing_package(what, "av", FORMATS_EXTRA)) from error
+    return resampled(samples, rate, wanted)
+
+
+def warn_of_cut_audio(
+    values: Iterable[np.ndarray], extractor: Any, options: Mapping[str, Any]
+) -> None:
+    """Report a warning for each recording that an extractor cuts if called with `options`."""
+    longest = _max_samples(extractor, options)
+    for row, value in enumerate(values if longest is not None else ()):
+        if longest is not None and len(value) > longest:
+            seconds = math.ceil((len(value) - longest) / extractor.sampling_rate)
+            warn(WarningName.AUDIO_CUT, row=row, amount=seconds)
+
+
+def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
+    """Return the number of samples to which an extractor cuts recordings; None if it does not."""
+    chosen = options.get("max_length")
+    for name in ("nb_max_samples", "n_samples"):
+        if (samples := getattr(extractor, name, None)) is not None:
+            return int(chosen or samples)
+    counts_frames = hasattr(extractor, "num_mel_bins")
+    own = getattr(extractor, "max_length", None) if counts_frames else None
+    length = chosen if options.get("truncation") else own
+    if not length:
+        return None
+    multiple = options.get("pad_to_multiple_of") or 1
+    length = math.ceil(length / multiple) * multiple
+    seconds = length * _FRAME + _OVERHANG
+    return int(extractor.sampling_rate * seconds) if counts_frames else length
+
+
+def crop_reproducibly(extractor: Any) -> None:
+    """Make an extractor that crops recordings at random places crop a recording in each call in the
+    same way, so that its result does not depend on the batch or the run."""
+    if getattr(extractor, "truncation", None) not in ("rand_trunc", "fusion"):
+        return
+    kind: Any = type(extractor)
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        state = np.random.get_state()
+        np.random.seed(0)
+        try:
+            return kind.__call__(self, *arguments, **options)
+        finally:
+            np.random.set_state(state)
+
+    extractor.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+
+
+def _what(value: Any) -> str:
+    return str(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def frames_of(content: bytes, count: int) -> list[np.ndarray]:
+    """Return `count` frames, height x width x RGB, evenly spaced over the video, and upright.
+
+    The video is decoded twice, because headers do not reliably state the number of frames, and all
+    frames at once would not fit into memory.
+    """
+    from batchinference.pipeline.media.videos import FrameConverter
+
+    convert = FrameConverter(FrameFields())
+    total = sum(1 for _ in _decoded(content))
+    if total == 0:
+        raise ValueError("the video has no frames")
+    chosen = evenly_spaced(total, count).tolist()
+    pixels = {
+        number: convert(frame) for number, frame in enumerate(_decoded(content)) if number in chosen
+    }
+    return [pixels[number] for number in chosen]
+
+
+def _decoded(content: bytes) -> Iterator[Any]:
+    from batchinference.pipeline.media.audio import open_media
+
+    with open_media(BytesIO(content)) as container:
+        if not container.streams.video:
+            raise ValueError("the file has no video")
+        yield from container.decode(video=0)
+
+
+class ImageInput:
+    """Converts images (height x width x channels, uint8).
+
+    If the model is on a GPU, this GPU converts them, because it is much faster than the CPU. The
+    CPU converts the images of a batch if they are large, or if the GPU fails, for example because a
+    row is bad or PyTorch does not support a resize factor on GPUs."""
+
+    def __init__(self, loader: ModelLoader, model: TransformersModel) -> None:
+        self._options = {"input_data_format": "channels_last", **model.options}
+        self._processor = image_processor(loader, self._options)
+        self._device = preparing_device(self._processor, self._options, loader.device)
+
+    def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
+        values = image_arrays(inputs["image"])
+        prepared = self._prepared_on_device(inputs["image"])
+        if prepared is None:
+            prepared = self._prepared(values)
+        yield np.arange(len(values)), prepared
+
+    def _prepared_on_device(self, values: np.ndarray) -> Any:
+        """Return the images, prepared on the device, or None if this is not possible."""
+        if self._device is None or sum(value.nbytes for value in values) > _MAX_BYTES_ON_GPU:
+            return None
+        with suppress(Exception):  # the CPU raises errors about rows again
+            return self._prepared(on_device(values, self._device))
+        return None
+
+    def _prepared(self, values: list[Any]) -> Any:
+        return self._processor(images=values, return_tensors="pt", **self._options)
+
+
+def preparing_device(
+    processor: Any, options: dict[str, Any], model: torch.device
+) -> torch.device | None:
+    """Return the device that prepares images for a model, or None for the CPU. Removes the option
+    `device`, which takes precedence over the device of the model."""
+    chosen = options.pop("device", None)
+    resample = options.get("resample", getattr(processor, "resample", None))
+    # the library replaces LANCZOS on GPUs with another method
+    if getattr(processor, "backend", None) != "torchvision" or resample == Resampling.LANCZOS:
+        return None
+    device = model if chosen is None else torch.device(chosen)
+    return device if device.type == "cuda" else None
+
+
+def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
+    """Return images as tensors on a device, where the library reorders axes faster than on the CPU.
+    An array of all images is copied at once."""
+    if values.dtype != object:
+        return list(to_device(values, device))
+    return [to_device(value, device) for value in values]
+
+
+class AudioInput:
+    """Converts audio, with or without its sampling rate in Hz."""
+
+    def __init__(self, loader: ModelLoader, model: TransformersModel) -> None:
+        self._extractor = loader.load_processor(transformers.AutoFeatureExtractor)
+        check_options(model.options, feature_extractor_options(self._extractor))
+        crop_reproducibly(self._extractor)
+        padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
+        # some extractors already pad by default, to a length that their model requires
+        pads = padding is not None and padding.default is False
+        self._options = {**({"padding": True} if pads else {}), **model.options}
+        masks = getattr(self._extractor, "return_attention_mask", False)
+        self._hears_padding = pads and not self._options.get("return_attention_mask", masks)
+
+    def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
+        rate = self._extractor.sampling_rate
+        values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
+        warn_of_cut_audio(values, self._extractor, self._options)
+        for rows in self._groups(values):
+            part = [values[row] for row in rows]
+            result = self._extractor(part, sampling_rate=rate, return_tensors="pt", **self._options)
+            yield rows, result
+
+    def _groups(self, values: list[np.ndarray]) -> list[np.ndarray]:
+        """Return groups of rows that are computed together. The recordings of a group have the same
+        length if the model would take padding for sound."""
+        lengths = np.array([len(value) if self._hears_padding else 0 for value in values])
+        return [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
+
+
+class VideoInput:
+    """Converts videos. The model gets as many frames as it requires, evenly spaced over a video."""
+
+    def __init__(self, loader: ModelLoader, model: TransformersModel, config: Any) -> None:
+        self._options = {"input_data_format": "channels_last", **model.options}
+        count = self._options.pop("num_frames", None) or getattr(config, "num_frames", None)
+        if count is None:
+            raise ModelLoad(
+                f"options: '{model.source}' does not state its number of frames. Set num_frames"
+            )
+        self._count = int(count)
+        self._processor = image_processor(loader, self._options)
+
+    def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
+        values = [self._frames(video) for video in videos(inputs["video"])]
+        tensors = self._processor(values, return_tensors="pt", **self._options)
+        yield np.arange(len(values)), tensors
+
+    def _frames(self, video: np.ndarray | bytes) -> list[np.ndarray]:
+        if isinstance(video, bytes):
+            return frames_of(video, self._count)
+        return list(video[evenly_spaced(len(video), self._count)])
+
+
+def image_processor(loader: ModelLoader, options: dict[str, Any]) -> Any:
+    """Load the image processor with the options that select its implementation, and remove them.
+    Raises ModelLoad for a remaining option that the processor does not have."""
+    processor = loader.load_processor(
+        transformers.AutoImageProcessor, **pop_loading_options(options)
+    )
+    check_options(options, image_processor_options(processor))
+    return processor

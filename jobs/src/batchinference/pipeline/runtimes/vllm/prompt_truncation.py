@@ -1,0 +1,96 @@
+"""Cuts prompts that are too long for vLLM, before its engine gets them.
+
+The engine itself can only cut the beginning of a prompt, which has the instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.runtimes.model_files import files_without_weights
+from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit, Row, room_for_answer
+from batchinference.pipeline.runtimes.prompts import (
+    messages_of,
+    rows_of,
+    text_of,
+    values_for_texts,
+    with_messages,
+)
+from batchinference.pipeline.runtimes.text_limits import max_tokens
+from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
+from batchinference.spec.models import VllmModel
+
+
+def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
+    """Return the inputs of a row's prompt, cut so that the prompt fits the model, and the number of
+    tokens that were cut. Raises TextTooLong if the template alone is too long."""
+    if model.too_long not in ("truncate", "truncateLeft"):
+        return texts, 0
+    limit = _limit_of_row(model, row)
+    given = with_messages(model, texts) if model.is_chat else texts
+    values, _, cut = limit.fitted(
+        given, lambda part: _prompt(model, limit.tokenizer, part), special=not model.is_chat
+    )
+    return ({**texts, **values}, cut) if cut else (texts, 0)
+
+
+def _limit_of_row(model: VllmModel, row: Row) -> PromptLimit:
+    limit = _limit(model.model_dump_json(by_alias=True))
+    column = model.row_parameters.get("max_tokens")
+    if column is None:
+        return limit
+    new = room_for_answer(limit.tokens) if row[column] is None else row[column]
+    return replace(limit, tokens=limit.tokens - new)
+
+
+def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:
+    if not model.is_chat:
+        return text_of(model, row)
+    return apply_template(model, tokenizer, messages_of(model, row))
+
+
+def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int] | None:
+    """Return the number of tokens of the prompt of each row without nulls. Return None if only the
+    engine knows it. Raises errors of the library."""
+    if model.images or model.task == "score" or model.request is not None:
+        return None
+    import transformers
+
+    path = files_without_weights(model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    rows = rows_of(dict(values_for_texts(model.inputs, table)))
+    texts = [_prompt(model, tokenizer, row) for row in rows if None not in row.values()]
+    special = not model.is_chat
+    return [len(tokenizer(text, add_special_tokens=special)["input_ids"]) for text in texts]
+
+
+@lru_cache(maxsize=8)
+def _limit(document: str) -> PromptLimit:
+    """Return the limit of a model, given as JSON. Its tokenizer is loaded once per process."""
+    import transformers
+
+    model = VllmModel.model_validate_json(document)
+    path, options = files_without_weights(model), {"trust_remote_code": False}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
+    config = transformers.AutoConfig.from_pretrained(path, **options)
+    known = max_tokens(tokenizer, SimpleNamespace(config=config, named_modules=lambda: ()))
+    length = model.engine.get("max_model_len") or known
+    if not isinstance(length, int) or length < 1:
+        raise ModelLoad(
+            f"tooLong: '{model.source}' states no length. Set engine.max_model_len to a number"
+        )
+    of_row = model.task != "generate" or "max_tokens" in model.row_parameters
+    new = 0 if of_row else model.sampling.get("max_tokens") or room_for_answer(length)
+    if length <= new:
+        raise ModelLoad(
+            f"sampling.max_tokens: {new} tokens leave no room for a prompt, because "
+            f"'{model.source}' takes {length}. Use a smaller number"
+        )
+    return PromptLimit(tokenizer, length - new, model.too_long == "truncateLeft")

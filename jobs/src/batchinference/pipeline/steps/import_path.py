@@ -1,0 +1,59 @@
+"""Sets the Python path on which modules of the user are found, and finds modules on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+
+from batchinference.pipeline.errors import is_user_file
+
+
+def add_import_path(directory: str) -> None:
+    """Put a directory first on the Python path of this process and its child processes."""
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    others = [path for path in others if path not in ("", directory)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
+
+
+@contextmanager
+def import_path(*directories: str) -> Iterator[None]:
+    """Put directories on the Python path of this process and its child processes, the last one
+    first. Restore the path after the block."""
+    path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
+    for directory in directories:
+        add_import_path(directory)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.environ.pop("PYTHONPATH", None)
+        os.environ |= {"PYTHONPATH": of_children} if of_children is not None else {}
+
+
+def reload_modules(paths: Iterable[str]) -> None:
+    """Forget the modules in the paths `module:name` that are files of the user or deleted files, so
+    that the next use imports them again."""
+    for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is not None and (is_user_file(file) or not os.path.exists(file)):
+            del sys.modules[name]
+
+
+def spec_of(module: str) -> ModuleSpec | None:
+    """Return the import spec of a module, without importing its packages; None if there is none."""
+    top, *others = module.split(".")
+    try:
+        found = importlib.util.find_spec(top)
+        for name in others:  # find_spec of the full name would import the packages
+            if found is None or found.submodule_search_locations is None:
+                return None
+            found = PathFinder.find_spec(name, list(found.submodule_search_locations))
+        return found
+    except (ImportError, ValueError):
+        return None

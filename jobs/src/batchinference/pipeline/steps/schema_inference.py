@@ -1,0 +1,58 @@
+"""Infers the columns after steps without rows: before the job starts, or if no row is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from batchinference.pipeline.declared_types import arrow_type
+from batchinference.pipeline.row_batch import without_rows
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.steps import Transform, TransformResult, class_of, load_step
+from batchinference.pipeline.steps.tokenization import split_prepared
+
+if TYPE_CHECKING:
+    from batchinference.spec.steps import Step
+
+
+def columns_after_all(
+    steps: Sequence[Step], columns: pa.Schema, *, code_keeps_columns: bool = False
+) -> pa.Schema:
+    """Return the columns after all steps, inferred from the columns of the input. An empty schema
+    means that columns are unknown, and the null type that a type is. Columns are unknown after user
+    code, unless `code_keeps_columns`."""
+    table = columns.empty_table()
+    for step in steps:
+        if step.facts.user_code and code_keeps_columns:
+            continue
+        table = result_without_rows(step, table)
+    return table.schema
+
+
+def result_without_rows(
+    step: Step, table: pa.Table, transform: Transform | None = None
+) -> pa.Table:
+    """Return the columns that a step would return for rows with the columns of `table`, as a table
+    without rows. It has no columns if they are unknown. Unknown types are null.
+
+    The types come from calling `transform` without rows if they do not depend on values, otherwise
+    from the spec of the step. Without `transform`, the step is loaded if that is cheap."""
+    (empty, _), facts = split_prepared(without_rows([table])), step.facts
+    if transform is None and class_of(step).LOADS_NOTHING:
+        transform = load_step(step, Device())
+    if transform is not None and not class_of(step).NEEDS_VALUES:
+        with suppress(Exception):
+            result = transform(empty)
+            result = result.table if isinstance(result, TransformResult) else result
+            if result.num_columns:
+                return without_rows([result])
+    old_names = {new: old for old, new in facts.renames.items()}
+    types = dict(zip(empty.column_names, empty.schema.types, strict=True))
+    for name, kind in facts.adds.items():
+        types[name] = pa.null() if kind is None else arrow_type(kind)
+    names = facts.columns_after(empty.column_names or None) or []
+    columns = ((name, types.get(old_names.get(name, name), pa.null())) for name in names)
+    return pa.schema(list(columns)).empty_table()

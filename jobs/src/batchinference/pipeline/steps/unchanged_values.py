@@ -1,0 +1,118 @@
+"""Keeps the values of a column that user code returns without a change.
+
+A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So values
+that equal those of the input column of the same name are taken from this column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import NO_VALUES, decoded
+from batchinference.pipeline.type_widening import is_tensor
+
+Values = Sequence[Any] | np.ndarray
+
+
+class InputColumn:
+    """A column of the input of user code. `read` returns its values as the code gets them."""
+
+    def __init__(self, column: pa.ChunkedArray, read: Callable[[pa.ChunkedArray], Values]) -> None:
+        self._column, self._read = column, read
+
+    def restored(
+        self, values: Values
+    ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
+        """Return the values that the code has returned, as a column of the type of the input column
+        if that type can hold them. Otherwise, return them as they are, and for each row that is
+        unchanged the input column of this row."""
+        given = self._read(self._column)
+        if _is_plain(values) and (not _is_plain(given) or _kind(values) != _kind(given)):
+            return values, {}
+        unchanged = _equal(values, given)
+        column = self._with_changes(values, np.flatnonzero(~unchanged))
+        if column is not None:
+            return column, {}
+        if _is_plain(values):
+            return values, {}  # converting them loses nothing: the array has a type for all
+        rows = [row for row in np.flatnonzero(unchanged).tolist() if values[row] is not None]
+        return values, {row: decoded(self._column.slice(row, 1)) for row in rows}
+
+    def _with_changes(self, values: Values, rows: np.ndarray) -> pa.ChunkedArray | None:
+        """Return the input column with the returned values in these rows. Return None if its type
+        cannot hold them, so that reading the column would give other values."""
+        if not len(rows):
+            return self._column
+        column = decoded(self._column)
+        changed = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        nan_is_null = _is_plain(values) and not pa.types.is_floating(column.type)
+        try:
+            made = pa.array(changed, column.type, from_pandas=nan_is_null)
+        except NO_VALUES:
+            return None
+        order = np.arange(len(column))
+        order[rows] = len(column) + np.arange(len(rows))
+        both = pa.chunked_array([*column.chunks, *chunks_of(made)], column.type)
+        result = both.take(pa.array(order))
+        return result if self._holds(result, values) else None
+
+    def _holds(self, column: pa.ChunkedArray, values: Values) -> bool:
+        read = self._read(column)
+        if _is_plain(values) and _is_plain(read):
+            read = read.astype(values.dtype)  # integers are read as floats only if some are null
+        return bool(_equal(values, read).all())
+
+
+def input_columns(
+    table: pa.Table, read: Callable[[pa.ChunkedArray], Values]
+) -> dict[str, InputColumn]:
+    """Return the columns of a table by name, except tensors, which NumPy does not change."""
+    return {
+        field.name: InputColumn(table.column(field.name), read)
+        for field in table.schema
+        if not is_tensor(field.type)
+    }
+
+
+def chunks_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
+    """Return the arrays of a column."""
+    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def _is_plain(values: Any) -> TypeGuard[np.ndarray]:
+    """Return whether this is a NumPy array of numbers or times, not of Python objects."""
+    return isinstance(values, np.ndarray) and values.dtype != object
+
+
+def _kind(values: np.ndarray) -> tuple[np.dtype, int]:
+    return values.dtype, values.ndim
+
+
+def _equal(one: Values, other: Values) -> np.ndarray:
+    """Return a mask of the rows with equal values. Numbers are compared by their bits, so that NaN
+    equals NaN, and 0 does not equal -0."""
+    if not (_is_plain(one) and _is_plain(other)):
+        return np.array(list(map(_is_equal, one, other)), dtype=bool)
+    size = (len(one), one.dtype.itemsize)
+    bits = (np.ascontiguousarray(array).view(np.uint8).reshape(size) for array in (one, other))
+    return np.asarray(np.equal(*bits).all(axis=1))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Return whether two values have the same type and content, at any depth."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) and one.dtype == object == other.dtype:
+        return one.shape == other.shape and all(map(_is_equal, one, other))
+    if isinstance(one, np.ndarray | np.generic):
+        kinds = [(array.dtype, array.shape, array.tobytes()) for array in (one, other)]
+        return kinds[0] == kinds[1]
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_equal(one[key], other[key]) for key in one)
+    return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)

@@ -1,0 +1,150 @@
+"""Steps with `when`: they run for the rows for which the condition is true, and skip the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import concat, with_nulls
+from batchinference.pipeline.declared_types import arrow_type
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.expression import UnsuitableTypes
+from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
+from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
+from batchinference.spec.column_types import ColumnType
+from batchinference.spec.warnings import WarningName
+
+if TYPE_CHECKING:
+    from batchinference.spec.steps import Step
+
+
+class Conditional(Transform):
+    """Runs a step for the rows that meet its condition. A skipped row keeps its values, and has
+    null in the columns that the step adds."""
+
+    def __init__(
+        self, step: Step, transform: Transform, adds: Mapping[str, ColumnType | None]
+    ) -> None:
+        self._step, self._transform = step.name, transform
+        self._condition = Filter(step.name, step.when or "", "when")
+        self._reads = None if step.facts.user_code else set(step.facts.reads)
+        self.result_columns = getattr(transform, "result_columns", None)
+        self._adds = set(adds)
+        self._added = {name: _type_of(kind) for name, kind in adds.items()}
+        """The columns that the step adds or replaces, and their types, which are null until they
+        are known. For user code, all columns of its results, because it may replace any column."""
+
+    def chosen(self, batch: pa.Table) -> np.ndarray | None:
+        """Return a mask (bool) of the rows for which the step runs; None if the condition cannot be
+        computed. The next call of the step reports that."""
+        try:
+            mask = self._condition.mask(batch)
+        except (UnsuitableTypes, pa.ArrowException):
+            return None
+        runs: np.ndarray = mask.to_numpy()
+        if not runs.any():
+            return runs
+        inner = self._transform.chosen(self._input(batch).filter(mask))
+        if inner is not None:
+            runs = runs.copy()
+            runs[runs] = inner
+        return runs
+
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
+        try:
+            mask = self._condition.mask(batch)
+        except UnsuitableTypes as error:  # other batches may have other types
+            return all_failed(batch.num_rows, TypeError(error.message))
+        rows = np.flatnonzero(mask.to_numpy())
+        skips = len(rows) < batch.num_rows
+        part = self._input(batch).filter(mask) if skips else batch
+        with collect_warnings() as warnings:
+            result = as_result(self._transform(part) if len(rows) or not skips else part)
+        for warning in warnings:
+            warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
+        self._learn(part, result.table)
+        return self._with_skipped(batch, rows, result) if skips else result
+
+    def take_notes(self) -> Sequence[str]:
+        return self._transform.take_notes()
+
+    def _input(self, batch: pa.Table) -> pa.Table:
+        """Return a batch with only the columns that the step reads; for user code, all columns."""
+        names = batch.column_names
+        if self._reads is None:
+            return batch
+        return batch.select([n for n in names if n in self._reads or is_prepared(n)])
+
+    def _learn(self, part: pa.Table, made: pa.Table) -> None:
+        """Remember the types of the columns that the step has added in `made`, its result for
+        `part`. Raises JobFailure if it has dropped columns."""
+        if not made.num_rows:
+            return
+        kept = set(made.column_names)
+        for name in part.column_names:
+            if name not in kept and not is_prepared(name):
+                raise JobFailure(
+                    f"step '{self._step}' has 'when', so it must keep all columns, but its result "
+                    f"lacks column '{name}'. Return that column, and drop it in a later step"
+                )
+        known = set() if self._reads is None else {*part.column_names} - self._adds
+        self._added |= {field.name: field.type for field in made.schema if field.name not in known}
+
+    def _with_skipped(
+        self, batch: pa.Table, rows: np.ndarray, result: TransformResult
+    ) -> pa.Table | TransformResult:
+        """Return the result for a batch: `result`, which the step has made of `rows`, and the rows
+        that it skips. A partial result covers the batch up to the first row that is not done."""
+        is_complete = result.rows is None or result.rows == len(rows)
+        covered = batch.num_rows if is_complete else int(rows[result.rows])
+        skipped = np.setdiff1d(np.arange(covered), rows)
+        for row in skipped.tolist():
+            warn(WarningName.SKIPPED, row=row)
+        parents = np.concatenate([rows[result.parents], skipped])
+        order = np.argsort(parents, kind="stable")
+        parents = parents[order]
+        failed = {int(rows[row]): error for row, error in result.failed.items()}
+        made = result.table
+        table = self._table(batch, made, skipped, order, parents) if len(parents) else pa.table({})
+        if is_complete and np.array_equal(parents, np.arange(batch.num_rows)):
+            return table
+        return TransformResult(table, parents, failed, None if is_complete else covered)
+
+    def _table(
+        self,
+        batch: pa.Table,
+        made: pa.Table,
+        skipped: np.ndarray,
+        order: np.ndarray,
+        parents: np.ndarray,
+    ) -> pa.Table:
+        """Return the rows of `made`, the result of the step, and the skipped rows of the batch.
+        `order` sorts both by batch row, and `parents` is the batch row of each sorted row."""
+        batch = split_prepared(batch)[0]
+        changed = set(made.column_names if made.num_rows else ()) & self._added.keys()
+        order_of_code = made.column_names if self._reads is None and made.num_rows else ()
+        is_unchanged = np.array_equal(parents, np.arange(batch.num_rows))
+        columns = {}
+        for name in dict.fromkeys([*order_of_code, *batch.column_names, *self._added]):
+            if name in changed and name in batch.column_names:
+                old = batch.select([name]).take(pa.array(skipped))
+                columns[name] = concat([made.select([name]), old]).column(0).take(pa.array(order))
+            elif name in changed:
+                made_rows = np.flatnonzero(order < made.num_rows)
+                columns[name] = with_nulls(made.column(name), made_rows, len(order))
+            elif name in batch.column_names:
+                kept = batch.column(name)
+                columns[name] = kept if is_unchanged else kept.take(pa.array(parents))
+            else:
+                columns[name] = pa.nulls(len(order), self._added[name])
+        return pa.table(columns)
+
+
+def _type_of(kind: ColumnType | None) -> pa.DataType:
+    """Return the Arrow type of a declared type; null if it is unknown or a list (or tensor)."""
+    return pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)

@@ -1,0 +1,343 @@
+"""Rows of a model step with equal inputs are computed once, and each is still accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from batchinference.pipeline.execution.report_notes import with_sums
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.report.builder import collect_notes
+from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_warnings import count_tokens, warn
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
+from batchinference.pipeline.steps import dedupe
+from batchinference.pipeline.steps import model as model_step
+from batchinference.pipeline.steps.code_hashes import model_digest
+from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
+from batchinference.spec.models import VllmModel
+from batchinference.spec.progress import TokenKind
+from batchinference.spec.steps import Step
+from batchinference.spec.warnings import WarningName
+from support.documents.vllm_models import vllm
+from support.outputs.batches import as_one_batch, good, outcomes, rows_of
+from support.outputs.row_warnings import warnings_of
+
+TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
+MODEL = {
+    **{"runtime": "http", "api": "chat", "url": "http://host/v1", "name": "m"},
+    **{"inputs": {"text": "text"}, "output": "answer"},
+}
+
+
+class Answers:
+    """A runtime that answers with the number of the computed row, and may fail."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.details = False
+
+    def __call__(self, inputs: Mapping[str, Any]) -> list[Any]:
+        texts = list(inputs["text"])
+        if "raise" in texts:
+            raise ValueError("raise")
+        return [self._answer(row, text) for row, text in enumerate(texts)]
+
+    def _answer(self, row: int, text: str) -> Any:
+        self.asked.append(text)
+        if text.startswith("long"):
+            warn(WarningName.TEXT_CUT, row=row, amount=2)
+        if text.startswith("paid"):
+            count_tokens(row, read=3)
+        if text.startswith("repaired"):
+            warn(WarningName.ANSWER_REPAIRED, row=row, amount=2)
+        if text.endswith("bad"):
+            return RequestFailed(text)
+        if text == "busy":
+            return RequestFailed(text) if self.asked.count(text) < 3 else "late"
+        answer = f"{text} {len(self.asked)}"
+        return (answer, None) if self.details else answer
+
+
+class Job:
+    """A model step with `dedupe` in one process."""
+
+    def __init__(self, errors: ErrorHandling = TOLERANT, **step: Any) -> None:
+        self.answers = Answers()
+        fields = {"name": "ask", "model": MODEL, "dedupe": True, **step}
+        with patch.object(model_step, "load_runtime", lambda *_: self.answers):
+            self.stage = StageRunner(Stage("ask", (Step.model_validate(fields),)), errors)
+        self.run = as_one_batch(self.stage)
+
+    def of(self, *texts: str | None, first: int = 0) -> RowBatch:
+        columns = {"text": pa.array(texts, pa.string()), "own": range(len(texts))}
+        return self.run(good(0, first, pa.table(columns)))
+
+
+def answers_of(batch: RowBatch) -> list[Any]:
+    return [row["answer"] for _, row in rows_of(batch)]
+
+
+def tokens_of(batch: RowBatch) -> list[tuple[int, str, int]]:
+    columns = (batch.warnings.column(name).to_pylist() for name in ("id", "name", "amount"))
+    return [row for row in zip(*columns, strict=True) if row[1] in set(TokenKind)]
+
+
+def counts(*batches: RowBatch) -> tuple[int | None, int | None]:
+    """Return the reported numbers of reused rows, and of rows from the cache."""
+    notes = [note for batch in batches for note in batch.notes]
+    times = collect_notes(notes).steps["ask"]
+    return times.reused, times.cached
+
+
+def test_equal_rows_of_a_batch_are_computed_once() -> None:
+    job = Job()
+    found = job.of("a", "b", "a", "a", "c", "b")
+    assert job.answers.asked == ["a", "b", "c"]
+    assert answers_of(found) == ["a 1", "b 2", "a 1", "a 1", "c 3", "b 2"]
+    assert [row["own"] for _, row in rows_of(found)] == [*range(6)]
+    assert outcomes(found) == dict.fromkeys(range(6), "good")
+    assert counts(found)[0] == 3
+
+
+def test_rows_of_later_batches_reuse_results() -> None:
+    job = Job(batchSize=2)
+    first, second = job.of("a", "b", "c", "a"), job.of("c", "d", "a", first=4)
+    assert job.answers.asked == ["a", "b", "c", "d"]
+    assert answers_of(second) == ["c 3", "d 4", "a 1"]
+    assert counts(first, second)[0] == 3
+
+
+def test_results_of_an_earlier_job_are_reused(tmp_path: Path) -> None:
+    place = {"path": str(tmp_path)}
+    first = Job(cache=place, dedupe=False)
+    before = first.of("a", "long", "bad", "a", None)
+    flush_caches()
+    later = Job(cache=place)
+    found = later.of("b", "long", "a", "bad", None, "a")
+    assert later.answers.asked == ["b", "bad"]
+    assert answers_of(found) == ["b 1", "long 2", "a 1", None, "a 1"]
+    assert warnings_of(found) == [(1, "TextCut", 2), (4, "NullInput", 0)]
+    assert counts(before) == (1, None)
+    assert counts(found) == (None, 4)
+
+
+def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
+    place = {"path": str(tmp_path)}
+    first = Job(cache=place)
+    assert tokens_of(first.of("a", "paid", "paid")) == [(1, "inputTokens", 3)]
+    flush_caches()
+    assert tokens_of(Job(cache=place).of("paid")) == []
+
+
+def test_tokens_of_the_step_are_reported() -> None:
+    job = Job()
+    found = job.of("paid", "paid", "paid too"), job.of("paid", "paid bad", first=3)
+    times = collect_notes(with_sums(note for batch in found for note in batch.notes)).steps["ask"]
+    assert (times.input_tokens, times.output_tokens, times.reused) == (9, None, 2)
+
+
+def test_tokens_of_failed_rows_are_counted() -> None:
+    for reuses in (True, False):
+        job = Job(dedupe=reuses)
+        found = job.of("a", "paid bad", "paid bad")
+        assert outcomes(found) == {0: "good", 1: "failed", 2: "failed"}
+        times = job.answers.asked.count("paid bad")
+        assert tokens_of(found) == [(row, "inputTokens", 3) for row in (1, 2)[:times]]
+
+
+def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
+    place = {"path": str(tmp_path)}
+    first = Job(cache=place)
+    first.of("a")
+    flush_caches()
+    changes: list[dict[str, Any]] = [
+        {"prompt": "{text}!"},
+        {"url": "http://other/v1"},
+        {"name": "n"},
+        {"sampling": {"seed": 1}},
+        {"nullInput": "fail"},
+        {"details": "details"},
+    ]
+    for change in changes:
+        job = Job(cache=place, model={**MODEL, **change}, dedupe=False)
+        job.answers.details = "details" in change
+        job.of("a")
+        assert job.answers.asked == ["a"], change
+    same = {**MODEL, "output": "other", "inputs": {"text": "renamed"}, "timeout": "1m"}
+    job = Job(cache=place, model=same)
+    rows = rows_of(job.run(good(0, 0, pa.table({"renamed": ["a"]}))))
+    assert rows == [(0, {"renamed": "a", "other": "a 1"})]
+
+
+def test_whatever_changes_the_answers_of_vllm_is_another_key(tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("model", "other", "adapters")}
+    for name, place in places.items():
+        (place / "a").mkdir(parents=True)
+        (place / "a" / "weights").write_text(name)
+    adapter = {"adapter": "name", "inputs": {"text": "text", "name": "name"}}
+    adapter["loraPath"] = str(places["adapters"])
+    changes: list[dict[str, Any]] = [
+        {},
+        {"source": str(places["other"])},
+        {"sampling": {"temperature": 0}},
+        {"sampling": {"temperature": 0.5}},
+        {"chatTemplate": "{{ messages }}"},
+        {"chatTemplateArgs": {"enable_thinking": False}},
+        {"system": "Hm."},
+        {"schema": {"jsonSchema": {"type": "integer"}}},
+        {"engine": {"dtype": "float32"}},
+        adapter,
+        {"request": "text", "sampling": {}},
+    ]
+
+    def digest(change: dict[str, Any]) -> str:
+        fields = {"source": str(places["model"]), "inputs": {"text": "text"}, "sampling": {}}
+        model = vllm(**{**fields, **change})
+        return model_digest(VllmModel.model_validate(model), Device())
+
+    digests = [digest(change) for change in changes]
+    assert len(set(digests)) == len(changes)
+    assert digest({"inputs": {"text": "renamed"}, "output": "other"}) == digests[0]
+    (places["adapters"] / "a" / "weights").write_text("trained again")
+    assert digest(adapter) not in digests
+
+
+def test_cache_that_cannot_be_used_costs_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    job = Job(cache={"path": str(tmp_path / "file")})
+    found = job.of("a", "a")
+    assert answers_of(found) == ["a 1", "a 1"]
+    (note,) = collect_notes(found.notes).notes
+    assert "(1 time)" in note
+
+
+def test_without_dedupe_each_row_is_computed() -> None:
+    job = Job(dedupe=False)
+    assert answers_of(job.of("a", "a")) == ["a 1", "a 2"]
+
+
+def test_rows_equal_to_a_failed_row_are_computed() -> None:
+    job = Job()
+    found = job.of("bad", "a", "bad", "a")
+    assert job.answers.asked == ["bad", "a", "bad"]
+    assert outcomes(found) == {0: "failed", 1: "good", 2: "failed", 3: "good"}
+    assert counts(found)[0] == 1
+
+
+def test_result_after_a_transient_error_is_shared() -> None:
+    job = Job()
+    found = job.of("busy", "busy", "busy", "a")
+    assert job.answers.asked == ["busy", "a", "busy", "busy"]
+    assert outcomes(found) == {0: "failed", 1: "failed", 2: "good", 3: "good"}
+    assert answers_of(job.of("busy")) == ["late"]
+    assert job.answers.asked.count("busy") == 3
+
+
+def test_raised_error_is_isolated_to_equal_rows() -> None:
+    job = Job()
+    found = job.of("a", "raise", "b", "raise", "a", "raise")
+    expected = {0: "good", 1: "failed", 2: "good", 3: "failed", 4: "good", 5: "failed"}
+    assert outcomes(found) == expected
+    assert answers_of(found)[0] == answers_of(found)[2]
+
+
+def test_each_row_has_its_warnings() -> None:
+    job = Job()
+    assert warnings_of(job.of("a", "long", "long")) == [(1, "TextCut", 2), (2, "TextCut", 2)]
+    assert warnings_of(job.of("long", first=3)) == [(3, "TextCut", 2)]
+
+
+def test_requests_that_repair_an_answer_count_once(tmp_path: Path) -> None:
+    cache = {"path": str(tmp_path)}
+    job = Job(cache=cache)
+    found = job.of("repaired", "repaired")
+    name = WarningName.ANSWER_REPAIRED.value
+    assert warnings_of(found) == [(0, name, 2), (1, name, 0)]
+    flush_caches()
+    assert warnings_of(Job(cache=cache).of("repaired")) == [(0, name, 0)]
+
+
+PICTURE = '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "%s"}}]}]'
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "is_kept"),
+    [
+        ("https://host/a.png", {"images": ["text"], "prompt": "{text}"}, False),
+        ("data:image/png;base64,AA==", {"images": ["text"], "prompt": "{text}"}, True),
+        ("https://host/a.png", {}, True),
+        (PICTURE % "https://host/a.png", {}, False),
+        ('{"messages": ' + PICTURE % "http://host/a.png" + "}", {"request": "text"}, False),
+        (PICTURE % "data:image/png;base64,AA==", {}, True),
+    ],
+)
+def test_content_behind_an_address_is_not_kept_for_other_jobs(
+    tmp_path: Path, text: str, fields: dict[str, Any], is_kept: bool
+) -> None:
+    for number in range(2):
+        job = Job(cache={"path": str(tmp_path)}, model={**MODEL, **fields})
+        job.of(text, "other", text)
+        flush_caches()
+        asked = [text, "other"] if not number else [] if is_kept else [text]
+        assert job.answers.asked == asked
+
+
+def test_rows_whose_warning_fails_stay_failed() -> None:
+    failing = ErrorHandling(tolerant=True, input=TOLERANT.input, failing=["TextCut"])
+    job = Job(failing)
+    assert outcomes(job.of("long", "a", "long")) == {0: "failed", 1: "good", 2: "failed"}
+    assert outcomes(job.of("long")) == {0: "failed"}
+
+
+def test_all_columns_that_the_step_reads_count() -> None:
+    two = {**MODEL, "inputs": {"text": "text", "own": "own"}, "prompt": "{text}{own}"}
+    job = Job(model=two)
+    job.of("a", "a")
+    assert job.answers.asked == ["a", "a"]
+
+
+def group(*keys: str) -> KnownResults:
+    table = pa.table({"answer": np.zeros((len(keys), 1000))[:, 0]})
+    return KnownResults([key.encode() for key in keys], table, {})
+
+
+def test_memory_is_bounded() -> None:
+    one, other, large = group("a", "b"), group("b", "c"), group(*map(str, range(100)))
+    recent = RecentResults(max_bytes=2 * one.nbytes)
+    for results in (one, other):
+        recent.add(results)
+    known = {b"a": (one, 0), b"b": (other, 0), b"c": (other, 1)}
+    assert recent.find([b"a", b"b", b"c", b"d"]) == known
+    recent.add(large)
+    assert recent.find([b"a", b"c", b"7"]) == {b"7": (large, 7)}
+    recent.add(one)
+    assert recent.find([b"a", b"7"]) == {b"a": (one, 0)}
+
+
+def test_results_that_are_forgotten_are_computed_again() -> None:
+    with patch.object(dedupe, "MEMORY_BYTES", 1):
+        job = Job()
+    assert answers_of(job.of("a", "a")) == ["a 1", "a 1"]
+    job.of("b")
+    assert answers_of(job.of("a")) == ["a 3"]
+
+
+def test_order_of_the_fields_of_an_answer_counts() -> None:
+    fields = [{"name": "reason", "type": "string"}, {"name": "label", "type": "string"}]
+    orders = (fields, fields[::-1])
+    steps = [
+        Step.model_validate({"name": "ask", "model": {**MODEL, "schema": {"fields": order}}})
+        for order in orders
+    ]
+    digests = {model_digest(step.model, Device()) for step in steps if step.model}
+    assert len(digests) == 2

@@ -116,7 +116,9 @@ def _with_changes(plan: AttemptPlan, source: JobInput, kind: str) -> AttemptPlan
     if plan.start is None or not isinstance(source, FileInput):
         return plan
     changes = source.changes
-    start = without_input_files(plan.start, changes.changed, changes.removed) if changes else plan.start
+    start = (
+        without_input_files(plan.start, changes.changed, changes.removed) if changes else plan.start
+    )
     return replace(plan, start=start, relisted=changes.relisted)
 
 

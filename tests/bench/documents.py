@@ -33,7 +33,7 @@ from stop_signals import exit_on_signals
 from texts import BATCH, MODEL, sample_texts
 from throughput import run
 
-from batchinference.pipeline.text_spans import Splitter, words
+from batchinference.pipeline.text_chunks import Splitter, words
 from support.documents.minimal import document
 
 HERE = Path(__file__).parent

@@ -36,7 +36,7 @@ def test_modules_of_each_way_are_listed() -> None:
     import way_of_the_data
 
     tasks, pool, failing = listed()
-    without = {"execution.commit_tasks", "execution.resources"}
+    without = {"execution.commit_tasks", "execution.task_resources"}
     entered = {way: set(way_of_the_data.modules_of(way)) for way in ("", "pool", "failing")}
     assert entered[""] == tasks
     assert entered["pool"] == (tasks | pool) - without

@@ -25,8 +25,8 @@ from PIL import Image
 
 from batchinference.api.output_status import error_groups
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
+from batchinference.pipeline.exact_json import load_unique
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.json_texts import load_unique
 from batchinference.pipeline.output.file_rewrites import OutputSchema
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.json import JsonWriter

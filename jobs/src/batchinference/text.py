@@ -1,4 +1,4 @@
-"""Makes untrusted text safe to print, and formats numbers and nouns for people.
+"""Decodes text, makes untrusted text safe to print, and formats numbers and nouns for people.
 
 A path, a row or a message of another program may contain escape sequences, with which a terminal
 moves the cursor, clears the screen or sets the title. Bidirectional controls change the displayed
@@ -34,6 +34,11 @@ def in_one_line(text: str) -> str:
     """Return the text without control characters, with each run of whitespace as one space."""
     spaced = " ".join(text.split())  # first, because some line breaks are control characters
     return " ".join(without_controls(spaced).split())
+
+
+def decode_text(content: bytes, encoding: str = "utf-8") -> str:
+    """Return the decoded text without a leading byte order mark. Raises UnicodeDecodeError."""
+    return content.decode(encoding).removeprefix("\ufeff")
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -24,7 +24,7 @@ from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 
 import batchinference
 from batchinference import pipeline
-from batchinference.pipeline import without_autoload
+from batchinference.pipeline import remove_autoload
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.retry_failed_rows import failed_ids
 from batchinference.pipeline.errors import BadOutput
@@ -318,8 +318,8 @@ def test_variables_that_let_arrow_files_run_code_are_removed(messages: Messages)
     name = "RAY_DATA_AUTOLOAD_PICKLE_OBJECT_SCALAR"
     environment = {name: "1", "RAY_ADDRESS": "auto"}
     with messages.raises(RuntimeError):
-        without_autoload(environment, {"ray.data"})
-    without_autoload(environment, {"ray"})
+        remove_autoload(environment, {"ray.data"})
+    remove_autoload(environment, {"ray"})
     assert environment == {"RAY_ADDRESS": "auto"}
 
 

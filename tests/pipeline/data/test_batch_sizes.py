@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory
+from batchinference.pipeline.error_classification import is_about_the_row, is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.batch_size import (
@@ -214,7 +214,7 @@ def test_out_of_memory_errors_are_recognized() -> None:
 def search(seconds_of: dict[int, float], most: int = 256) -> BatchSize:
     """Run the search, in which a batch of each size takes the given seconds. Return its result."""
     size = BatchSize("step", FIRST_SIZE, most)
-    while size.most is not None:
+    while size.search_limit is not None:
         size.record_success(size.size, seconds_of[size.size])
     return size
 
@@ -243,9 +243,9 @@ def test_search_ends_if_batches_stay_smaller_than_the_size(
     while size.size < 32:
         size.record_success(size.size, 1.0)
     for _ in range(MAX_SMALLER):
-        assert size.most is not None
+        assert size.search_limit is not None
         size.record_success(rows, seconds)
-    assert (size.size, size.most) == (expected, None)
+    assert (size.size, size.search_limit) == (expected, None)
     assert len(size.take_notes()) == 1
 
 
@@ -253,7 +253,7 @@ def test_incomplete_batch_is_not_measured() -> None:
     size = BatchSize("step", 8, 256)
     for _ in range(10):
         size.record_success(3, 0.001)
-    assert (size.size, size.most) == (8, 256)
+    assert (size.size, size.search_limit) == (8, 256)
 
 
 @given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=12), size=st.integers(1, 12))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from batchinference.pipeline.error_attribution import is_storage_error
+from batchinference.pipeline.error_classification import is_storage_error
 from batchinference.pipeline.errors import BadInput, JobFailure, mask_secrets
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage import location, retry

@@ -207,7 +207,7 @@ def test_slow_row_of_a_batch_keeps_no_rows_of_later_batches_away(in_flight: Rows
     slow, slow_ends = threading.Semaphore(0), threading.Event()
 
     def compute(batch: pa.Table) -> None:
-        answer = in_flight.asks(batch.num_rows)
+        answer = in_flight.expect(batch.num_rows)
         for _ in range(batch.num_rows - 1):
             answer()
         slow.release()
@@ -251,11 +251,11 @@ def test_rows_without_an_answer_are_counted() -> None:
     counted = RowsInFlight()
     counted.begin(4)
     with counted.batch(4):
-        answer = counted.asks(3)
+        answer = counted.expect(3)
         assert counted.rows == 3, "a row that needs no answer is not in flight"
         answer()
         assert counted.rows == 2
-        again = counted.asks(3)
+        again = counted.expect(3)
         again()
         again()
         again()
@@ -264,5 +264,5 @@ def test_rows_without_an_answer_are_counted() -> None:
     with counted.batch(2):
         assert counted.rows == 2
     assert counted.rows == 0
-    counted.asks(5)()
+    counted.expect(5)()
     assert counted.rows == 0, "rows that are computed without batches are not counted"

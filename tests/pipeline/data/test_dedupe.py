@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from batchinference.pipeline.execution.report_notes import with_sums
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.execution.task_notes import with_sums
 from batchinference.pipeline.report.builder import collect_notes
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_warnings import count_tokens, warn

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.error_attribution import (
+from batchinference.pipeline.error_classification import (
     has_stopped_kernel,
     is_about_the_row,
     is_device_fault,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
-from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from plugins.messages import Messages

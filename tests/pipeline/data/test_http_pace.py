@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import tenacity
 
-from batchinference.pipeline.error_attribution import is_transient_status
+from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.runtimes.http_retry_policy import (
     DOWN_AFTER,
     BadAnswer,

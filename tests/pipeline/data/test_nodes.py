@@ -9,9 +9,9 @@ import pytest
 import ray
 
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
-from batchinference.pipeline.execution import resources
+from batchinference.pipeline.execution import task_resources
 from batchinference.pipeline.execution.dataset import placement_arguments
-from batchinference.pipeline.execution.resources import (
+from batchinference.pipeline.execution.task_resources import (
     capacity_of,
     check_nodes,
     selector,
@@ -114,7 +114,7 @@ def test_node_of_a_faulty_device_is_left_out_if_others_can_run_the_plan(
     step = model_step(**{**ON_GPU, "name": "embed", "replicas": {"max": replicas}})
     plan = plan_for_cluster(spec_of(steps=[step]))
     nodes = [node("cpu"), {**node("embed", **T4), "NodeID": "b"}, *others]
-    monkeypatch.setattr(resources.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(task_resources.ray, "nodes", lambda: nodes)
     if expected is None:
         with messages.raises(DeviceFailed):
             without_faulty_nodes(plan, failures)
@@ -133,9 +133,9 @@ def test_single_machine_has_no_other_node() -> None:
 
 def capacity(monkeypatch: pytest.MonkeyPatch, plan: Plan, *nodes: dict[str, Any]) -> Capacity:
     cpus = sum(found["Resources"]["CPU"] for found in nodes if found["Alive"])
-    monkeypatch.setattr(resources.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(resources.ray, "nodes", lambda: list(nodes))
-    monkeypatch.setattr(resources.ray, "cluster_resources", lambda: {"CPU": cpus})
+    monkeypatch.setattr(task_resources.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(task_resources.ray, "nodes", lambda: list(nodes))
+    monkeypatch.setattr(task_resources.ray, "cluster_resources", lambda: {"CPU": cpus})
     found = capacity_of(plan)
     assert found is not None
     return found
@@ -167,11 +167,11 @@ def test_capacity_of_a_machine_lacks_the_cpus_of_writers(
 
 def test_capacity_is_unknown_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for_machine(spec_of(steps=[python_step()]))
-    monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(resources.ray, "nodes", pytest.fail)
+    monkeypatch.setattr(task_resources.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(task_resources.ray, "nodes", pytest.fail)
     assert capacity_of(plan) is None
-    monkeypatch.setattr(resources.ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(resources.ray, "nodes", lambda: 1 / 0)
+    monkeypatch.setattr(task_resources.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(task_resources.ray, "nodes", lambda: 1 / 0)
     assert capacity_of(plan) is None
 
 

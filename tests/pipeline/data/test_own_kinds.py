@@ -163,7 +163,7 @@ def test_own_kinds_run_in_a_job(tmp_path: Path) -> None:
     spec = own_spec(tmp_path)
     preview = Preview(spec, plan_for_machine(spec, gpus=0), 10)
     assert [outcome.name for outcome in preview.run()] == ["read", "twice", "count", "long"]
-    assert preview.written().to_pylist() == [
+    assert preview.written_rows().to_pylist() == [
         {"word": word, "repeated": word * 2, "length": 2 * len(word)}
         for word in ("one", "three", "five")
     ]

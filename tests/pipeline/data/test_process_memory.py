@@ -10,12 +10,12 @@ from threading import Event
 
 import pytest
 
-from batchinference.pipeline.execution import task_notes
+from batchinference.pipeline.execution import report_notes
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.dataset import BlockCalls, BlockReader
+from batchinference.pipeline.execution.report_notes import peak_bytes
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.task_notes import peak_bytes
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -28,7 +28,7 @@ Peak = Callable[[int], None]
 @pytest.fixture
 def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
     """Return a function that sets the peak memory of the process, in bytes."""
-    return lambda size: monkeypatch.setattr(task_notes, "peak_bytes", lambda: size)
+    return lambda size: monkeypatch.setattr(report_notes, "peak_bytes", lambda: size)
 
 
 def reading() -> Iterator[RowBatch]:

@@ -12,7 +12,7 @@ import torch
 from torchvision import models
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import as_result
 from batchinference.pipeline.steps.model import ModelTransform

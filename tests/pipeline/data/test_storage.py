@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from ray.exceptions import OutOfDiskError
 
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location, remnant_of

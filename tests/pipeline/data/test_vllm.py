@@ -24,7 +24,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch, to_table
-from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import DeviceFailed, EngineDied, JobFailure, ModelLoad, describe
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.step_runner import StageRunner

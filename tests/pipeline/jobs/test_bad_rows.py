@@ -16,7 +16,7 @@ from batchinference import credentials
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import WorkerCrashed
 from batchinference.pipeline.execution import crash_notes, segment
-from batchinference.pipeline.execution.isolation import CrashNote
+from batchinference.pipeline.execution.crash_isolation import CrashNote
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.row_batch import pack_id
 from batchinference.spec.report import JobState

@@ -29,8 +29,8 @@ from ray.exceptions import RayTaskError, WorkerCrashedError
 
 from batchinference.pipeline import ray_compat
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
-from batchinference.pipeline.execution import control as control_module
-from batchinference.pipeline.execution.control import ABORT_SECONDS, MAX_LOST, ExecutionControl
+from batchinference.pipeline.execution import execution_control as control_module
+from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.ray_compat import (
     MapOperator,
     TimedBundling,
@@ -101,8 +101,8 @@ def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     assert control.draining, "running tasks commit the rows that they have"
     with pytest.raises(JobFailure, match="first"):
         control.check()
-    now = time.monotonic()
-    monkeypatch.setattr(control_module.time, "monotonic", lambda: now + ABORT_SECONDS)
+    later = time.monotonic() + control_module.ABORT_SECONDS
+    monkeypatch.setattr(control_module.time, "monotonic", lambda: later)
     with pytest.raises(JobFailure, match="first"):
         control.on_step([])
 
@@ -125,7 +125,7 @@ def test_lost_tasks(*, recovers: bool, commits: bool, deaths: bool, outcome: str
         stop=lambda: stops.append(None),
     )
     try:
-        for _ in range(MAX_LOST):
+        for _ in range(control_module.MAX_LOST):
             control.record(WorkerCrashedError())
     except WorkerCrashedError:
         assert outcome == "fails"
@@ -157,7 +157,7 @@ def test_storage_is_asked_for_commits_until_there_are_some() -> None:
         return True
 
     control = ExecutionControl(has_commits=has_commits)
-    for _ in range(MAX_LOST + 5):
+    for _ in range(control_module.MAX_LOST + 5):
         control.record(WorkerCrashedError())
     assert len(asked) == 1
 

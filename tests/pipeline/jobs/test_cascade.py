@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.first_rows import learned, lower_bound, lowest_score
+from batchinference.pipeline.first_rows.cascade import learn_threshold, lower_bound, lowest_score
 from batchinference.spec.cascade import Cascade
 from batchinference.spec.expression import columns_read_by
 from batchinference.spec.report import Report
@@ -121,7 +121,7 @@ def test_precision_holds_for_rows_that_were_not_seen() -> None:
         rows = [{"s": score, "a": chance.random() < score} for score in
                 (chance.random() for _ in range(2000))]  # fmt: skip
         cascade = Cascade(score="s", agree="a", precision=0.9)
-        threshold, _ = learned("step", cascade, rows[:1000])
+        threshold, _ = learn_threshold("step", cascade, rows[:1000])
         agree = [row["a"] for row in rows[1000:] if threshold and row["s"] >= threshold]
         missed += bool(agree) and sum(agree) / len(agree) < 0.88
     assert missed <= 2
@@ -138,7 +138,7 @@ def test_precision_holds_for_rows_that_were_not_seen() -> None:
     ],
 )
 def test_what_is_learned(rows: list[dict[str, Any]], threshold: float | None, text: str) -> None:
-    found = learned("step", Cascade(score="s", agree="a", precision=0.9), rows)
+    found = learn_threshold("step", Cascade(score="s", agree="a", precision=0.9), rows)
     assert found[0] == threshold
     assert text in found[1]
 
@@ -147,19 +147,19 @@ def test_order_of_the_rows_does_not_matter() -> None:
     chance = random.Random(1)
     rows = [{"s": chance.random(), "a": chance.random() < 0.95} for _ in range(300)]
     cascade = Cascade(score="s", agree="a", precision=0.9)
-    assert learned("step", cascade, rows) == learned("step", cascade, rows[::-1])
+    assert learn_threshold("step", cascade, rows) == learn_threshold("step", cascade, rows[::-1])
 
 
 def test_expressions_that_do_not_suit_the_rows_end_the_job() -> None:
     with pytest.raises(JobFailure, match="cascade cannot be computed"):
-        learned("step", Cascade(score="s", agree="a", precision=0.9), [{"s": "x", "a": True}])
+        learn_threshold("x", Cascade(score="s", agree="a", precision=0.9), [{"s": "x", "a": 1}])
 
 
 def test_infinite_scores_have_a_threshold_that_is_a_number() -> None:
     cascade = Cascade(score="score", agree="cheap == costly", precision=0.9)
     rows = [{"score": float("inf"), "cheap": 1, "costly": 1}] * 200
-    threshold, _ = learned("costly", cascade, rows)
+    threshold, _ = learn_threshold("costly", cascade, rows)
     assert threshold is not None
     assert columns_read_by(cascade.condition(threshold)) == {"score"}
-    none, _ = learned("costly", cascade, [{**row, "score": float("-inf")} for row in rows])
+    none, _ = learn_threshold("costly", cascade, [{**row, "score": float("-inf")} for row in rows])
     assert none is None

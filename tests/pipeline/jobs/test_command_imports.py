@@ -44,7 +44,7 @@ print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
 READER = """
 import sys
 from batchinference.pipeline.input.readers.parquet import ParquetReader
-from batchinference.pipeline.schema import is_tensor
+from batchinference.pipeline.type_widening import is_tensor
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ParquetOptions
 

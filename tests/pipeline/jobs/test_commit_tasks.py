@@ -26,16 +26,16 @@ from batchinference.pipeline.execution import (
     batch_size,
     chunk_commits,
     commit_tasks,
-    resources,
     segment,
-    stop_request,
+    task_resources,
+    worker_stop,
 )
 from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask
-from batchinference.pipeline.execution.resources import tasks_at_once
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.stop_request import StopRequest
+from batchinference.pipeline.execution.task_resources import tasks_at_once
 from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
@@ -440,9 +440,9 @@ def test_each_row_is_committed_once_for_any_chunks(
 def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the flags in Ray's control store."""
     flags = set[str]()
-    monkeypatch.setattr(stop_request, "has_flag", flags.__contains__)
-    monkeypatch.setattr(stop_request, "set_flag", flags.add)
-    monkeypatch.setattr(stop_request, "POLL_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(worker_stop, "has_flag", flags.__contains__)
+    monkeypatch.setattr(worker_stop, "set_flag", flags.add)
+    monkeypatch.setattr(worker_stop, "POLL_SECONDS", (0.01, 0.02))
     return flags
 
 
@@ -470,9 +470,9 @@ def test_processes_stop_when_their_pod_ends(
 @pytest.mark.usefixtures("flags")
 def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     exited = threading.Event()
-    monkeypatch.setattr(stop_request, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(worker_stop, "DRAIN_SECONDS", 0.01)
     monkeypatch.setattr(
-        stop_request, "os", SimpleNamespace(_exit=lambda code: exited.set(), environ={})
+        worker_stop, "os", SimpleNamespace(_exit=lambda code: exited.set(), environ={})
     )
     with StopRequest("run").watched():
         StopRequest("run").send()
@@ -484,7 +484,7 @@ def test_tasks_ask_less_often_than_the_driver_and_at_different_times(
 ) -> None:
     waits: list[float] = []
     ended = SimpleNamespace(wait=lambda seconds: waits.append(seconds) or len(waits) == 20)
-    monkeypatch.setattr(stop_request, "has_flag", lambda _: False)
+    monkeypatch.setattr(worker_stop, "has_flag", lambda _: False)
     StopRequest("run")._poll(threading.Event(), ended)  # type: ignore[arg-type]
     assert len(set(waits)) > 10
     assert min(waits) >= 3 * commit_tasks.POLL_SECONDS
@@ -498,13 +498,13 @@ def test_tasks_ask_less_often_than_the_driver_and_at_different_times(
 def test_first_tasks_need_no_further_workers(
     monkeypatch: pytest.MonkeyPatch, cpus: int, seconds: float, most: int
 ) -> None:
-    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}))
+    monkeypatch.setattr(task_resources.ray, "cluster_resources", lambda: {"CPU": cpus})
     workers = {"workers": {"cpu": 3, "max": 2}}
     assert tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == most
 
 
 def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 3}))
+    monkeypatch.setattr(task_resources.ray, "cluster_resources", lambda: {"CPU": 3})
     assert tasks_at_once(plan_for_machine(spec_of()), 0.0) == 6
 
 
@@ -514,7 +514,7 @@ def test_replica_with_a_device_leaves_its_cpu_to_decoding(*, on_cluster: bool, c
     step = {"name": "a", "python": {"callable": "own:A"}, "resources": {"custom": {"NPU": 1}}}
     spec = spec_of(steps=[step])
     plan = plan_for_cluster(spec) if on_cluster else plan_for_machine(spec, 0, {"NPU": 1})
-    assert resources.cpus_of(plan.stages[0], plan) == cpus
+    assert task_resources.cpus_of(plan.stages[0], plan) == cpus
 
 
 CLASS = {"name": "own", "python": {"callable": "own:Class"}}
@@ -542,7 +542,7 @@ def test_pools_without_limits_use_all_cpus(
     spec = spec_of(steps=steps, cluster={"workers": {"cpu": 4, "max": 2}})
     plan = plan_for_machine(spec) if machine else plan_for_cluster(spec)
     use_cluster(monkeypatch, ray_cpus(plan, machine))
-    assert [resources.pool_size(stage, plan) for stage in plan.stages] == sizes
+    assert [task_resources.pool_size(stage, plan) for stage in plan.stages] == sizes
 
 
 def use_cluster(monkeypatch: pytest.MonkeyPatch, cpus: float, *nodes: tuple[str, int]) -> None:
@@ -559,7 +559,7 @@ def use_cluster(monkeypatch: pytest.MonkeyPatch, cpus: float, *nodes: tuple[str,
         for group, count in nodes
     ]
     fake = SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}, nodes=lambda: alive)
-    monkeypatch.setattr(resources, "ray", fake)
+    monkeypatch.setattr(task_resources, "ray", fake)
 
 
 @pytest.mark.parametrize(
@@ -582,4 +582,4 @@ def test_pools_use_no_cpus_of_other_groups(
     spec = spec_of(steps=[CLASS, pool], cluster={"workers": workers})
     plan = plan_for_cluster(spec)
     use_cluster(monkeypatch, sum(cpus for _, cpus in nodes), *nodes)
-    assert resources.pool_size(plan.stages[0], plan) == size
+    assert task_resources.pool_size(plan.stages[0], plan) == size

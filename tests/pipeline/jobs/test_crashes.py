@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.execution import dataset, resources, row_files
+from batchinference.pipeline.execution import dataset, row_files, task_resources
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
@@ -51,7 +51,7 @@ def test_actor_that_replaces_no_process_finds_out_without_warnings() -> None:
 @pytest.fixture
 def few_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray retries once, so that most of what follows a death happens in later passes."""
-    monkeypatch.setattr(resources, "TASK_RETRIES", 1)
+    monkeypatch.setattr(task_resources, "TASK_RETRIES", 1)
     monkeypatch.setattr(dataset, "TASK_RETRIES", 1)
     monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 20)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.error_attribution import is_storage_error
+from batchinference.pipeline.error_classification import is_storage_error
 from support.documents.minimal import document
 from support.jobs.on_ray import errors_of, run_in_process
 from support.outputs.rows import rows_of

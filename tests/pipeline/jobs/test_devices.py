@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchinference.pipeline.execution import control
+from batchinference.pipeline.execution import execution_control
 from batchinference.plan import Plan, plan_for_machine
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.steps import Replicas
@@ -110,7 +110,7 @@ def test_replicas_per_device_are_measured_and_each_row_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The class waits for something else than the device, so that two replicas are faster."""
-    monkeypatch.setattr(control, "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(execution_control, "MEASURED_SECONDS", 0.0)
     lines = [f"wait {n}" for n in range(400)]
     job = sharing_job(
         tmp_path,

@@ -13,9 +13,9 @@ from ray.data import ActorPoolStrategy, DataContext, Dataset
 
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.chunk_commits import CommitRules
-from batchinference.pipeline.execution.control import ExecutionControl
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS
 from batchinference.pipeline.execution.dataset import DatasetExecution
-from batchinference.pipeline.execution.isolation import NO_DEATHS
+from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import JobInput, RowCount, file_input
 from batchinference.pipeline.input.file_input import open_input

@@ -17,15 +17,15 @@ import pytest
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.retry_failed_rows import failed_ids, without_failed_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.error_limits import check_errors, check_warnings
 from batchinference.pipeline.errors import BadOutput, TooManyErrors
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.executor import Executor
+from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.row_batch import ROW_BITS, merged, pack_id
 from batchinference.pipeline.row_warnings import RowWarning, warning_table
+from batchinference.pipeline.run_limits import check_errors, check_warnings
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import ErrorPolicy
 from batchinference.spec.progress import Counts
@@ -103,7 +103,7 @@ def test_steps_know_the_limit_of_failed_rows(tmp_path: Path) -> None:
     spec = spec_of(errors={"maxRows": 7})
     source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
     attempt = begin_attempt(layout_of(tmp_path / "out"), source)
-    run = AttemptRun(Mock(), None, Sizing(1, 1, 1), attempt, Snapshot(attempt.layout.key, ""))
+    run = PreparedAttempt(Mock(), None, Sizing(1, 1, 1), attempt, Snapshot(attempt.layout.key, ""))
     assert Executor(spec, Mock(), run)._errors.max_rows == 7
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from batchinference.pipeline.commit.row_coverage import common_rows
 from batchinference.pipeline.errors import GateFailed
-from batchinference.pipeline.first_rows import described
+from batchinference.pipeline.first_rows.gate import check_gate
 from batchinference.spec.gate import Gate
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
@@ -180,7 +180,8 @@ def test_items_are_divided_too(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_measures(expect: str, values: list[Any], expected: str) -> None:
-    assert described(Gate(rows=1, expect=expect), [{"a": v} for v in values]) == f"gate: {expected}"
+    found = check_gate(Gate(rows=1, expect=expect), [{"a": v} for v in values])
+    assert found == f"gate: {expected}"
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_measures(expect: str, values: list[Any], expected: str) -> None:
 )
 def test_what_is_not_true_fails(expect: str, rows: list[dict[str, Any]], problem: str) -> None:
     with pytest.raises(GateFailed, match="gate") as failure:
-        described(Gate(rows=1, expect=expect), rows)
+        check_gate(Gate(rows=1, expect=expect), rows)
     assert problem in failure.value.message
 
 

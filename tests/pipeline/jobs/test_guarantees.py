@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.execution import dataset, executor, resources, stop_signals
-from batchinference.pipeline.execution.isolation import CRASHED
+from batchinference.pipeline.execution import dataset, executor, stop_signals, task_resources
+from batchinference.pipeline.execution.crash_isolation import CRASHED
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
@@ -150,7 +150,7 @@ def test_rows_that_kill_their_process_and_rows_that_raise_are_failed_rows(
     job: Job, monkeypatch: pytest.MonkeyPatch, retries: int
 ) -> None:
     """With few retries by Ray, the row is isolated in later passes."""
-    monkeypatch.setattr(resources, "TASK_RETRIES", retries)
+    monkeypatch.setattr(task_resources, "TASK_RETRIES", retries)
     monkeypatch.setattr(dataset, "TASK_RETRIES", retries)
     job.read(a=["a0", "die", "a2"], b=["b0", "b1", "fail"], c=["c0", "c1"])
     run = job.run()

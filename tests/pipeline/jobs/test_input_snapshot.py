@@ -13,7 +13,7 @@ import pytest
 
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.input import RowCount, input_snapshot
 from batchinference.pipeline.input.changed_files import (
     FileChanges,
@@ -263,7 +263,7 @@ class TestResume:
 class TestTables:
     """Sources that are not files: they start over unless they can prove that they are unchanged."""
 
-    def begin(self, read: Document, tmp_path: Path) -> AttemptRun:
+    def begin(self, read: Document, tmp_path: Path) -> PreparedAttempt:
         return begin_job(
             document(read=read, write={"format": "json", "path": str(tmp_path / "out")})
         )
@@ -275,7 +275,7 @@ class TestTables:
         lance.write_dataset(pa.table({"n": range(rows_)}), path, mode=mode, max_rows_per_file=8)
         return {"format": "lance", "path": str(path)}
 
-    def commit_some(self, prepared: AttemptRun) -> None:
+    def commit_some(self, prepared: PreparedAttempt) -> None:
         commit_rows(prepared.attempt, merged([good(0, 0, range(5)), end(0, 8)]))
 
     def test_same_lance_version_is_resumed(self, tmp_path: Path) -> None:

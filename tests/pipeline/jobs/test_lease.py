@@ -16,7 +16,7 @@ from batchinference.pipeline.commit.heartbeat import ensure_not_running, keep_he
 from batchinference.pipeline.commit.lease import Lease, identity_of, this_process
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
+from batchinference.pipeline.execution.prepared_attempt import AttemptEnd, PreparedAttempt
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.documents.minimal import document
@@ -56,10 +56,10 @@ def test_next_attempt_is_refused_if_another_run_has_begun(tmp_path: Path) -> Non
     source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
     attempt = begin_attempt(layout_of(tmp_path / "out"), source)
     start = Snapshot(attempt.layout.key, "")
-    run = AttemptRun(Mock(), None, Mock(), attempt, start)
+    run = PreparedAttempt(Mock(), None, Mock(), attempt, start)
     Attempt.begin(attempt.layout, attempt.lease, start)
     with pytest.raises(BadOutput, match="another run"):
-        run.next_pass(AttemptEnd(start, {}, []))
+        run.begin_next_pass(AttemptEnd(start, {}, []))
 
 
 def test_next_attempt_continues_the_series_of_its_lease(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.start_over import Claim
-from batchinference.pipeline.error_attribution import is_transient
+from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage import conditional_put, location, object_stores
 from batchinference.pipeline.storage.conditional_put import update_object

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.errors import DeviceFailed, Incomplete, JobFailure, WorkerCrashed
-from batchinference.pipeline.execution.attempt_run import MAX_PASSES, MAX_STALLED, Passes
-from batchinference.pipeline.execution.isolation import CrashNote
+from batchinference.pipeline.execution.crash_isolation import CrashNote
+from batchinference.pipeline.execution.prepared_attempt import MAX_PASSES, MAX_STALLED, Passes
 
 DEATH = (CrashNote("own", ((1, 2),)),)
 LOST = WorkerCrashed("died")
@@ -19,7 +19,7 @@ FAULT = DeviceFailed("CUDA error", "a")
 def run_of(entries: int = 1, *, repeatable: bool = True) -> Any:
     source = SimpleNamespace(repeatable=repeatable)
     start = SimpleNamespace(entries=[None] * entries)
-    return SimpleNamespace(input=source, start=start, next_pass=lambda end, deaths: "next")
+    return SimpleNamespace(input=source, start=start, begin_next_pass=lambda end, deaths: "next")
 
 
 def end_of(entries: int) -> Any:
@@ -42,38 +42,38 @@ def test_another_pass_follows(
     entries: int, deaths: list[Any], losses: list[JobFailure], *, excluded: bool
 ) -> None:
     passes, end = Passes(), end_of(entries)
-    assert passes.after(run_of(), end, deaths, losses, excluded=excluded) == "next"
+    assert passes.begin_next(run_of(), end, deaths, losses, excluded=excluded) == "next"
 
 
 def test_lost_task_without_progress_fails_the_job() -> None:
     with pytest.raises(WorkerCrashed):
-        Passes().after(run_of(), end_of(1), [], [LOST])
+        Passes().begin_next(run_of(), end_of(1), [], [LOST])
 
 
 def test_passes_that_only_find_faulty_devices_end() -> None:
     passes = Passes()
     for _ in range(MAX_STALLED - 1):
-        passes.after(run_of(), end_of(1), [], [FAULT], excluded=True)
+        passes.begin_next(run_of(), end_of(1), [], [FAULT], excluded=True)
     with pytest.raises(DeviceFailed):
-        passes.after(run_of(), end_of(1), [], [FAULT], excluded=True)
+        passes.begin_next(run_of(), end_of(1), [], [FAULT], excluded=True)
 
 
 def test_source_that_cannot_be_read_again_has_one_pass() -> None:
     with pytest.raises(Incomplete):
-        Passes().after(run_of(repeatable=False), end_of(2), [])
+        Passes().begin_next(run_of(repeatable=False), end_of(2), [])
 
 
 def test_number_of_passes_is_limited() -> None:
     passes = Passes()
     for _ in range(MAX_PASSES - 1):
-        passes.after(run_of(), end_of(2), [DEATH])
+        passes.begin_next(run_of(), end_of(2), [DEATH])
     with pytest.raises(Incomplete):
-        passes.after(run_of(), end_of(2), [DEATH])
+        passes.begin_next(run_of(), end_of(2), [DEATH])
 
 
 def test_passes_without_progress_end_sooner() -> None:
     passes = Passes()
     for advances in (False, True, *[False] * (MAX_STALLED - 1)):
-        passes.after(run_of(), end_of(2 if advances else 1), [])
+        passes.begin_next(run_of(), end_of(2 if advances else 1), [])
     with pytest.raises(Incomplete):
-        passes.after(run_of(), end_of(1), [])
+        passes.begin_next(run_of(), end_of(1), [])

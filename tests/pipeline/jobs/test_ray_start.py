@@ -20,8 +20,8 @@ from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import CachedReader
 from batchinference.pipeline.errors import Interrupted, JobFailure
-from batchinference.pipeline.execution import cluster
-from batchinference.pipeline.execution.cluster import START_TRIES
+from batchinference.pipeline.execution import ray_connection
+from batchinference.pipeline.execution.ray_connection import START_TRIES
 from batchinference.pipeline.execution.stop_signals import (
     STOPPING_EARLY,
     StopSignal,
@@ -136,14 +136,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     """Return a function that starts Ray with a fake `ray.init`."""
 
     def run(starts: Starts, stop: StopSignal | None = None) -> None:
-        monkeypatch.setattr(cluster.ray, "init", starts)
-        files, check = cluster.RayFiles(str(tmp_path)), (stop or StopSignal()).check
-        with cluster.local_ray(1, str(tmp_path), files, quiet=False, check_stop=check):
+        monkeypatch.setattr(ray_connection.ray, "init", starts)
+        files, check = ray_connection.RayFiles(str(tmp_path)), (stop or StopSignal()).check
+        with ray_connection.local_ray(1, str(tmp_path), files, quiet=False, check_stop=check):
             pass
 
-    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
-    monkeypatch.setattr(cluster.ray, "cluster_resources", dict)
+    monkeypatch.setattr(ray_connection.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_connection.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray_connection.ray, "cluster_resources", dict)
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.syspath_prepend("unused")  # restores sys.path
     return run
@@ -220,9 +220,9 @@ def test_consecutive_heartbeats_differ(tmp_path: Path) -> None:
 
 
 def test_spilled_bytes_do_not_start_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(cluster.ray, "get_runtime_context", pytest.fail)
-    assert cluster.spilled_bytes() is None
+    monkeypatch.setattr(ray_connection.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_connection.ray, "get_runtime_context", pytest.fail)
+    assert ray_connection.spilled_bytes() is None
 
 
 @pytest.mark.parametrize(("gpus", "cpus"), [(0, 8), (1, 9)])
@@ -232,18 +232,18 @@ def test_ray_has_cpus_for_write_tasks_only_if_the_machine_has_the_gpu_of_a_step(
     started: list[int] = []
 
     @contextmanager
-    def local_ray(cpus: int, *_: Any, **__: Any) -> Iterator[cluster.Resources]:
+    def local_ray(cpus: int, *_: Any, **__: Any) -> Iterator[ray_connection.Resources]:
         started.append(cpus)
         yield {"GPU": gpus, "memory": 0.0}
 
-    monkeypatch.setattr(cluster, "local_ray", local_ray)
-    monkeypatch.setattr(cluster, "machine_cpus", lambda: 8)
-    monkeypatch.setattr(cluster, "accelerator_of_machine", lambda: ("GPU", gpus))
+    monkeypatch.setattr(ray_connection, "local_ray", local_ray)
+    monkeypatch.setattr(ray_connection, "machine_cpus", lambda: 8)
+    monkeypatch.setattr(ray_connection, "accelerator_of_machine", lambda: ("GPU", gpus))
     given = document_of(tmp_path)
     given["spec"]["steps"] = [model_step(resources={"gpu": 1})]
     runner = Runner(parse(given), tmp_path, print, print, StopSignal())
     requested = requested_plan(runner.job.spec)
     monkeypatch.setattr(plan, "check_columns", pytest.fail)  # checked already
-    with runner._ray(cluster.RayFiles(str(tmp_path)), requested) as fitted:
+    with runner._ray(ray_connection.RayFiles(str(tmp_path)), requested) as fitted:
         assert fitted.single_segment == (gpus == 0)
     assert started == [cpus]

@@ -19,8 +19,8 @@ from PIL import Image
 from ray._private.runtime_env.packaging import create_package
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution import cluster
-from batchinference.pipeline.execution.cluster import environment_with_modules
+from batchinference.pipeline.execution import ray_connection
+from batchinference.pipeline.execution.ray_connection import environment_with_modules
 from plugins.messages import Messages
 from support.jobs.command import PROGRAM, Command, wait_until
 from support.jobs.on_ray import job_document, write_lines
@@ -196,7 +196,7 @@ def test_unreachable_address_is_reported(messages: Messages) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        with messages.raises(JobFailure), cluster.remote_ray(address, None, quiet=False):
+        with messages.raises(JobFailure), ray_connection.remote_ray(address, None, quiet=False):
             pass
 
 
@@ -217,13 +217,13 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cluster, "_probe_address", lambda _: here)
-    monkeypatch.setattr(cluster, "maybe_enable_token_auth_if_token_available",
+    monkeypatch.setattr(ray_connection, "_probe_address", lambda _: here)
+    monkeypatch.setattr(ray_connection, "maybe_enable_token_auth_if_token_available",
                         lambda **_: asked.append(True))  # fmt: skip
-    monkeypatch.setattr(cluster.ray, "init", lambda **_: None)
-    monkeypatch.setattr(cluster.ray, "nodes", list)
-    monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
-    with cluster.remote_ray("head:6379", None, quiet=False) as nodes:
+    monkeypatch.setattr(ray_connection.ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray_connection.ray, "nodes", list)
+    monkeypatch.setattr(ray_connection.ray, "shutdown", lambda: None)
+    with ray_connection.remote_ray("head:6379", None, quiet=False) as nodes:
         assert nodes == []
     assert bool(asked) == sent
 

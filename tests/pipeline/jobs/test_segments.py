@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import batch_size, segment, step_runner
 from batchinference.pipeline.execution.batch_size import BatchRows
-from batchinference.pipeline.execution.isolation import NO_DEATHS, CrashNote, Isolation
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, CrashNote, Isolation
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
@@ -218,7 +218,7 @@ class TestRowsPerBatch:
         order = shuffle.sample(range(len(prepared.ids)), len(prepared.ids))
         rows = BatchRows(size)
         rows.next = size
-        parts = [part for part, _ in rows.cut(prepared.taken(np.array(order, dtype=int)))]
+        parts = [part for part, _ in rows.cut(prepared.reordered(np.array(order, dtype=int)))]
         found = [row for part in parts for row in outcomes(part).items()]
         assert sorted(found) == sorted(outcomes(prepared).items())
         whole = merged(parts)

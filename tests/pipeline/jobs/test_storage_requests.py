@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline import prepare
+from batchinference.pipeline import attempt_start
 from batchinference.pipeline.commit import output_paths
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.storage.location import Location
@@ -49,7 +49,8 @@ class Storage:
         for name, kind in KINDS.items():
             monkeypatch.setattr(Location, name, self._counted(kind, getattr(Location, name)))
         for name, phase in PHASES.items():
-            monkeypatch.setattr(prepare, name, self._in_phase(phase, getattr(prepare, name)))
+            timed = self._in_phase(phase, getattr(attempt_start, name))
+            monkeypatch.setattr(attempt_start, name, timed)
         monkeypatch.setattr(Attempt, "stop_commits", self._in_phase("end", Attempt.stop_commits))
 
     def _counted(self, kind: str, real: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from batchinference.pipeline.execution.commit_tasks import CommitTask
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.stop_request import StopRequest
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse

@@ -28,12 +28,12 @@ from batchinference.pipeline.commit import committer, replacement
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.execution import chunk_commits, cluster, executor, segment
+from batchinference.pipeline.execution import chunk_commits, executor, ray_connection, segment
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS
 from batchinference.pipeline.execution.dataset import BlockCalls
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.isolation import NO_DEATHS
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.input import ReadRows
@@ -241,7 +241,7 @@ class Invoked:
 def without_starting_ray() -> Iterator[None]:
     """Run without Ray on a simulated machine with two CPUs."""
     found = {"CPU": 2.0, "memory": float(1 << 30)}
-    with patch.object(cluster, "local_ray", lambda *_, **__: nullcontext(found)):
+    with patch.object(ray_connection, "local_ray", lambda *_, **__: nullcontext(found)):
         yield
 
 

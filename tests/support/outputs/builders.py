@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.attempt_start import prepare_attempt
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.lease import Lease, read_lease
@@ -17,15 +18,14 @@ from batchinference.pipeline.commit.missing_files import without_missing_files
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.executor import Executor
+from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.row_batch import RowBatch, merged, unpack_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import plan_for_machine
@@ -108,11 +108,11 @@ def succeeded_report(output: str, **fields: Any) -> Report:
     return Report.model_validate({**given, **times, **fields})
 
 
-def begin_job(job: Document) -> AttemptRun:
+def begin_job(job: Document) -> PreparedAttempt:
     """Begin or resume the output of a job, as its driver does."""
     spec = parse(job).spec
-    prepared = prepare(spec, next(output_targets(spec, Layout.of(spec))))
-    assert isinstance(prepared, AttemptRun)
+    prepared = prepare_attempt(spec, next(output_targets(spec, Layout.of(spec))))
+    assert isinstance(prepared, PreparedAttempt)
     return prepared
 
 
@@ -171,7 +171,7 @@ def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
     return batch.derived(batch.table.filter(pa.array(good)), np.flatnonzero(good), failed)
 
 
-def _put(spec: BatchInferenceSpec, prepared: AttemptRun, batches: list[RowBatch]) -> None:
+def _put(spec: BatchInferenceSpec, prepared: PreparedAttempt, batches: list[RowBatch]) -> None:
     writer = prepared.table or writer_for(spec.write)
     commits = committing(prepared.attempt, writer, FileSplit.of(spec.write))
     for task, batch in enumerate(batches):

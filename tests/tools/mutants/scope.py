@@ -20,7 +20,7 @@ COMMITS = tuple(
         "execution/block_codec.py",
         "execution/chunk_commits.py",
         "execution/commit_tasks.py",
-        "execution/isolation.py",
+        "execution/crash_isolation.py",
         "input/input_snapshot.py",
         "storage/state_json.py",
         "storage/location.py",

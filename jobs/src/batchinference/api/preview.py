@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from batchinference.api.display import lines_of_rows, short
 from batchinference.api.result_frames import Rows
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.execution.cluster import machine_devices
+from batchinference.pipeline.execution.ray_connection import machine_devices
 from batchinference.pipeline.output.python_rows import rows_of_table
 from batchinference.pipeline.preview import Outcome, Preview
 from batchinference.plan import plan_for_machine
@@ -54,7 +54,7 @@ def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRow
     Raises SpecError if there is no such step, JobFailure, and errors of storage and libraries."""
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]
-    table = preview.written() if step is None else preview.batch.table
+    table = preview.written_rows() if step is None else preview.batch.table
     return PreviewRows(table.slice(0, rows), lines)
 
 

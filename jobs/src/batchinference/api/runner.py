@@ -17,7 +17,7 @@ from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import Report
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.execution.cluster import RayFiles
+    from batchinference.pipeline.execution.ray_connection import RayFiles
     from batchinference.pipeline.execution.stop_signals import StopSignal
     from batchinference.pipeline.execution.worker_output import WorkerOutput
     from batchinference.pipeline.job import RayContext
@@ -53,7 +53,7 @@ class Runner:
     def run_here(self, requested: Plan | None = None) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report. `requested` is
         its plan; by default, it is made here."""
-        from batchinference.pipeline.execution.cluster import ray_files
+        from batchinference.pipeline.execution.ray_connection import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
         from batchinference.pipeline.steps.import_path import add_import_path
 
@@ -124,7 +124,7 @@ class Runner:
     @contextmanager
     def _ray(self, files: RayFiles, requested: Plan | None) -> Iterator[Plan]:
         """Start Ray, and yield the plan for the devices and the memory of this machine."""
-        from batchinference.pipeline.execution.cluster import (
+        from batchinference.pipeline.execution.ray_connection import (
             local_ray,
             machine_cpus,
             machine_devices,
@@ -146,8 +146,8 @@ class Runner:
 
         Raises JobFailure if there is no such cluster, or if the plan does not fit it.
         """
-        from batchinference.pipeline.execution.cluster import remote_ray
-        from batchinference.pipeline.execution.resources import check_nodes
+        from batchinference.pipeline.execution.ray_connection import remote_ray
+        from batchinference.pipeline.execution.task_resources import check_nodes
 
         self._say_for_job(f"connecting to Ray at {address}")
         self._logs_stdout = True  # on a cluster, Ray writes stdout of the driver to its log

@@ -45,7 +45,7 @@ def check_storage(job: BatchInference) -> Iterator[Finding]:
 def _access(field: str, path: str, storage: Storage) -> Finding:
     """Return the finding for a location. If it is local, a file is only created and deleted."""
     import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
-    from batchinference.pipeline.error_attribution import root_cause
+    from batchinference.pipeline.error_classification import root_cause
     from batchinference.pipeline.preflight import check_writable
     from batchinference.pipeline.storage.location import Location
 

@@ -43,7 +43,7 @@ def preview_file(
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
-    from batchinference.pipeline.error_attribution import root_cause
+    from batchinference.pipeline.error_classification import root_cause
 
     outcomes: list[Outcome] = []
     try:
@@ -125,7 +125,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
                 echo(line)
     if not sum(outcome.rows + outcome.filtered + outcome.failed for outcome in outcomes):
         note(NO_ROWS, err=True)
-    written = preview.written()
+    written = preview.written_rows()
     found = rows_of_table(written.slice(0, rows))
     if form is Format.TEXT:
         for line in lines_of_rows(found):

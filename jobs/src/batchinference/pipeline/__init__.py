@@ -1,12 +1,8 @@
-"""The pipeline: runs a plan on Ray.
+"""Runs a plan on Ray.
 
-Importing it removes the Ray settings that let Arrow files run code. If an environment variable
-RAY_DATA_AUTOLOAD_... is set, Ray unpickles types and values of the Arrow and Parquet files that it
-reads. No job needs this.
-
-It also hides messages of libraries that do not help users. In a notebook, the output of Ray is not
-redirected to a file.
-"""
+Importing this package removes the environment variables RAY_DATA_AUTOLOAD_..., with which Ray would
+unpickle (run) types and values of Arrow and Parquet files. No job needs this. It also hides
+messages of libraries that do not help users."""
 
 import logging
 import os
@@ -17,18 +13,16 @@ from collections.abc import Container, MutableMapping
 PREFIX = "RAY_DATA_AUTOLOAD_"
 
 
-def without_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
-    """Remove the variables from an environment.
-
-    Raises RuntimeError if there are any and Ray Data is already loaded: it reads some of them when
-    it is imported."""
-    found = sorted(name for name in environment if name.startswith(PREFIX))
-    if found and "ray.data" in modules:
+def remove_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
+    """Remove the RAY_DATA_AUTOLOAD_... variables from an environment. Raises RuntimeError if there
+    are any and Ray Data, which reads some of them at import, is in `modules`."""
+    names = sorted(name for name in environment if name.startswith(PREFIX))
+    if names and "ray.data" in modules:
         raise RuntimeError(
-            f"{found[0]} is set in the environment of this process, and lets Arrow files run code. "
+            f"{names[0]} is set in the environment of this process, and lets Arrow files run code. "
             "Remove it; on a cluster from cluster.env, the profile and the image"
         )
-    for name in found:
+    for name in names:
         del environment[name]
 
 
@@ -37,15 +31,15 @@ UNHELPFUL = {
     "ray.data._internal.datasource.sql_datasource": "Sharding is not supported",
     "ray.widgets.util": "Missing packages",
 }
-"""The beginnings of hidden messages, by the logger."""
+"""Maps the name of a logger to the beginning of its hidden message."""
 
 
 def is_helpful(record: logging.LogRecord) -> bool:
-    """Return whether users should see a message of a library."""
+    """Return whether a message of a library is shown to users."""
     return not record.getMessage().startswith(UNHELPFUL.get(record.name, "\0"))
 
 
-without_autoload(os.environ, sys.modules)
+remove_autoload(os.environ, sys.modules)
 for _name in UNHELPFUL:
     logging.getLogger(_name).addFilter(is_helpful)
 warnings.filterwarnings("ignore", "IProgress not found")

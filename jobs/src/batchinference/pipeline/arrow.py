@@ -1,12 +1,11 @@
 """Converts between Arrow, NumPy and Python, and finds values that only Arrow can hold.
 
 Tensors are converted with Ray, whose version pyproject.toml pins. Ray is imported on first use, so
-that reading what a job has committed does not need it.
+that commands that read an output do not need it.
 
 Files can hold values that Python cannot represent, such as invalid UTF-8 or dates after the year
-9999. Arrow passes them on, and a later conversion to Python raises an exception. Rows with such
-values therefore fail when they are read, or when a step creates them.
-"""
+9999. Arrow accepts them, and a later conversion to Python raises an exception. A row with such a
+value therefore fails when it is read or when a step creates it."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.schema import (
+from batchinference.pipeline.type_widening import (
     exact_cast,
     is_list,
     is_tensor,
@@ -30,14 +29,14 @@ from batchinference.pipeline.schema import (
 )
 
 Batch = dict[str, np.ndarray]
-"""Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
+"""Maps column names to NumPy arrays with an element per row, as `map_batches` passes batches."""
 
 MAX_LIST_BYTES = (1 << 31) - 1
-"""Maximum bytes of tensors in one list array, whose offsets have 32 bits."""
+"""Maximum bytes of tensors that become one list array. Its offsets have 32 bits."""
 NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""The errors of Arrow for values that a type cannot hold."""
+"""The exceptions that Arrow raises for values that a type cannot hold."""
 _FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
-"""Tensor types with one shape. Ray ignores the stored offsets of their values."""
+"""Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -86,9 +85,8 @@ def _fits(column: pa.ChunkedArray, kind: pa.DataType | None) -> bool:
 
 
 def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the tables without null-typed columns that are tensors in other tables.
-
-    Ray cannot concatenate them with tensors."""
+    """Return the tables without null-typed columns that are tensors in other tables, because Ray
+    cannot concatenate such columns."""
     fields = (field for table in tables for field in table.schema)
     tensor_names = {field.name for field in fields if is_tensor(field.type)}
     return [table.drop_columns([field.name for field in table.schema
@@ -97,13 +95,13 @@ def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def to_batch(table: pa.Table) -> Batch:
-    """Return a table as NumPy arrays, as Ray Data passes them to `map_batches` functions."""
+    """Return a table as NumPy arrays, as Ray Data passes batches to `map_batches` functions."""
     from ray.data.block import BlockAccessor
 
     with_nulls = []
     for index, field in enumerate(table.schema):
         if is_tensor(field.type):
-            chunks = [in_place(chunk) for chunk in table.column(index).chunks]
+            chunks = [at_assumed_offsets(chunk) for chunk in table.column(index).chunks]
             table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
             with_nulls += [field.name] if table.column(index).null_count else []
         elif kinds.is_dictionary(field.type):
@@ -118,17 +116,16 @@ def to_batch(table: pa.Table) -> Batch:
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with the values of its dictionary, if it has one. NumPy would replace a null
-    by another value of the dictionary."""
+    """Return a dictionary-encoded column with plain values, and any other column unchanged. In
+    NumPy, a null of a dictionary would become one of its values."""
     return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
 
 
-def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
-    """Return the same tensors at the offsets that Ray assumes when it makes a NumPy array of them.
+def at_assumed_offsets(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
+    """Return the tensors, copied if their offsets are not those that Ray assumes.
 
-    Ray computes an offset as if each earlier row had a tensor in memory. A null row has none, so
-    the tensors after a null row would be read at the wrong offset.
-    """
+    Ray computes an offset as if each earlier row had a tensor in memory. Null rows have none, so
+    Ray would read the tensors after a null row at the wrong offset."""
     if not len(tensors) or tensors.type.extension_name not in _FIXED_SHAPE:
         return tensors
     storage = tensors.storage
@@ -149,14 +146,14 @@ def _to_object_array(tensors: pa.ChunkedArray) -> np.ndarray:
 
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
-    """Return arrays as a table. Arrays with more than one dimension become tensors."""
+    """Return arrays as a table. Arrays with several dimensions become tensors."""
     from ray.data.block import BlockAccessor
 
     return BlockAccessor.batch_to_arrow_block(dict(columns))
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield rows as Ray Data passes them to `map` functions."""
+    """Yield the rows of a table as Ray Data passes them to `map` functions."""
     from ray.data.block import BlockAccessor
 
     accessor = BlockAccessor.for_block(table)
@@ -164,12 +161,11 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def to_column(values: Any) -> pa.ChunkedArray:
-    """Return one column: Arrow data unchanged, anything else converted as by `to_table`.
+    """Return values as a column. Arrow data is returned unchanged.
 
-    Texts and bytes of NumPy, and times of Python, are converted without Ray, which changes them.
-    Raises TypeError for objects that Ray Data could only pickle, and for values that the type of
-    the others would change.
-    """
+    Ray changes NumPy texts and bytes, and Python times, so these are converted without Ray. Raises
+    TypeError for objects that Ray Data could only pickle, and if the common type would change a
+    value, such as a datetime among dates."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
@@ -180,7 +176,7 @@ def to_column(values: Any) -> pa.ChunkedArray:
     is_time = isinstance(first, datetime | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
     if any(map(_may_change, nested_types(column.type))) and not all(
-        map(holds, column.to_pylist(), values)
+        map(is_unchanged, column.to_pylist(), values)
     ):
         raise TypeError("the type of some values would change others")
     return column
@@ -214,30 +210,30 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
 
 
 def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
-    """Return texts or bytes, as lists if the array has several dimensions."""
+    """Return NumPy texts or bytes as an Arrow array. Further dimensions become list levels."""
     kind = pa.binary() if values.dtype.kind == "S" else pa.string()
     for _ in values.shape[1:]:
         kind = pa.list_(kind)
-    return pa.array(values.tolist(), kind)  # from an array, Arrow cuts them at their first NUL
+    return pa.array(values.tolist(), kind)  # Arrow cuts texts of a NumPy array at the first NUL
 
 
 def _has_nanoseconds(value: Any) -> bool:
-    """Return whether a time of pandas has digits that Arrow would cut by default."""
+    """Return whether a pandas time has nanoseconds, which Arrow would cut by default."""
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
 def _may_change(kind: pa.DataType) -> bool:
-    """Return whether Arrow takes values of other types for this type, and changes them."""
+    """Return whether Arrow converts values of other types to this type, and so changes them."""
     return bool(kinds.is_temporal(kind) or kinds.is_binary(kind) or kinds.is_string(kind))
 
 
-def holds(read: Any, value: Any) -> bool:
-    """Return whether a value that was read from a column is the text, the bytes or the time that
-    was put in, at any depth."""
+def is_unchanged(read: Any, value: Any) -> bool:
+    """Return whether a value read from a column equals the text, bytes or time that was stored,
+    also inside lists and structs. Values of other types are not compared."""
     if isinstance(value, Mapping) and isinstance(read, dict):
-        return all(holds(read.get(key), child) for key, child in value.items())
+        return all(is_unchanged(read.get(key), child) for key, child in value.items())
     if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
-        return len(read) == len(value) and all(map(holds, read, value))
+        return len(read) == len(value) and all(map(is_unchanged, read, value))
     if isinstance(value, str | bytes | date | time | timedelta):
         return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
     return True
@@ -270,13 +266,13 @@ def _list_type(tensor: pa.ExtensionType) -> pa.DataType:
 
 
 def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
-    """Return tensors (rows x shape) as nested lists, one level per dimension. Null stays null."""
+    """Return tensors as nested lists, one level for each dimension. Null stays null."""
     valid = tensors.is_valid().to_numpy(zero_copy_only=False)
     if not valid.any():
         return pa.nulls(len(tensors), _list_type(tensors.type))
     if not valid.all():
-        places = pa.array(np.cumsum(valid) - 1, mask=~valid)
-        return _as_lists(tensors.filter(pa.array(valid))).take(places)
+        indexes = pa.array(np.cumsum(valid) - 1, mask=~valid)
+        return _as_lists(tensors.filter(pa.array(valid))).take(indexes)
     values = _values(tensors)
     shapes = np.array([value.shape for value in values])
     if values.dtype == object:  # rows of different shapes
@@ -287,7 +283,7 @@ def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
 
 
 def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
-    """Raise JobFailure if a column that a step reads is missing: every row would fail."""
+    """Raise JobFailure if a column that a step reads is missing, because every row would fail."""
     for column in columns:
         if column not in batch.column_names:
             names = ", ".join(batch.column_names)
@@ -296,7 +292,7 @@ def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
 
 
 def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return the table with a column appended, or replaced at its position."""
+    """Return the table with this column in place of the one with the same name, or appended."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         return batch.append_column(name, values)
@@ -306,8 +302,8 @@ def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) 
 def with_nulls(
     column: pa.Array | pa.ChunkedArray, rows: np.ndarray, count: int
 ) -> pa.Array | pa.ChunkedArray:
-    """Return a column of `count` rows with the values of a column at `rows` (int64, ascending), and
-    null in all other rows."""
+    """Return a column of `count` rows that has the values of `column` at the indexes `rows` (int64,
+    ascending), and null in all other rows."""
     if len(column) == 0:
         return pa.nulls(count, column.type)
     indexes = np.zeros(count, dtype=np.int64)
@@ -318,18 +314,17 @@ def with_nulls(
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as Python objects, tensors as NumPy arrays, null as None.
-
-    Unlike in a batch of NumPy arrays, a null does not change the type of the other values."""
+    """Return a column as Python objects: tensors are NumPy arrays, and null is None. Unlike in a
+    NumPy batch, a null does not change the type of the other values."""
     if not is_tensor(column.type):
         return list(column.to_pylist())
-    found: list[Any] = []
+    values: list[Any] = []
     for chunk in column.chunks:
         valid = chunk.is_valid().to_numpy(zero_copy_only=False)
         present = chunk if valid.all() else chunk.filter(pa.array(valid))  # filtering copies
         tensors = iter(_values(present) if valid.any() else ())
-        found += [next(tensors) if is_valid else None for is_valid in valid]
-    return found
+        values += [next(tensors) if is_valid else None for is_valid in valid]
+    return values
 
 
 def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
@@ -338,8 +333,8 @@ def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
 
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
-    tensors = in_place(tensors)
-    native = isinstance(tensors, pa.FixedShapeTensorArray)  # its to_numpy loses the shape
+    tensors = at_assumed_offsets(tensors)
+    native = isinstance(tensors, pa.FixedShapeTensorArray)  # here, to_numpy loses the shape
     values: np.ndarray = (
         tensors.to_numpy_ndarray() if native else tensors.to_numpy(zero_copy_only=False)
     )
@@ -347,7 +342,7 @@ def _values(tensors: pa.ExtensionArray) -> np.ndarray:
 
 
 def _nested(array: pa.Array, shapes: np.ndarray) -> pa.Array:
-    """Return the elements of all rows as nested lists. `shapes` is rows x dimensions."""
+    """Return the flat elements of all rows as nested lists. `shapes` has the shape of each row."""
     for axis in reversed(range(shapes.shape[1])):
         lengths = np.repeat(shapes[:, axis], shapes[:, :axis].prod(axis=1))
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -357,12 +352,12 @@ def _nested(array: pa.Array, shapes: np.ndarray) -> pa.Array:
 
 _DAY = 86_400
 _FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
-"""The days from 0001-01-02 to 9999-12-30, relative to 1970. A time zone may add or subtract one."""
+"""The days of 0001-01-02 and 9999-12-30, since 1970. A time zone can add or subtract a day."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
 _TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.is_large_list_view)
-"""Types whose values are converted one by one, because Arrow cannot check them."""
+"""Arrow cannot check these types as a whole, so their values are converted one by one."""
 
 
 def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
@@ -374,7 +369,7 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
             for index in [] if _is_readable(chunk) else range(len(chunk)):
                 try:
                     chunk[index].as_py()
-                except Exception as error:  # noqa: BLE001 - whatever is raised, it is invalid
+                except Exception as error:  # noqa: BLE001 - any error means an invalid value
                     reason = f"{type(error).__name__}: {error}"
                     message = (
                         f"column '{field.name}': its value is invalid as {field.type} ({reason})"
@@ -385,7 +380,7 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
 
 
 def _is_readable(array: pa.Array) -> bool:
-    """Return whether all values are readable. False means that some may not be."""
+    """Return True if Python can represent all values, and False if that is unknown."""
     kind = array.type
     if is_tensor(kind):
         return True
@@ -415,19 +410,19 @@ def _is_valid(text: pa.Array) -> bool:
 
 
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether all values are dates or timestamps of the years 1 to 9999 in every zone."""
+    """Return whether all dates or timestamps are in the years 1 to 9999 in every time zone."""
     if kinds.is_date(kind):
         day = 1 if kinds.is_date32(kind) else _DAY * 1000
     elif kinds.is_timestamp(kind) and _has_known_zone(kind):
         day = _DAY * _PER_SECOND[kind.unit]
     else:
         return False
-    import pyarrow.compute as pc  # `status` and others convert no columns, and need less memory
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
-    found = pc.min_max(array.view(pa.int32() if kinds.is_date32(kind) else pa.int64())).as_py()
+    extremes = pc.min_max(array.view(pa.int32() if kinds.is_date32(kind) else pa.int64())).as_py()
     limit = _INT64 - day  # pandas converts nanoseconds to int64
     first, last = max(_FIRST_DAY * day, -limit), min(_LAST_DAY * day, limit)
-    return bool(first <= found["min"] and found["max"] <= last)
+    return bool(first <= extremes["min"] and extremes["max"] <= last)
 
 
 @lru_cache(maxsize=1024)

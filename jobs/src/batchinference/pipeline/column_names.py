@@ -11,21 +11,21 @@ SHOWN_NAMES = 20
 
 
 def check_names(names: Sequence[str], place: str, fix: str = "Rename one of them") -> None:
-    """Raise BadInput for duplicate column names and for names with the reserved prefix. The message
-    about duplicate names ends with `fix`."""
-    known: set[str] = set()
+    """Raise BadInput for duplicate column names and for names with the reserved prefix. `place`
+    describes the file, and the message about duplicate names ends with `fix`."""
+    earlier: set[str] = set()
     for name in names:
         if name.startswith(OWN_PREFIX):
             raise BadInput(
                 f"{place} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
             )
-        if name in known:
+        if name in earlier:
             raise BadInput(f"{place} has two columns '{name}'. {fix}")
-        known.add(name)
+        earlier.add(name)
 
 
 def check_known(option: str, name: str, known: Sequence[str]) -> None:
-    """Raise BadInput if an option names a column that no sampled file has."""
+    """Raise BadInput if the read option `option` names a column that no sampled file has."""
     if name not in known:
         raise BadInput(
             f"read.options.{option}: no sampled file has a column '{name}', only "
@@ -34,20 +34,19 @@ def check_known(option: str, name: str, known: Sequence[str]) -> None:
 
 
 RENAME = "Rename one of them, or set read.options.duplicateColumns: rename"
-"""How to fix duplicate names in a format with this option."""
+"""The fix for duplicate names in formats with the option `duplicateColumns`."""
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Return names that differ even if their case is ignored. The first column with a name keeps
-    the name, and later columns get a number: `v`, `v_1`, `V_2`."""
+    """Return the names, with a number appended to duplicates (ignoring case): `v`, `v_1`, `V_2`."""
     originals = {name.lower() for name in names}
-    known: set[str] = set()
+    used: set[str] = set()
     unique: list[str] = []
     for name in names:
         new, number = name, 0
-        while new.lower() in known or (number and new.lower() in originals):
+        while new.lower() in used or (number and new.lower() in originals):
             number += 1
             new = f"{name}_{number}"
-        known.add(new.lower())
+        used.add(new.lower())
         unique.append(new)
     return unique

@@ -1,4 +1,4 @@
-"""Failures that end a job. Each has a machine-readable reason and a message for people."""
+"""Failures that end a job, each with a one-word reason for programs and a message for people."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from batchinference.credentials import without_credentials
 from batchinference.text import without_controls
 
 MAX_MESSAGE = 4000
-"""Maximum characters of an error. Libraries put whole rows and responses into their messages."""
+"""Maximum characters of an error message. Libraries put whole rows and responses into messages."""
 MARGIN = 1 << 14
-"""Number of characters beyond each cut that are masked too, so that a secret across the cut is
-recognized. They are not shown."""
+"""Number of hidden characters next to a cut that are masked as well, so that a secret is recognized
+although the cut divides it."""
 MAX_CACHED = 1 << 14
-"""Maximum characters of a text whose shown form is cached."""
+"""Maximum characters of a message whose masked form is cached."""
 RUN = "batchinference run FILE"
-"""The command in messages. Those who show them know the name of the file."""
+"""The command as it appears in messages. The program that shows a message inserts the file name."""
 RESTART, RETRY = f"{RUN} --restart", f"{RUN} --retry-errors"
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
@@ -36,37 +36,35 @@ def mask_secrets(text: str) -> str:
     return without_credentials(without_controls(text))
 
 
-def shown(text: str, most: int = MAX_MESSAGE) -> str:
-    """Return a text in a form that is safe and short enough for reports and error records.
-
-    Secrets are removed. A long text is cut to its beginning and its end."""
-    return (_shown if len(text) <= MAX_CACHED else _shown.__wrapped__)(text, most)
+def shown(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Return a text with masked secrets, cut to `limit` characters from its beginning and end."""
+    return (_shown if len(text) <= MAX_CACHED else _shown.__wrapped__)(text, limit)
 
 
 @lru_cache(maxsize=256)  # many rows may fail with the same error, and masking takes time
-def _shown(text: str, most: int) -> str:
-    half, length = (most - 40) // 2, len(text)
-    if length > 2 * (half + 2 * MARGIN):  # mask only what is shown
+def _shown(text: str, limit: int) -> str:
+    half, length = (limit - 40) // 2, len(text)
+    if length > 2 * (half + 2 * MARGIN):  # mask only the part that is shown, and its margin
         beginning = mask_secrets(text[: half + 2 * MARGIN])[:-MARGIN]
         ending = mask_secrets(text[-half - 2 * MARGIN :])[MARGIN:]
     else:
         text = mask_secrets(text)
-        if len(text) <= most:
+        if len(text) <= limit:
             return text
         beginning, ending, length = text, text, len(text)
     return f"{beginning[:half]} ... {length - 2 * half} characters ... {ending[-half:]}"
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as text for people, of bounded length and without secrets. It ends with the
-    line of the user's code that raised it, if there is one."""
+    """Return an error as text for people, of limited length and without secrets. The text ends with
+    the line of the user's code that raised the error, if there is one."""
     text, line = f"{type(error).__name__}: {error}", user_line(error)
     return shown(f"{text.rstrip()} ({line})" if line else text)
 
 
 def user_line(error: BaseException) -> str:
-    """Return the innermost line of the user's code in the traceback of an error, such as
-    `own.py:12 in length`; empty if none of its frames is in the user's code."""
+    """Return the innermost line of the user's code in the traceback of an error, such as `own.py:12
+    in length`; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_user_file(frame.filename):
             return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"
@@ -74,8 +72,8 @@ def user_line(error: BaseException) -> str:
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a Python file belongs to the user: it is neither installed nor part of Python
-    or of this program."""
+    """Return whether a Python file belongs to the user: neither to an installed package nor to
+    Python nor to this program."""
     real = os.path.realpath(path)
     installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
     return os.path.isfile(real) and not installed and not real.startswith(_NON_USER_DIRECTORIES)
@@ -88,8 +86,7 @@ _NON_USER_DIRECTORIES = tuple(
 
 
 class JobFailure(Exception):
-    """A failure that ends the job. `reason` is one word for programs: the name of the class that
-    derives from this one. The message is for people."""
+    """A failure that ends the job. `reason` is one word for programs: the direct subclass."""
 
     reason = "Application"
 
@@ -112,8 +109,7 @@ class BadOutput(JobFailure):
 
 
 class UnwritableValue(BadOutput):
-    """A value that the format of the output cannot hold. The committer catches this and makes the
-    row a failed row."""
+    """A value that the output format cannot hold. The committer makes the row a failed row."""
 
 
 class ModelLoad(JobFailure):
@@ -125,11 +121,11 @@ class TooManyErrors(JobFailure):
 
 
 class LimitExceeded(JobFailure):
-    """The job has used what `cluster.limits` allows."""
+    """The job has reached a limit of `cluster.limits`."""
 
 
 class GateFailed(JobFailure):
-    """The results of the first rows are not as the job expects."""
+    """The results of the first rows do not meet the expectation of the gate."""
 
 
 class Interrupted(JobFailure):
@@ -137,11 +133,11 @@ class Interrupted(JobFailure):
 
 
 class Incomplete(JobFailure):
-    """The output does not hold each input row exactly once, because of a defect or a lost file."""
+    """The output lacks input rows, or has some twice, because of a defect or a lost file."""
 
 
 class StorageUnavailable(JobFailure):
-    """Storage was unreachable, or refused requests, for longer than requests are retried."""
+    """Storage was unreachable, or refused requests, until the retries ended."""
 
 
 class OutOfMemory(JobFailure):
@@ -153,17 +149,16 @@ class OutOfDisk(JobFailure):
 
 
 class WorkerCrashed(JobFailure):
-    """A process died more often than Ray may restart it. No step raised an error."""
+    """A process died more often than Ray may restart it, and no step raised an error."""
 
 
 class EngineDied(WorkerCrashed):
-    """This process cannot compute any more rows and must be replaced, for example because the
-    process of its engine has died."""
+    """This process must be replaced, for example because the process of its engine has died."""
 
 
 class DeviceFailed(JobFailure):
-    """A device, such as a GPU, failed. `node` is Ray's id of its node; empty outside of Ray.
-    `machine` is the name of its Kubernetes node; empty outside of Kubernetes."""
+    """A device, such as a GPU, failed. `node` is the ID of its Ray node (empty outside of Ray), and
+    `machine` the name of its Kubernetes node (empty outside of Kubernetes)."""
 
     def __init__(self, message: str, node: str = "", machine: str = "") -> None:
         super().__init__(message)
@@ -171,7 +166,7 @@ class DeviceFailed(JobFailure):
 
 
 class NodeLost(JobFailure):
-    """Ray lost a node, or its own processes on a node. No step raised an error."""
+    """Ray lost a node, or Ray's own processes on a node died. No step raised an error."""
 
 
 def require_package(what: str, module: str, package: str, failure: type[JobFailure]) -> None:
@@ -182,9 +177,8 @@ def require_package(what: str, module: str, package: str, failure: type[JobFailu
 
 def missing_package(what: str, module: str, package: str, *, in_image: bool = True) -> str:
     """Return a message that names the missing module and the pip command that installs it.
-    `in_image` says whether the module is in the image for the pods of a job.
-
-    This program is in no package registry, so its extras are installed from its repository."""
+    `in_image` says whether the image of the job's pods contains the module. Extras are installed
+    from the repository, because this program is in no package registry."""
     library = module.replace("_", "-")
     where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
     image = ", or use the pipeline image" if in_image else ""

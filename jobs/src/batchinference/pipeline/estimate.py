@@ -1,4 +1,4 @@
-"""Estimates what the model steps of a job need for all rows, from its first rows."""
+"""Estimates, from the first rows, what the model steps of a job need for all rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model step needs for all rows: ranges of two standard errors to each side, if the rows
-    are like the first ones. None stands for what is unknown, and `note` says why."""
+    """What a model step needs for all rows, if all rows are like the first ones. Token ranges
+    extend by two standard errors to each side. None means unknown, and `note` gives the reason."""
 
     step: str
     rows: int
@@ -32,18 +32,18 @@ class Estimate:
     note: str = ""
 
     def price(self, prices: Sequence[float]) -> Range:
-        """Return the lowest and the highest price of what is known, from the prices of a device
-        hour and of a million input and output tokens."""
+        """Return the lowest and the highest price of the known parts. `prices` are those of a
+        device hour, a million input tokens and a million output tokens."""
         hours, *tokens = self.device_hours, self.input_tokens, self.output_tokens
         units = zip((hours, *tokens), prices, (1, 1e6, 1e6), strict=True)
-        known = [(of, price / unit) for of, price, unit in units if of is not None]
-        low, high = (sum(of[at] * price for of, price in known) for at in (0, 1))
+        known = [(amount, price / unit) for amount, price, unit in units if amount is not None]
+        low, high = (sum(amount[at] * price for amount, price in known) for at in (0, 1))
         return low, high
 
 
 def estimates(preview: Preview) -> Iterator[Estimate]:
-    """Run the steps over the first rows, and yield the estimate of each model step. Ends after a
-    model that cannot be loaded here: the next steps need its results. Raises JobFailure, and errors
+    """Run the steps over the first rows, and yield the estimate of each model step. Ends at a model
+    that cannot be loaded here, because later steps need its results. Raises JobFailure, and errors
     of storage and libraries."""
     sample = preview.read().rows
     count = open_input(preview.spec.read).count()
@@ -66,23 +66,23 @@ def estimates(preview: Preview) -> Iterator[Estimate]:
 def _measured(
     preview: Preview, step: Step, known: Estimate, sample: int, scale: float, outcome: Outcome
 ) -> Estimate:
-    used = preview.batch.warnings.filter(pc.equal(preview.batch.warnings["step"], step.name))
-    sums = used.group_by(["name", "id"]).aggregate([("amount", "sum")])
-    reads, makes = (
+    amounts = preview.batch.warnings.filter(pc.equal(preview.batch.warnings["step"], step.name))
+    sums = amounts.group_by(["name", "id"]).aggregate([("amount", "sum")])
+    input_tokens, output_tokens = (
         _range(sums.filter(pc.equal(sums["name"], kind))["amount_sum"].to_numpy(), sample, scale)
         for kind in (TokenKind.INPUT, TokenKind.OUTPUT)
     )
     notes = [known.note] if known.note else []
     notes += ["its cascade will skip some of these rows"] if step.cascade else []
     notes += [f"{outcome.failed} failed: {outcome.first_failed}"] if outcome.failed else []
-    wanted = step.resources.gpu + sum(step.resources.custom.values()) if step.resources else 0
+    devices = step.resources.gpu + sum(step.resources.custom.values()) if step.resources else 0
     stages = [stage for stage in preview.plan.stages if stage.gpus or stage.custom]
-    hours: Range | None = (scale * outcome.seconds * wanted / 3600,) * 2
-    if wanted and step.name not in {one.name for stage in stages for one in stage.steps}:
+    hours: Range | None = (scale * outcome.seconds * devices / 3600,) * 2
+    if devices and step.name not in {other.name for stage in stages for other in stage.steps}:
         hours = None
-        notes.append(f"this machine lacks its devices ({wanted:g}), so its time is unknown")
-    return replace(known, device_hours=hours, input_tokens=reads, output_tokens=makes,
-                   note="; ".join(notes))  # fmt: skip
+        notes.append(f"this machine lacks its devices ({devices:g}), so its time is unknown")
+    return replace(known, device_hours=hours, input_tokens=input_tokens,
+                   output_tokens=output_tokens, note="; ".join(notes))  # fmt: skip
 
 
 def _of_prompts(
@@ -93,8 +93,8 @@ def _of_prompts(
     scale: float,
     failure: JobFailure,
 ) -> Estimate:
-    """Return the tokens of the prompts of a model that cannot be loaded here, if its tokenizer
-    can."""
+    """Return the estimate for a model that cannot be loaded here: only its prompt tokens, and only
+    if its tokenizer can be loaded."""
     known = replace(known, note=f"only its prompts and no later steps: {failure.message}")
     table = preview.batch.table
     if step.when is not None:
@@ -104,8 +104,8 @@ def _of_prompts(
 
 
 def _range(tokens: np.ndarray, sample: int, scale: float) -> Range | None:
-    """Return the lowest and the highest number of tokens to expect, from those of some rows of the
-    sample. A step has not computed its other rows."""
+    """Return the expected lowest and highest number of tokens of all rows, from the tokens of
+    computed rows. The other rows of the sample were not computed, and have 0 tokens."""
     if not len(tokens):
         return None
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))

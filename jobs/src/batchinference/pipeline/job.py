@@ -1,4 +1,4 @@
-"""Runs one job from start to end."""
+"""Runs one job from start to end: its outputs, their attempts, and the reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from batchinference.pipeline.attempt_start import NothingToDo, prepare_attempt
 from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.manifest import ManifestEntry
@@ -17,28 +18,28 @@ from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import OutputTarget, output_targets
 from batchinference.pipeline.commit.replacement import swap_in_replacement
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.error_limits import check_errors, check_tokens, check_warnings
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, WorkerCrashed
-from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun, Passes
-from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.cost import cost_so_far
 from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
-from batchinference.pipeline.execution.device_sharing import DeviceSharing
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.resources import without_faulty_nodes
+from batchinference.pipeline.execution.prepared_attempt import AttemptEnd, Passes, PreparedAttempt
+from batchinference.pipeline.execution.ray_connection import spilled_bytes
+from batchinference.pipeline.execution.replica_search import ReplicaSearch
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
-from batchinference.pipeline.first_rows import run_of_first, with_findings, with_thresholds
+from batchinference.pipeline.execution.task_resources import without_faulty_nodes
+from batchinference.pipeline.first_rows import limited_to_first_rows, with_findings
+from batchinference.pipeline.first_rows.cascade import with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.file_input import FileInput, has_changes
 from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
-from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.report.history import RunHistory
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
+from batchinference.pipeline.run_limits import check_errors, check_tokens, check_warnings
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.prices import PodPrices
@@ -49,16 +50,16 @@ from batchinference.spec.write import WriteTable
 
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
-"""Starts Ray or connects to it, and yields the plan that fits it."""
+"""Starts Ray or connects to a cluster, and yields the plan adapted to the resources of that Ray."""
 
 
 @dataclass
 class JobRun:
-    """A run of a job. `publish` is called with a report of every change.
+    """A run of a job. `publish` is called with a report after every change.
 
-    `ray` is entered before the first attempt: the job is checked before Ray starts, and a job with
-    nothing to do needs no Ray. With `own_only`, only output of this job is replaced. `prices` are
-    those of the pods, if the platform has any. `say` is called with lines for the user."""
+    `ray` is entered before the first attempt, after the job was checked, so a job with nothing to
+    do starts no Ray. With `own_only`, only output of this job may be replaced. `prices` are the
+    prices of the pods, if the platform has any. `say` is called with lines for the user."""
 
     job: BatchInference
     ray: RayContext
@@ -68,20 +69,20 @@ class JobRun:
     prices: PodPrices | None = None
     say: Callable[[str], None] = lambda _: None
     page: str | None = field(default=None, init=False)
-    """The address of the page of the report, if it could be written."""
+    """The address of the HTML page of the report, if the page could be written."""
     _reports: ReportBuilder = field(init=False)
     _finished: list[Report] = field(default_factory=list, init=False)
     """The reports of the outputs that this run has completed."""
-    _attempt: AttemptRun | None = field(default=None, init=False)
-    """The attempt in progress, to whose output the report of a failure is written."""
+    _attempt: PreparedAttempt | None = field(default=None, init=False)
+    """The attempt in progress. The report of a failure is written to its output."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
     _entries: Sequence[ManifestEntry] = ()
-    """The manifest entries of this attempt that were fetched."""
+    """The manifest entries of the attempt that were fetched, for the page of the report."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
-    """The notes of the attempts at this output that have ended."""
+    """The notes of all finished attempts at the current output."""
     _has_ended: bool = field(default=False, init=False)
-    """Whether the attempt in progress has ended, and its notes were collected."""
+    """Whether `_attempt` has ended and its notes are in `_notes`."""
 
     @cached_property
     def _history(self) -> RunHistory:
@@ -89,12 +90,12 @@ class JobRun:
 
     @cached_property
     def _layout(self) -> Layout:
-        """The layout of the job, also if the attempt in progress has another one."""
+        """The layout of the job's main output. The attempt in progress may have another layout."""
         return Layout.of(self.job.spec)
 
     def run(self) -> Report:
-        """Run the job and return its final report, of success or failure. Raises nothing."""
-        secret_variables(self.job.spec)  # masks their values from now on
+        """Run the job and return its final report. An error becomes the report of a failure."""
+        secret_variables(self.job.spec)  # messages hide the secrets from now on
         with self._entered:
             return self._run()
 
@@ -111,13 +112,13 @@ class JobRun:
             return self._fail(self._with_crash_location(root_cause(error)))
 
     def _run_output(self, target: OutputTarget) -> Report:
-        """Run the job for one output and return its final report, which is not published yet."""
+        """Run the job for one output, and return the final report without publishing it."""
         self.stop.check()
         self._attempt, self._has_ended = None, False
         self._notes.clear()
         self._reports.begin_output(target.layout)
         identity = identity_of(self.job)
-        run = prepare(self.job.spec, target, identity, own_only=self.own_only)
+        run = prepare_attempt(self.job.spec, target, identity, own_only=self.own_only)
         if isinstance(run, NothingToDo):
             if run.parts:
                 return self._reports.of_nothing_new(run.parts, run.remark)
@@ -136,32 +137,31 @@ class JobRun:
         self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 
-    def _run_passes(self, run: AttemptRun, plan: Plan) -> Report:
+    def _run_passes(self, run: PreparedAttempt, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
-        passes, sharing = Passes(), DeviceSharing.of(plan, repeatable=run.input.repeatable)
+        passes, search = Passes(), ReplicaSearch.of(plan, repeatable=run.input.repeatable)
         while True:
-            plan = sharing.applied(with_thresholds(plan, run.start.thresholds))
-            first = run_of_first(self.job.spec, run)
-            measured = None if first.is_sample else sharing.step
+            plan = search.with_replicas(with_thresholds(plan, run.start.thresholds))
+            first = limited_to_first_rows(self.job.spec, run)
+            measured = None if first.is_sample else search.step
             executor = Executor(self.job.spec, plan, first, measured)
             with keep_heartbeat(run.attempt.heartbeat):
-                done = self._run_attempt(run, executor, sharing)
-                end = with_findings(self.job.spec, run, done)
+                end = with_findings(self.job.spec, run, self._run_attempt(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
             deaths, losses = take_deaths(run.attempt.lease.run), executor.control.losses
             self._reports.add_faults(losses)
-            others = without_faulty_nodes(plan, losses)
-            run = passes.after(run, end, deaths, losses, excluded=others != plan)
-            plan = others
+            healthy = without_faulty_nodes(plan, losses)
+            run = passes.begin_next(run, end, deaths, losses, excluded=healthy != plan)
+            plan = healthy
 
     def _run_attempt(
-        self, run: AttemptRun, executor: Executor, sharing: DeviceSharing
+        self, run: PreparedAttempt, executor: Executor, search: ReplicaSearch
     ) -> AttemptEnd:
-        """Process the missing rows, and close the attempt."""
+        """Process the missing rows, close the attempt, and return how it ended."""
         self._attempt, self._has_ended = run, False
         self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
@@ -172,32 +172,30 @@ class JobRun:
             try:
                 run_monitored(executor, observe, self.stop)
             except JobFailure as failure:
-                if not (failed := sharing.accepts(failure)):
+                if not (failed := search.retries_with_fewer(failure)):
                     raise
         end = run.close()
         if executor.control.measured and not failed:
-            sharing.record(end.notes)
+            search.record(end.notes)
         self._entries = end.snapshot.entries
-        lost = json.dumps({"retries": len(executor.control.losses), "task": run.attempt.number})
-        self._add_notes([*end.notes, (WRITE_STEP, lost), *sharing.take_notes()])
+        retries = {"retries": len(executor.control.losses), "task": run.attempt.number}
+        self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *search.take_notes()])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
-        """Add the notes of the attempt in progress, which has ended, to the report."""
+        """Add the notes of the attempt, which has just ended, to the report."""
         self._notes += notes
         self._has_ended = True
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
-    def _observe(self, run: AttemptRun, executor: Executor) -> None:
-        """Update the progress and publish it.
-
-        Raises TooManyErrors, LimitExceeded, and BadOutput if another run has taken over the
-        output."""
+    def _observe(self, run: PreparedAttempt, executor: Executor) -> None:
+        """Update the progress and publish it. Raises TooManyErrors, LimitExceeded, and BadOutput if
+        another run has taken over the output."""
         try:
             run.attempt.check_lease()
             counts = run.counts()
         except OSError:
-            return  # a transient storage error may fail the work, but not the progress update
+            return  # a storage error may be transient; the next update tries again
         self._reports.read(counts, executor.control.stage)
         self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
@@ -208,15 +206,15 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
         check_tokens(self.job.spec.cluster.limits, counts)
 
-    def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
-        """Complete the output, in which no rows are missing, and return the report."""
+    def _finalize(self, run: PreparedAttempt, end: AttemptEnd, executor: Executor) -> Report:
+        """Complete the output of an attempt without missing rows, and return the report."""
         attempt, write, snapshot = run.attempt, self.job.spec.write, end.snapshot
         self._reports.enter(JobState.FINALIZING)
         self._check_final(run, snapshot)
         unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
             attempt.write_unified_snapshot(unified)
-            listed = None  # again: a repeated task may have rewritten a file twice
+            listed = None  # list again, because a retried task may have rewritten a file twice
         snapshot = unified
         attempt.remove_orphans(snapshot.entries, listed)
         files = (file for entry in snapshot.entries for file in entry.data)
@@ -231,7 +229,7 @@ class JobRun:
             write_error_file(attempt.layout, write.id_column, snapshot.entries, run.first_file)
         attempt.mark_complete(snapshot, report)
         if attempt.layout.is_replacement:
-            # its stored report is final, even if replacing the old output fails
+            # the report in the replacement is final, even if swapping in the replacement fails
             self._attempt = None
             layout = self._layout
             swap_in_replacement(layout, identity_of(self.job))
@@ -242,9 +240,9 @@ class JobRun:
         self.page = write_page(layout, self.job.spec, report, snapshot.entries, runs)
         return report
 
-    def _check_final(self, run: AttemptRun, snapshot: Snapshot) -> None:
-        """Publish the final counts and warnings, and raise TooManyErrors if there are too many."""
-        # the parts of one input row may be in several tasks, none of which can count that row
+    def _check_final(self, run: PreparedAttempt, snapshot: Snapshot) -> None:
+        """Publish the final counts and warnings. Raises TooManyErrors if they exceed a limit."""
+        # several tasks may hold parts of an input row, and none of them can count this row
         rows = snapshot.rows(len(run.input), run.input.rows_each)
         counts = snapshot.counts.model_copy(update={"read": rows})
         self._reports.finish(counts)
@@ -256,7 +254,7 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:
-        """Return the report of a failure. Publish it, and write it to the output if one is open."""
+        """Publish the report of a failure, write it to the output if one is open, and return it."""
         run = self._attempt
         self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # unavailable storage may be the cause
@@ -281,8 +279,8 @@ class JobRun:
         return published
 
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:
-        """Return the failure. If a process died, the message names the step and the rows that a
-        process computed."""
+        """Return the failure. If a process died, the message also names the step and the rows that
+        the process was computing."""
         if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
         attempt = self._attempt.attempt
@@ -293,14 +291,14 @@ class JobRun:
             return failure
         (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
         path = paths_of(attempt.layout.input)[int(file)].as_py()
-        place = f"step '{note.step}' on rows {first} to {last} of {path}"
+        activity = f"step '{note.step}' on rows {first} to {last} of {path}"
         if note.step == READ_STEP:
-            place = f"reading {path} from row {first} on"
-        return type(failure)(f"{failure.message}. The process died in {place}")
+            activity = f"reading {path} from row {first} on"
+        return type(failure)(f"{failure.message}. The process died in {activity}")
 
     def _publish_first(self) -> None:
-        """Publish the first report. Raises PermissionError, because later reports would be refused,
-        too."""
+        """Publish the first report, and ignore storage errors. Raises PermissionError, because
+        later reports would be refused as well."""
         try:
             self.publish(self._reports.build())
         except PermissionError:
@@ -309,9 +307,8 @@ class JobRun:
             return
 
     def _publish(self, report: Report) -> Report:
-        """Publish a report, merged with the reports of earlier outputs of this run, and return it.
-
-        An OSError while publishing does not fail the job."""
+        """Merge a report with the reports of earlier outputs of this run, publish the result and
+        return it. An OSError while publishing does not fail the job."""
         merged = merge_reports(self._finished, report)
         self._history.store(merged)
         with suppress(OSError):

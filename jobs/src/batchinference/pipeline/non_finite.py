@@ -1,4 +1,4 @@
-"""Counts NaN and infinity in columns."""
+"""Counts the values in columns that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.type_widening import is_list
 
 
 class NonFiniteOutput(ValueError):
@@ -23,7 +23,7 @@ class NonFiniteOutput(ValueError):
 
 
 def non_finite_values(table: pa.Table) -> dict[int, int]:
-    """Return the number of NaN and infinite values of each row that has any, by row index."""
+    """Return the number of NaN and infinite values by row of a table, for rows that have any."""
     rows: Counter[int] = Counter()
     for column in table.columns:
         rows.update(non_finite_rows(column))
@@ -31,7 +31,7 @@ def non_finite_values(table: pa.Table) -> dict[int, int]:
 
 
 def non_finite_rows(column: pa.ChunkedArray) -> dict[int, int]:
-    """Return the number of NaN and infinite values of each row that has any, by row index."""
+    """Return the number of NaN and infinite values by row of a column, for rows that have any."""
     by_row: dict[int, int] = {}
     start = 0
     for chunk in column.chunks:
@@ -49,7 +49,7 @@ def _counts(array: pa.Array) -> np.ndarray | None:
         return _counts(array.storage)
     if kinds.is_floating(kind):
         finite = pc.is_finite(array)
-        if pc.all(finite).as_py() is not False:  # null values do not count
+        if pc.all(finite).as_py() is not False:  # nulls are skipped
             return None
         return np.asarray(pc.fill_null(pc.invert(finite), False).to_numpy(zero_copy_only=False))
     if kinds.is_struct(kind):

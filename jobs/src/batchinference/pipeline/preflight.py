@@ -1,4 +1,4 @@
-"""Checks the input, columns, models, code and output of a job before it runs.
+"""Checks the input, columns, models, code and output of a job before it runs, for `validate`.
 
 Nothing is written, no user code runs, and no model is loaded."""
 
@@ -9,23 +9,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from batchinference.pipeline.attempt_start import request_of
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import load_state
 from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.commit.start_or_resume import decide
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
-from batchinference.pipeline.output.tables import table_or_none
-from batchinference.pipeline.prepare import (
+from batchinference.pipeline.job_checks import (
     check_caches,
     check_errors_path,
     check_input,
     check_paths,
-    request_of,
 )
+from batchinference.pipeline.output.tables import table_or_none
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.reachable import unreachable
@@ -41,16 +41,17 @@ _OFFLINE = (
     "--fields-only"
 )
 COMPARED_FILES = 3
-"""Files whose first bytes are compared with the format of the input."""
+"""Number of input files whose first bytes are compared with the declared format."""
 
 
 def preflight(
     spec: BatchInferenceSpec, job: str = "", note: Callable[[str], object] = str
 ) -> list[Problem]:
-    """Return all problems that would end the job before it reads rows. Does not start Ray. `job` is
-    the identity of the job. `note` is called with each note about a job without a problem. If an
-    object store does not answer, nothing else is checked."""
-    if silent := unreachable(_places(spec)):
+    """Return all problems that would end the job before it reads rows. Ray is not started.
+
+    `job` is the identity of the job. `note` is called with each remark that is not a problem. If an
+    object store does not answer, only that is reported."""
+    if silent := unreachable(_locations(spec)):
         return [Problem(f"spec.{name}", f"{why}. {_OFFLINE}") for name, why in silent.items()]
     steps = [
         Problem(f"spec.steps[{index}].{to_alias(step.kind)}", failure.message)
@@ -59,7 +60,7 @@ def preflight(
     ]
     layout = Layout.of(spec)
     about_input = _failure_of(lambda: _check_input(spec, layout, note))
-    # the code hashes need all modules, and input files in the output are no content of others
+    # hashes of code need all modules, and input files in the output would look like foreign files
     reads_output = not steps and not isinstance(about_input, BadOutput)
     failures = (
         about_input,
@@ -70,24 +71,24 @@ def preflight(
     return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
 
 
-def _places(spec: BatchInferenceSpec) -> dict[str, Location]:
-    """Return the places of the input, models, caches and the output, by field."""
-    read, write, found = spec.read, spec.write, dict[str, Location]()
+def _locations(spec: BatchInferenceSpec) -> dict[str, Location]:
+    """Return the locations of the input, the models, the caches and the output, by field."""
+    read, write, by_field = spec.read, spec.write, dict[str, Location]()
     if isinstance(read, ReadFiles | ReadVersioned):
         paths = read.locations.items()
-        found = {f"read.{name}": Location(path, read.storage) for name, path in paths}
+        by_field = {f"read.{name}": Location(path, read.storage) for name, path in paths}
     for number, step in enumerate(spec.steps):
         if (source := step.facts.sources.get("source")) is not None:
-            found[f"steps[{number}].model.source"] = Location(source.uri, step.facts.storage)
+            by_field[f"steps[{number}].model.source"] = Location(source.uri, step.facts.storage)
         if step.cache:
-            found[f"steps[{number}].cache.path"] = Location(step.cache.path, step.cache.storage)
-    return {**found, "write.path": Location(write.path, write.storage)}
+            by_field[f"steps[{number}].cache.path"] = Location(step.cache.path, step.cache.storage)
+    return {**by_field, "write.path": Location(write.path, write.storage)}
 
 
 def _failure_of(check: Callable[[], None]) -> JobFailure | None:
     try:
         check()
-    except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
+    except Exception as error:  # noqa: BLE001 - storage and libraries raise any error
         return root_cause(error)
     return None
 
@@ -103,15 +104,15 @@ def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str],
 
 
 def _check_beginnings(source: FileInput) -> None:
-    """Raise BadInput if each of a few files begins like another format. In a run, each is a failed
-    row."""
+    """Raise BadInput if all of a few sampled files begin like another format, or if a `.gz` file is
+    not compressed. In a run, each such file would only become a failed row."""
     files = [
         source.snapshot.address(file) for file in sample(source.snapshot.files(), COMPARED_FILES)
     ]
     plain = [file for file in files if not file.path.endswith(tuple(COMPRESSIONS))]
-    found = [source.rows.reader.other_format(file.read(HEAD_BYTES)) for file in plain]
-    if found and all(found):
-        raise BadInput(f"read.paths: {plain[0].uri} is {found[0]}")
+    formats = [source.rows.reader.other_format(file.read(HEAD_BYTES)) for file in plain]
+    if formats and all(formats):
+        raise BadInput(f"read.paths: {plain[0].uri} is {formats[0]}")
     for file in files:
         if file.compression == "gzip" and not file.read(2).startswith(b"\x1f\x8b"):
             name = file.uri.rpartition(".")[0]
@@ -131,18 +132,17 @@ def _check_output(
     decide(load_state(target.layout, request, table_or_none(spec.write), target.reader), request)
 
 
-def check_writable(place: Location) -> None:
-    """Raise BadOutput if files cannot be created in a local directory, or in the nearest parent
-    that exists."""
-    if not place.local:
+def check_writable(location: Location) -> None:
+    """Raise BadOutput if a local directory, or its nearest existing parent, allows no new files."""
+    if not location.local:
         return
-    parents = [Path(place.path), *Path(place.path).parents]
+    parents = [Path(location.path), *Path(location.path).parents]
     existing = next(path for path in parents if path.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise BadOutput(
-            f"spec.write.path: '{place.uri}' cannot be used: no file can be created in "
+            f"spec.write.path: '{location.uri}' cannot be used: no file can be created in "
             f"'{existing}' ({error.strerror}). Choose another path, or change its permissions"
         ) from None

@@ -1,8 +1,7 @@
-"""Runs the steps of a job over its first rows in this process. Ray is not started, and nothing is
-written.
+"""Runs the steps of a job over its first rows in this process, without Ray and without writing.
 
-The reader and the steps are those that tasks use. A step is loaded when its rows are ready, and all
-of them are one batch."""
+The reader and the steps are the same as in tasks. Each step is loaded when its rows are ready, and
+gets all of them as one batch."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.file_input import FileInput, open_input
+from batchinference.pipeline.job_checks import check_input
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_split import FileSplit
-from batchinference.pipeline.prepare import check_input
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -37,44 +36,44 @@ from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteColumns
 
 MAX_QUERY_ROWS = 10_000
-"""Maximum rows of an SQL query in a preview, because all of them are read."""
+"""Maximum rows of an SQL query in a preview, because the preview reads all of them."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step, or the read, did: its seconds, and its numbers of rows."""
+    """What a step, or the read, has done: its seconds and its numbers of rows."""
 
     name: str
     seconds: float
     rows: int
-    """The number of rows that it returned."""
+    """The number of rows that the step returned."""
     filtered: int
     failed: int
     first_failed: str
     """The first failed row with its error; empty if no row failed."""
     warnings: list[WarningCount]
     load_seconds: float = 0.0
-    """The seconds until its model or code was loaded."""
+    """The seconds in which the model or code was loaded."""
 
 
 @dataclass
 class Preview:
-    """A preview of a job, over at most `rows` rows. `plan` assigns devices to the steps."""
+    """A preview of a job over at most `rows` rows. `plan` assigns devices to the steps."""
 
     spec: BatchInferenceSpec
     plan: Plan
     rows: int
     remarks: list[str] = field(default_factory=list, init=False)
-    """What the user should know about the input and its columns, after it was opened."""
+    """Remarks for the user about the input and its columns. Set by `read`."""
     batch: RowBatch = field(default_factory=RowBatch, init=False)
     """The rows after the last step that has run."""
     _paths: pa.ChunkedArray | None = field(default=None, init=False)
     """The paths of the input files, by file number."""
 
     def run(self) -> Iterator[Outcome]:
-        """Read the rows and run the steps. Yield the outcome of each as soon as it has ended. Ends
-        before a step if no row is left. Raises JobFailure, and errors of storage and libraries."""
-        secret_variables(self.spec)  # masks their values from now on
+        """Read the rows and run the steps, and yield the outcome of each as soon as it has ended.
+        Ends early if no row is left. Raises JobFailure, and errors of storage and libraries."""
+        secret_variables(self.spec)  # messages hide the secrets from now on
         for step in self.spec.steps:
             check_step(step)
         yield self.read()
@@ -82,15 +81,15 @@ class Preview:
             if len(self.batch.ids):
                 yield self.run_step(step)
 
-    def written(self) -> pa.Table:
+    def written_rows(self) -> pa.Table:
         """Return the rows after the last step, with the columns that the job would write. Raises
-        JobFailure if there is no such column."""
+        JobFailure if such a column is missing."""
         write, table = self.spec.write, self.batch.table
         columns = write.columns if isinstance(write, WriteColumns) else None
         return FileSplit(tuple(columns)).chosen(table) if columns and table.num_rows else table
 
     def read(self) -> Outcome:
-        """Read the rows."""
+        """Read the first rows, and return the outcome."""
         began = time.perf_counter()
         failing = self.spec.errors.failing_warnings
         source = open_input(self.spec.read.limited(self.rows), failing=failing)
@@ -106,9 +105,9 @@ class Preview:
         return self._outcome(READ_STEP, batch, time.perf_counter() - began)
 
     def run_step(self, step: Step) -> Outcome:
-        """Load a step, and run it over the rows after the last one."""
+        """Load a step, run it over the current rows, and return the outcome."""
         began = time.perf_counter()
-        if step.cache is not None:  # which would get its results
+        if step.cache is not None:  # a preview writes nothing, not even to the cache
             step = step.model_copy(update={"cache": None, "dedupe": True})
         stage = replace(self._stages.get(step.name, Stage(step.name, ())), steps=(step,))
         errors = ErrorHandling(True, self._layout.input, failing=self.spec.errors.failing_warnings)
@@ -124,11 +123,11 @@ class Preview:
 
     @cached_property
     def _stages(self) -> dict[str, Stage]:
-        """The stage of each step. A step that drops columns may have been joined with another."""
+        """The stage of each step, because a plan may join steps into one stage."""
         return {step.name: stage for stage in self.plan.stages for step in stage.steps}
 
     def _outcome(self, name: str, batch: RowBatch, seconds: float) -> Outcome:
-        """Return the outcome of a step that made this batch, and keep the batch."""
+        """Return the outcome of the step that made this batch, and keep the batch."""
         filtered = len(batch.filtered) - len(self.batch.filtered)
         failed = batch.errors.filter(pc.equal(batch.errors.column("step"), name))
         self.batch = batch
@@ -137,10 +136,10 @@ class Preview:
         return Outcome(name, seconds, *rows, first, self._warnings(name))
 
     def _warnings(self, step: str) -> list[WarningCount]:
-        """Return the warnings of a step about the rows of the current batch."""
-        warned = [warning for warning in warnings_of_group(self.batch) if warning.step == step]
+        """Return the warnings of a step about rows of the current batch."""
+        of_step = [warning for warning in warnings_of_group(self.batch) if warning.step == step]
         paths = self._paths
-        return with_paths(warned, lambda file: "" if paths is None else paths[file].as_py())
+        return with_paths(of_step, lambda file: "" if paths is None else paths[file].as_py())
 
     def _described(self, failed: pa.Table) -> str:
         (record,) = error_records(failed.slice(0, 1), self._paths).to_pylist()
@@ -148,7 +147,7 @@ class Preview:
 
 
 def check_query(read: Read, source: JobInput) -> None:
-    """Raise BadInput if the input is an SQL query with many rows."""
+    """Raise BadInput if the input is an SQL query with more than MAX_QUERY_ROWS rows."""
     count = None if read.has_limit else source.count()
     if count is not None and count.rows > MAX_QUERY_ROWS:
         raise BadInput(
@@ -158,13 +157,13 @@ def check_query(read: Read, source: JobInput) -> None:
 
 
 def first_rows(source: JobInput, rows: int) -> RowBatch:
-    """Return the first rows of an input, with the failed rows that were read before the last."""
-    found: list[RowBatch] = []
-    left = rows
+    """Return the first `rows` readable rows of an input, and the failed rows before them."""
+    batches: list[RowBatch] = []
+    missing = rows
     for batch in (batch for read in source.read_tasks(1) for batch in read()):
-        first, _ = batch.cut(left)
-        found.append(first)
-        left -= len(first.ids)
-        if left == 0:
+        first, _ = batch.cut(missing)
+        batches.append(first)
+        missing -= len(first.ids)
+        if missing == 0:
             break
-    return merged(found)
+    return merged(batches)

@@ -1,7 +1,6 @@
-"""Private parts of Ray that this project uses, for the Ray version pinned in pyproject.toml.
+"""Uses private parts of the Ray version that pyproject.toml pins.
 
-A test checks that no other module imports them from Ray.
-"""
+A test checks that no other module imports private parts of Ray."""
 
 from __future__ import annotations
 
@@ -65,13 +64,13 @@ _pass_on = _map_operator.yield_block_with_stats
 _WHOLE = 1 << 40
 _AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
 GATHER_SECONDS = 0.02
-"""How long Ray Data waits for the results of further tasks, after those of the first one."""
+"""After the first result, Ray Data waits for results of further tasks for this long."""
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 
 
 def huggingface_datasource(dataset: Any) -> Datasource:
-    """Return a datasource of Ray for a dataset. Its module is slow to import."""
+    """Return a Ray datasource for a dataset. The import is slow, so it happens here."""
     from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
 
     return HuggingFaceDatasource(dataset)
@@ -91,19 +90,20 @@ def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
 
 
 def without_monitors(*, log_to_driver: bool) -> AbstractContextManager[None]:
-    """Make `ray.init` start no dashboard and no autoscaler. The log monitor, which sends the output
-    of workers to the driver, starts only if `log_to_driver` is true.
+    """Make `ray.init` start no dashboard and no autoscaler, and no log monitor unless
+    `log_to_driver`.
 
     Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
-    `ray.init` waits for the dashboard, even for one without web pages."""
+    `ray.init` waits for the dashboard even if it serves no web pages. The log monitor sends the
+    output of workers to the driver."""
     names = ["start_api_server", "start_monitor", *["start_log_monitor"] * (not log_to_driver)]
     return _replaced(Node, **dict.fromkeys(names, lambda *_, **__: None))
 
 
 @contextmanager
 def nothing_left_if_interrupted() -> Iterator[None]:
-    """Kill the processes of Ray if `ray.init` raises. Ray itself does so at the end of the program,
-    and until then they take the CPU time of the next start."""
+    """Kill the processes of Ray if `ray.init` raises. Ray itself kills them only when the program
+    ends, and until then they would take CPU time from the next start."""
     started: list[Node] = []
     register: Callable[[Node], None] = Node._register_shutdown_hooks
 
@@ -121,8 +121,7 @@ def nothing_left_if_interrupted() -> Iterator[None]:
 
 
 def on_loopback() -> AbstractContextManager[None]:
-    """Make `ray.init` use the loopback interface, as Ray does on macOS, to which no other machine
-    can connect."""
+    """Make `ray.init` use the loopback interface, as on macOS, so no other machine can connect."""
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
@@ -156,7 +155,7 @@ def has_flag(name: str) -> bool:
 
 
 def replaces_dead_process() -> bool:
-    """Return whether this task or actor runs again because its process died."""
+    """Return whether the process of this task or actor replaces one that died."""
     if not global_worker.connected:
         return False
     if global_worker.actor_id.is_nil():
@@ -168,7 +167,7 @@ def replaces_dead_process() -> bool:
 def _actor_has_restarted() -> bool:
     """Return whether Ray has restarted this actor. A restarted actor has a new process."""
     with warnings.catch_warnings():
-        # Ray reads a deprecated property there, and would print its warning in each worker
+        # Ray reads a deprecated property here, and would print a warning in each worker
         warnings.simplefilter("ignore", DeprecationWarning)
         return bool(get_runtime_context().was_current_actor_reconstructed)
 
@@ -193,8 +192,8 @@ def notes_below(prefix: str) -> dict[str, str]:
 
 
 def owner_of_this_process() -> str:
-    """Return the id of the running actor, or else of the running task. It stays the same if its
-    process dies and another one replaces it. Empty outside of Ray."""
+    """Return the ID of the running actor, or else of the running task; empty outside of Ray. A
+    process that replaces a dead one has the same owner."""
     if not global_worker.connected:
         return ""
     context = get_runtime_context()
@@ -202,33 +201,33 @@ def owner_of_this_process() -> str:
 
 
 def node_of_this_process() -> str:
-    """Return the id of the node of this process. Empty outside of Ray."""
+    """Return the ID of the node of this process; empty outside of Ray."""
     if not global_worker.connected:
         return ""
     return str(get_runtime_context().get_node_id())
 
 
 def lost_nodes() -> set[str]:
-    """Return the ids of the nodes that the Ray cluster has lost."""
+    """Return the IDs of the nodes that the Ray cluster has lost."""
     return {str(node["NodeID"]) for node in ray.nodes() if not node["Alive"]}
 
 
 @dataclass(frozen=True)
 class NodeLifetime:
-    """A node of the Ray cluster. Times are in seconds since 1970; `end` is None while it lives."""
+    """When a Ray node existed, in seconds since 1970. `end` is None while the node lives."""
 
     labels: dict[str, str]
     start: float
     end: float | None
 
     def seconds(self, now: float) -> float:
-        """Return for how long the node has existed until `now`."""
+        """Return how long the node has existed until `now`."""
         return max(0.0, (now if self.end is None else self.end) - self.start)
 
 
 def node_lifetimes() -> list[NodeLifetime]:
-    """Return all nodes of the Ray cluster, including lost ones. Raises an exception of Ray if it
-    does not answer."""
+    """Return the lifetimes of all nodes, including lost ones. Raises an exception of Ray if the
+    cluster does not answer."""
     client = global_worker.gcs_client  # type: ignore[attr-defined]
     nodes = client.get_all_node_info(timeout=NODES_SECONDS).values()
     return [
@@ -238,7 +237,7 @@ def node_lifetimes() -> list[NodeLifetime]:
 
 
 class BlockErrors:
-    """Stands in for the logger that gets the errors of blocks. `record` is called with each."""
+    """Replaces the logger for errors of Ray Data tasks, and calls `record` with each error."""
 
     def __init__(self, logger: logging.Logger, record: Callable[[BaseException], None]) -> None:
         self._logger, self._record = logger, record
@@ -257,8 +256,8 @@ class BlockErrors:
 def errors_of_blocks(
     context: DataContext, record: Callable[[BaseException], None]
 ) -> Iterator[None]:
-    """While the block runs, a task of Ray Data that fails does not end the execution. `record` is
-    called with its error instead, whatever the levels of loggers are."""
+    """While the block runs, a failing task of Ray Data does not end the execution. Instead,
+    `record` is called with the error, whatever the log levels are."""
     logger = BlockErrors(streaming_executor_state.logger, record)
     with (
         _replaced(context, max_errored_blocks=-1),
@@ -268,8 +267,8 @@ def errors_of_blocks(
 
 
 class PromptWaits:
-    """Replaces `ray` where Ray Data waits for tasks. Ray Data itself waits up to 0.1 s until all of
-    them have results, and the CPUs of tasks that have ended are idle meanwhile."""
+    """Replaces `ray` in the module in which Ray Data waits for tasks. Ray Data would wait up to 0.1
+    s until all tasks have results, while the CPUs of finished tasks are idle."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ray, name)
@@ -281,18 +280,18 @@ class PromptWaits:
 
 @contextmanager
 def prompt_waits() -> Iterator[None]:
-    """While the block runs, Ray Data starts tasks soon after others have ended."""
+    """While the block runs, make Ray Data start new tasks soon after others have ended."""
     module: Any = streaming_executor_state
     module.ray = PromptWaits()
     try:
         yield
     finally:
-        module.ray = ray  # not what it was before: executions may overlap
+        module.ray = ray  # not the previous value, because executions may overlap
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """Make this process pass on each block of a task of Ray Data within a context: the block is
-    stored, and waits until the driver takes it if too many do."""
+    """Make this process pass on each block of a Ray Data task within a context. The context
+    includes storing the block, and waiting while the driver takes no more blocks."""
 
     def passed_on(*arguments: Any) -> Generator[Any, Any, None]:
         with context():
@@ -302,8 +301,7 @@ def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
 
 
 def has_dead_actors(operator: PhysicalOperator) -> bool:
-    """Return whether Ray starts some actor of an operator no more. Ray Data waits for it for
-    ever."""
+    """Return whether Ray has given up an actor of an operator, for which Ray Data waits forever."""
     if not isinstance(operator, ActorPoolMapOperator):
         return False
     pool: Any = operator._actor_pool
@@ -316,8 +314,8 @@ def has_results(operator: PhysicalOperator) -> bool:
 
 
 class TimedBundling(RebundlingStrategy):
-    """Bundles blocks for a task until they have enough rows, or the first one is old enough. Ray
-    asks it when a block arrives, and `start_late_bundle` at other times."""
+    """Bundles blocks for a task until they have enough rows or the first one has waited long
+    enough. Ray checks this whenever a block arrives; `start_late_bundle` checks it in between."""
 
     def __init__(self, rows: int, seconds: float) -> None:
         self._rows, self._seconds = rows, seconds
@@ -334,8 +332,7 @@ class TimedBundling(RebundlingStrategy):
         return ready
 
     def is_late(self, *, at_once: bool) -> bool:
-        """Return whether the first waiting block is old enough, or with `at_once` whether any block
-        waits."""
+        """Return whether the first block has waited long enough, or with `at_once` at all."""
         if self._since is None:
             return False
         return at_once or time.monotonic() - self._since >= self._seconds
@@ -347,45 +344,44 @@ class TimedBundling(RebundlingStrategy):
 
 
 def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> None:
-    """Make an operator bundle its blocks with TimedBundling."""
+    """Make an operator bundle blocks until they have `rows` rows or have waited for `seconds`."""
     if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
         operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)
 
 
 def bundle_whole_calls(operator: PhysicalOperator) -> None:
-    """Make an operator whose batches have `whole_call(rows)` rows start a call for at least `rows`
-    rows."""
-    if (wanted := _batch_rows(operator)) > _WHOLE:
-        cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(wanted - _WHOLE)
+    """Give each call of an operator with the batch size `whole_call(rows)` at least `rows` rows."""
+    if (rows := _batch_rows(operator)) > _WHOLE:
+        cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(rows - _WHOLE)
 
 
 def _batch_rows(operator: PhysicalOperator) -> int:
-    """Return the rows of a batch of an operator; 0 for all rows of a call."""
+    """Return the rows of a batch of an operator; 0 if each call is one batch."""
     queue = getattr(operator, "_block_ref_bundler", None)
     return getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
 
 
 def whole_call(rows: int) -> int:
-    """Return a batch size for Ray Data with which a call gets all its blocks, at least `rows` rows,
-    as one batch: each batch costs Ray about as much as a cheap model."""
+    """Return the batch size with which Ray Data passes all blocks of a call, at least `rows` rows,
+    as one batch. Each batch costs Ray about as much time as a cheap model."""
     return _WHOLE + rows
 
 
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make an operator pass on each block at once, if it is a pool whose calls get all their rows,
-    or with `of_reads` an operator that reads. Ray would first collect 128 MiB of blocks."""
+    """Make an operator pass on each block at once, where Ray would first collect 128 MiB. This
+    applies to actor pools whose calls are one batch, and with `of_reads` to operators that read."""
     if not isinstance(operator, MapOperator):
         return
     reads = of_reads and operator.name.startswith("Read")
-    is_cut = 0 < _batch_rows(operator) <= _WHOLE  # into batches, with a block for each
+    is_cut = 0 < _batch_rows(operator) <= _WHOLE  # each batch becomes a block
     if reads or (isinstance(operator, ActorPoolMapOperator) and not is_cut):
         for transform in operator.get_map_transformer().get_transform_fns():
             transform._output_block_size_option = _AS_THEY_ARE
 
 
 def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
-    """Start a task for the waiting blocks, as the operator does when its input has ended. It starts
-    if the first block is old enough, with `at_once`, or if a node of the cluster ends soon."""
+    """Start a task for the waiting blocks of an operator, as Ray Data does when the input has
+    ended, if the first block has waited long enough, if `at_once`, or if a node ends soon."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
@@ -393,8 +389,8 @@ def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
     if not strategy.is_late(at_once=at_once or bool(get_draining_nodes())):
         return
     queue.finalize()
-    strategy._since = None  # the next block is the first one that waits
-    if queue.has_next():  # not if the input has ended: all blocks are in tasks then
+    strategy._since = None  # the waiting time begins again with the next block
+    if queue.has_next():  # after the end of the input, tasks have all blocks already
         bundle, parts = queue.get_next_with_original()
         for part in parts:
             operator._metrics.on_input_dequeued(part, input_index=0)

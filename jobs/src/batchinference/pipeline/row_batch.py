@@ -1,12 +1,12 @@
-"""A batch of rows and its provenance: the input rows that it accounts for.
+"""A batch of rows with its provenance: the input rows that the batch accounts for, and their
+outcomes.
 
-Steps see the table only. The provenance travels next to it: filtered rows and failed rows leave the
-table, and an input row may become several rows. The commit of a batch therefore knows the outcome
-of each input row, and the data needs no extra columns.
+Steps see only the table. The provenance is kept next to the table, because filtered and failed rows
+leave the table, and an input row may become several rows. So the commit of a batch knows the
+outcome of each input row, and the table needs no extra columns.
 
-A row id packs the number of the file (in the sorted input snapshot) and the number of the row in
-the file. Ids depend only on the input, so that a row has the same id in every attempt.
-"""
+A row ID contains the number of the file (in the sorted input snapshot) and the number of the row in
+the file. It depends only on the input, so a row has the same ID in every attempt."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
 ROW_MASK = (1 << ROW_BITS) - 1
 READ_STEP = "read"
-"""The step name in the error record of a row that could not be decoded, and in notes on reading."""
+"""The step name for rows that could not be decoded, and for notes on reading."""
 WRITE_STEP = "write"
-"""The step name in the error record of a row that could not be written, and in notes on writing."""
+"""The step name for rows that could not be written, and for notes on writing."""
 NUMBERS_PER_FILE = 10**12
-"""Difference between the first row numbers (`write.rowNumber`) of consecutive files."""
+"""The row numbers (`write.rowNumber`) of file n begin at n times this number."""
 RowRange = tuple[int, int | None]
-"""First row and row after the last; the latter is None if the end of the file is unknown."""
+"""First row, and the row after the last; None if the end of the file is unknown."""
 MissingRows = dict[int, list[RowRange]]
-"""Missing rows by file number. Files without missing rows are not included."""
+"""Missing rows by file number. Files without missing rows are left out."""
 FULL_SHARE = 1 << 40
-"""Share of an input row of which one batch holds all rows."""
+"""The share of a batch that holds all rows of an input row."""
 ERRORS = pa.schema(
     [
         ("id", pa.int64()),
         *((name, pa.string()) for name in ("step", "error", "traceback", "values")),
     ]
 )
-"""The columns of failed rows. `id` is the id of the input row."""
+"""The columns of failed rows. `id` is the ID of the input row."""
 NO_IDS = np.empty(0, dtype=np.int64)
 NO_ROWS = pa.Table.from_batches([], pa.schema([]))  # pa.table would import pandas
 
 
 def pack_id(file: int, row: int) -> int:
-    """Return the row id of a row of a file."""
+    """Return the ID of a row of a file."""
     return file << ROW_BITS | row
 
 
 def unpack_ids(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the file numbers and row numbers of ids (int64)."""
+    """Return the file numbers and row numbers of row IDs (int64)."""
     return ids >> ROW_BITS, ids & ROW_MASK
 
 
 def numbers_of(ids: np.ndarray, first_file: int) -> np.ndarray:
-    """Return readable row numbers for ids, in the same order (int64). `first_file` is the number of
-    the first file of the input."""
+    """Return the row numbers for the user (`write.rowNumber`) of row IDs, in the same order
+    (int64). `first_file` is the number of the first file of the input."""
     files, rows = unpack_ids(ids)
     numbers: np.ndarray = (files + first_file) * NUMBERS_PER_FILE + rows
     return numbers
 
 
 def consecutive_ids(file: int, first: int, count: int) -> np.ndarray:
-    """Return the ids of `count` rows of a file, from row `first` on (int64)."""
+    """Return the IDs of `count` rows of a file, beginning with row `first` (int64)."""
     start = pack_id(file, first)
     return np.arange(start, start + count, dtype=np.int64)
 
@@ -75,35 +75,35 @@ class RowBatch:
     """Rows, and the outcome of each input row that the batch accounts for."""
 
     table: pa.Table = field(default_factory=lambda: NO_ROWS)
-    """The user's columns of the rows that neither failed nor were filtered. Without such rows, it
-    has the columns that the rows would have, or none if these are unknown."""
+    """The rows that neither failed nor were filtered, without IDs. A batch without such rows keeps
+    their columns, as far as these are known."""
     ids: np.ndarray = field(default_factory=lambda: NO_IDS)
-    """The id of the input row of each row of the table (int64)."""
+    """For each row of the table, the ID of its input row (int64)."""
     source: np.ndarray = field(default_factory=lambda: NO_IDS)
-    """The ids of the input rows that the batch accounts for, without duplicates (int64)."""
+    """The IDs of the input rows that the batch accounts for, without duplicates (int64)."""
     errors: pa.Table = field(default_factory=ERRORS.empty_table)
     """The failed rows, with the columns of ERRORS."""
     filtered: np.ndarray = field(default_factory=lambda: NO_IDS)
-    """The id of the input row of each filtered row (int64)."""
+    """For each filtered row, the ID of its input row (int64)."""
     ends: tuple[tuple[int, int], ...] = ()
-    """File number and row count of each file that was read to its end."""
+    """The file number and row count of each file that was read to its end."""
     notes: tuple[tuple[str, str], ...] = ()
-    """Pairs of a step and a note for the report, as JSON."""
+    """Pairs of a step and a note for the report (JSON)."""
     shares: np.ndarray | None = None
     """The share of each row of `source` that the batch holds (int64), if Ray split the rows of an
-    input row over several blocks. None if the batch holds all rows of each input row. The shares of
-    an input row in all batches add up to FULL_SHARE."""
+    input row over several blocks; None if the batch holds all of them. The shares of an input row
+    in all batches add up to FULL_SHARE."""
     warnings: pa.Table = field(default_factory=lambda: NO_WARNINGS)
     """The warnings about input rows, with the columns of ROW_WARNINGS."""
 
     @classmethod
     def read(cls, table: pa.Table, ids: np.ndarray) -> RowBatch:
-        """Return rows as they were read: each row of the table is an input row."""
+        """Return a batch of rows as they were read: each row of the table is an input row."""
         return cls(table, ids, ids)
 
     @classmethod
     def unreadable(cls, ids: np.ndarray, error: Exception) -> RowBatch:
-        """Return rows that could not be read because of the same error."""
+        """Return a batch of failed rows that could not be read because of the same error."""
         texts = (READ_STEP, describe(error), "")
         columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
         columns.append(pa.repeat(pa.scalar(getattr(error, "values", None), pa.string()), len(ids)))
@@ -111,25 +111,25 @@ class RowBatch:
 
     @property
     def nbytes(self) -> int:
-        """The approximate memory of the batch in bytes."""
+        """The approximate size of the batch in memory in bytes."""
         arrays = (self.table, self.errors, self.ids, self.source, self.filtered)
         return sum(int(array.nbytes) for array in arrays)
 
     def derived(
         self, table: pa.Table, parents: np.ndarray, failed: Sequence[tuple[int, pa.Table]]
     ) -> RowBatch:
-        """Return the batch after a step. `parents` has the index of the row that each row of
-        `table` was made from; `failed` has the index and the error of each failed row. All other
-        rows were filtered."""
-        lost = np.ones(len(self.ids), dtype=bool)
-        lost[parents] = False
-        lost[[index for index, _ in failed]] = False
+        """Return the batch after a step. `parents` has, for each row of `table`, the index of the
+        row that it was made from. `failed` has the index and the error of each failed row. All
+        other rows were filtered."""
+        filtered = np.ones(len(self.ids), dtype=bool)
+        filtered[parents] = False
+        filtered[[index for index, _ in failed]] = False
         return replace(
             self,
             table=table if table.num_rows else without_rows([table]),
             ids=self.ids[parents],
             errors=pa.concat_tables([self.errors, *(error for _, error in failed)]),
-            filtered=np.concatenate([self.filtered, self.ids[lost]]),
+            filtered=np.concatenate([self.filtered, self.ids[filtered]]),
         )
 
     def with_warnings(self, warnings: pa.Table) -> RowBatch:
@@ -139,9 +139,8 @@ class RowBatch:
         return replace(self, warnings=pa.concat_tables([self.warnings, warnings]))
 
     def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Split a batch in which no input row has several rows, or a row and an error: return its
-        first rows, and the rest with its errors, filtered rows and notes. The rest is None if
-        nothing is left."""
+        """Return the first `rows` rows, and the rest with the errors, filtered rows and notes (None
+        if nothing is left). No input row may have several rows, or a row and an error."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
@@ -161,46 +160,49 @@ class RowBatch:
 
     @property
     def has_unique_ids(self) -> bool:
-        """Whether no input row has several rows. Fast for ids in the order of the input."""
+        """Whether no input row has several rows. Fast if the IDs are in input order."""
         ids = self.ids
         return bool((ids[1:] > ids[:-1]).all()) or len(np.unique(ids)) == len(ids)
 
     def cut_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Return at least the first rows, with all rows of their input rows, and the rest with
-        everything else; None if nothing is left."""
+        """Return at least the first `rows` rows, so that each input row is only in one part, and
+        the rest with everything else (None if no rows are left)."""
         first, rest = self.divided(rows)
         return (first, rest) if len(rest.ids) else (self, None)
 
     def divided(self, rows: int) -> tuple[RowBatch, RowBatch]:
-        """Split the batch: return its first rows with the outcome of their input rows, and the
-        rest. The input rows of the first part must have no rows in the rest."""
+        """Return the first `rows` rows with the outcomes of their input rows, and the rest. The
+        input rows of the first part must have no rows in the rest."""
         ids = np.unique(self.ids[:rows])
-        tables = (self.errors, self.warnings)
-        others = (table.column("id").to_numpy() for table in tables)
-        known = np.concatenate([self.ids, self.source, self.filtered, *others])
         first = replace(self.only(ids), ends=(), notes=())
-        return first, self.only(np.setdiff1d(known, ids))
+        return first, self.only(np.setdiff1d(self.all_ids(), ids))
 
-    def taken(self, order: np.ndarray) -> RowBatch:
-        """Return the batch with its rows in another order."""
+    def all_ids(self) -> np.ndarray:
+        """Return all input row IDs in the batch, with duplicates (int64)."""
+        tables = (self.errors, self.warnings)
+        of_tables = (table.column("id").to_numpy() for table in tables)
+        return np.concatenate([self.ids, self.source, self.filtered, *of_tables])
+
+    def reordered(self, order: np.ndarray) -> RowBatch:
+        """Return the batch with its rows in the order of these row indexes."""
         ids = self.ids[order]
         as_read = self.shares is None and np.array_equal(self.source, self.ids)
         source = ids if as_read else self.source
         return replace(self, table=self.table.take(pa.array(order)), ids=ids, source=source)
 
     def in_order_of(self, ids: np.ndarray) -> RowBatch:
-        """Return the batch with its rows in the order of these ids of input rows (int64)."""
+        """Return the batch with its rows in the order of these input row IDs (int64)."""
         if np.array_equal(self.ids, ids) and self.has_unique_ids:
             return self
         by_id = np.argsort(ids)
-        places = by_id[np.searchsorted(ids, self.ids, sorter=by_id)]
-        if (np.diff(places) >= 0).all():
+        positions = by_id[np.searchsorted(ids, self.ids, sorter=by_id)]
+        if (np.diff(positions) >= 0).all():
             return self
-        order = np.argsort(places, kind="stable")
+        order = np.argsort(positions, kind="stable")
         return replace(self, table=self.table.take(pa.array(order)), ids=self.ids[order])
 
     def only(self, ids: np.ndarray) -> RowBatch:
-        """Return the part of the batch that belongs to these input rows (int64 ids)."""
+        """Return the part of the batch that belongs to the input rows with these IDs (int64)."""
         rows, source = np.isin(self.ids, ids), np.isin(self.source, ids)
         failed = np.isin(self.errors.column("id").to_numpy(), ids)
         warned = np.isin(self.warnings.column("id").to_numpy(), ids)
@@ -225,8 +227,7 @@ def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def merged(batches: Iterable[RowBatch]) -> RowBatch:
-    """Return the rows of several batches as one batch. If they have shares, none of them may have
-    an input row of another."""
+    """Return several batches as one batch. With shares, they must have no input rows in common."""
     batches = list(batches)
     if len(batches) == 1:
         return batches[0]
@@ -249,13 +250,13 @@ def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
     if all(batch.shares is None for batch in batches):
         return None
     full = (np.full(len(batch.source), FULL_SHARE, dtype=np.int64) for batch in batches)
-    pairs = zip(batches, full, strict=True)
-    return np.concatenate([whole if one.shares is None else one.shares for one, whole in pairs])
+    pairs = zip((batch.shares for batch in batches), full, strict=True)
+    return np.concatenate([all_full if shares is None else shares for shares, all_full in pairs])
 
 
 def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the columns of the first table that has any, without rows. The result does not keep
-    the rows in memory, as a slice would."""
+    """Return the columns of the first table that has any, without rows. Unlike a slice, the result
+    does not keep the rows in memory."""
     schemas = (table.schema for table in tables if table.num_columns)
     return next((schema.empty_table() for schema in schemas), NO_ROWS)
 
@@ -265,8 +266,8 @@ def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
 
 
 def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
-    """Yield batches that no step has changed in batches of `rows()` rows, or of fewer rows with
-    `size` bytes. `rows` is called for each batch."""
+    """Yield batches that no step has changed as batches of `rows()` rows, or of fewer rows if these
+    have `size` bytes. `rows` is called for each batch."""
     waiting: list[RowBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:

@@ -2,9 +2,8 @@
 
 Rows are equal if their columns have the same names and types, and all values the same bits: 0 is
 not -0, 1 is not 1.0, null is not an empty text, and a text is not its Unicode normalization. The
-hash does not depend on how Arrow stores the values: in chunks, slices, dictionaries, or with 64-bit
-offsets. Each value is preceded by its length, so that values do not move between columns.
-"""
+hash does not depend on the Arrow representation (chunks, slices, dictionaries, 64-bit offsets). The
+length of each value is hashed before the value, so that `ab`, `c` and `a`, `bc` differ."""
 
 from __future__ import annotations
 
@@ -19,32 +18,32 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import decoded, values_of
-from batchinference.pipeline.schema import is_tensor, map_types
+from batchinference.pipeline.type_widening import is_tensor, map_types
 
 HASH_BYTES = 32
 _NAMES = {
     **dict.fromkeys(("large_string", "string_view"), "string"),
     **dict.fromkeys(("large_binary", "binary_view"), "binary"),
 }
-"""The names of types that Arrow stores in several ways."""
+"""The common name of types that Arrow can store in several ways."""
 
 
 def row_hashes(table: pa.Table) -> list[bytes]:
-    """Return the hash of each row of a table (HASH_BYTES)."""
+    """Return the hash of each row of a table (HASH_BYTES bytes each)."""
     columns = {name: decoded(table.column(name)) for name in table.column_names}
     names = [(name, _name_of(column.type)) for name, column in columns.items()]
     head = hashlib.blake2b(json.dumps(names).encode(), digest_size=HASH_BYTES)
     hashes = []
     exact = map(_exact, columns.values())
     for row in zip(*map(values_of, exact), strict=True):
-        found = head.copy()
-        found.update(_joined(row))
-        hashes.append(found.digest())
+        row_hash = head.copy()
+        row_hash.update(_joined(row))
+        hashes.append(row_hash.digest())
     return hashes
 
 
 def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without times in nanoseconds, which Python does not have: as integers."""
+    """Return a column with nanosecond times as integers, because Python has no such times."""
     kind = map_types(column.type, lambda kind: pa.int64() if kind == pa.time64("ns") else kind)
     return column if kind == column.type else column.cast(kind)
 
@@ -59,7 +58,7 @@ def _joined(values: Iterable[Any]) -> bytes:
 
 
 def _bytes(value: Any) -> bytes:
-    """Return a value as bytes, which differ for each value of an Arrow type."""
+    """Return a value as bytes that are unique among the values of its Arrow type."""
     match value:
         case None:
             return b""

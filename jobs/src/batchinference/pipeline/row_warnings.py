@@ -1,12 +1,13 @@
-"""Collects the warnings that decoders and models report about single rows, and their tokens.
+"""Collects the warnings and token counts that decoders and models report about single rows.
 
-Code that changes a value calls `warn`, wherever it runs below the code that owns the row. The owner
-of the row collects the warnings. Without a collector, they are dropped:
+Code that changes a value calls `warn`. The code that processes the row, further up the call stack,
+collects the warnings; without a collector, they are dropped:
 
     with collect_warnings() as warnings:
         picture = images.decode(content, options)   # calls warn(WarningName.ROTATED)
     # warnings == [RowWarning(0, WarningName.ROTATED, 0)]
-"""
+
+Token counts are passed on like warnings: their name is a TokenKind, and their amount the count."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from batchinference.spec.warnings import WarningName
 ROW_WARNINGS = pa.schema(
     [("id", pa.int64()), ("step", pa.string()), ("name", pa.string()), ("amount", pa.int64())]
 )
-"""The columns of the warnings of a batch. `id` is the id of the input row."""
+"""The columns of the warnings of a batch. `id` is the ID of the input row."""
 NO_WARNINGS = pa.Table.from_batches([], ROW_WARNINGS)  # empty_table would import pandas
 WARNING_COLUMN = OWN_PREFIX + "warnings"
 WARNING_LIST = pa.list_(pa.struct([("name", pa.string()), ("amount", pa.int64())]))
@@ -33,8 +34,8 @@ WARNING_LIST = pa.list_(pa.struct([("name", pa.string()), ("amount", pa.int64())
 
 class RowWarning(NamedTuple):
     """A warning about one row, or the number of tokens of one kind that a model has used for it.
-    `row` is its index in the batch that was being computed; 0 for the only row. `amount` is what is
-    added up, such as the number of tokens that were cut."""
+    `row` is the row index in the current batch (0 for a single row). `amount` is the number to add
+    up, such as the number of cut or used tokens."""
 
     row: int
     name: WarningName | TokenKind
@@ -42,7 +43,7 @@ class RowWarning(NamedTuple):
 
 
 class WarnedRow(ValueError):
-    """The error of a row that fails because the job does not accept one of its warnings."""
+    """The error of a row that fails because `errors.warnings` does not accept its warning."""
 
     def __init__(self, name: WarningName, amount: int) -> None:
         added = f" ({amount} {name.amount})" if name.amount and amount else ""
@@ -56,7 +57,7 @@ _collected: ContextVar[list[RowWarning] | None] = ContextVar("warnings", default
 
 
 def warn(name: WarningName | TokenKind, *, row: int = 0, amount: int = 0) -> None:
-    """Report a warning about a row of the batch that is being computed."""
+    """Report a warning about a row of the current batch."""
     if (warnings := _collected.get()) is not None:
         warnings.append(RowWarning(row, name, amount))
 
@@ -64,9 +65,8 @@ def warn(name: WarningName | TokenKind, *, row: int = 0, amount: int = 0) -> Non
 def count_tokens(
     row: int = 0, *, read: int | None, cached: int | None = None, made: int | None = None
 ) -> None:
-    """Report the input tokens that a model has read for a row, how many of them were cached, and
-    the output tokens that it has made, as far as they are known. For rows that are computed
-    together, `row` is one of them."""
+    """Report the tokens of a row: input tokens, cached input tokens and output tokens, as far as
+    they are known. For rows that are computed together, `row` is one of them."""
     kinds = {TokenKind.INPUT: read, TokenKind.CACHED: cached, TokenKind.OUTPUT: made}
     for kind, number in kinds.items():
         if number is not None:
@@ -75,8 +75,8 @@ def count_tokens(
 
 @contextmanager
 def collect_warnings() -> Iterator[list[RowWarning]]:
-    """Yield a list to which `warn` adds warnings, until the context ends. An inner collector hides
-    its warnings from the outer one."""
+    """Yield a list to which `warn` adds warnings while the context is active. Nested collectors
+    keep their warnings to themselves."""
     warnings: list[RowWarning] = []
     token = _collected.set(warnings)
     try:
@@ -87,7 +87,7 @@ def collect_warnings() -> Iterator[list[RowWarning]]:
 
 @contextmanager
 def warnings_of_row(row: int) -> Iterator[None]:
-    """Report the warnings of code that computes one row of a batch: they are about this row."""
+    """While the block runs, report all warnings as warnings about this row."""
     with collect_warnings() as warnings:
         yield
     for warning in warnings:
@@ -104,8 +104,8 @@ def errors_of(warnings: Iterable[RowWarning], failing: Collection[str]) -> dict[
 
 
 def warning_table(step: str, ids: np.ndarray, warnings: Sequence[RowWarning]) -> pa.Table:
-    """Return the warnings of a step as a table with the columns of ROW_WARNINGS. `ids` are the ids
-    of the input rows of the batch (int64)."""
+    """Return the warnings of a step as a table with the columns of ROW_WARNINGS. `ids` are the
+    input row IDs of the batch (int64)."""
     columns = [
         pa.array(ids[[warning.row for warning in warnings]]),
         pa.repeat(step, len(warnings)),
@@ -116,8 +116,8 @@ def warning_table(step: str, ids: np.ndarray, warnings: Sequence[RowWarning]) ->
 
 
 def with_warnings(table: pa.Table, by_row: Mapping[int, Iterable[RowWarning]]) -> pa.Table:
-    """Return a table of rows with their warnings in a hidden last column, by row index. It is the
-    table itself if there are no warnings."""
+    """Return the table with the warnings in a hidden last column, or unchanged if there are none.
+    `by_row` maps row indexes to warnings."""
     if not any(by_row.values()):
         return table
     lists = [
@@ -128,7 +128,7 @@ def with_warnings(table: pa.Table, by_row: Mapping[int, Iterable[RowWarning]]) -
 
 
 def split_warnings(table: pa.Table) -> tuple[pa.Table, list[RowWarning]]:
-    """Return a table without its hidden column of warnings, and these warnings."""
+    """Return the table without the hidden column of `with_warnings`, and the warnings."""
     if WARNING_COLUMN not in table.column_names:
         return table, []
     warnings = [

@@ -1,8 +1,7 @@
-"""Counts the rows of a process that an engine or an endpoint has not answered yet.
+"""Counts the rows of a process for which an engine or endpoint has not answered yet.
 
-A batch begins when fewer rows than wanted wait for an answer. So the slowest row of a batch keeps
-no rows of later batches away.
-"""
+A batch may begin as soon as fewer than `wanted` rows wait for an answer. So a single slow row of a
+batch does not delay the rows of later batches."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from threading import Condition
 
 
 class RowsInFlight:
-    """The number of rows without an answer. Batches begin while it is less than `wanted`."""
+    """Counts rows without an answer, and delays new batches while there are `wanted` or more."""
 
     def __init__(self) -> None:
         self.wanted = 1
@@ -22,14 +21,15 @@ class RowsInFlight:
         self._batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 
     def begin(self, rows: int) -> None:
-        """Wait until fewer rows than wanted are in flight, and add the rows of a batch."""
+        """Wait until fewer than `wanted` rows are in flight, and count the rows of a new batch."""
         with self._changed:
             self._changed.wait_for(lambda: self.rows < self.wanted)
             self.rows += rows
 
     @contextmanager
     def batch(self, rows: int) -> Iterator[None]:
-        """Yield while a batch that has begun is computed. Its rows end with it at the latest."""
+        """Compute a batch that has begun in this context. At its end, none of its rows is in
+        flight."""
         batch = _Batch(rows)
         token = self._batch.set(batch)
         try:
@@ -38,16 +38,16 @@ class RowsInFlight:
             self._batch.reset(token)
             self._end(batch, batch.rows)
 
-    def asks(self, rows: int) -> Callable[[], None]:
-        """Record for how many rows the batch of this thread asks; the others need no answer. Return
-        what any thread calls for each answer."""
+    def expect(self, rows: int) -> Callable[[], None]:
+        """Record that the current batch expects `rows` answers; its other rows need none. Return a
+        function that must be called for each answer, from any thread."""
         batch = self._batch.get() or _Batch(0)
         self._end(batch, batch.rows - rows)
         return lambda: self._end(batch, 1)
 
     def _end(self, batch: _Batch, rows: int) -> None:
         with self._changed:
-            ended = max(0, min(batch.rows, rows))  # a row that is asked twice ends once
+            ended = max(0, min(batch.rows, rows))  # a row may be asked and answered twice
             batch.rows -= ended
             self.rows -= ended
             self._changed.notify()
@@ -61,4 +61,4 @@ class _Batch:
 
 
 IN_FLIGHT = RowsInFlight()
-"""Those of this process."""
+"""The instance of this process."""

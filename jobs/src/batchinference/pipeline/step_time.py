@@ -1,4 +1,4 @@
-"""Measures the time of reading, of steps and of writing, as notes for the report."""
+"""Measures the time of reading, of steps and of writing, and reports it as notes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from typing import TypeVar
 from batchinference.spec.progress import TokenKind
 
 SHARE, LEAST_SECONDS = 0.1, 0.1
-"""A note is taken as soon as its work is this share of all earlier work, and at least this long.
-Few notes then describe a long job, and they lack at most this share of it."""
+"""The next note is due after SHARE of the time in all earlier notes, but not before LEAST_SECONDS.
+So a long job has few notes, and at most SHARE of the time is not noted yet."""
 LEAST_LOAD_SECONDS = 0.01
-"""Loading that takes less time is not noted."""
+"""Shorter loading times are left out of notes."""
 COUNTS = {"reused", "cached", "cache_errors", *TokenKind}
-"""The numbers in notes of steps that reuse results, or count tokens."""
+"""The keys of notes that only count reused results or tokens."""
 Batch = TypeVar("Batch")
 
 
 def preparation_of(step: str) -> str:
-    """Return the name under which the time is reported that tasks take to prepare the inputs of a
-    model step for its pool."""
+    """Return the report name for the preparation of inputs of a model step, which runs in tasks."""
     return f"{step} (preparation)"
 
 
 class SharedClock:
-    """A clock for measurements that run at the same time: a second is divided among them. The sum
-    of all measurements is the time in which at least one of them ran."""
+    """A clock that divides time among concurrent measurements. While two run, each gets half of a
+    second per second, so the sum of all measurements is the time in which at least one ran."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -40,11 +39,11 @@ class SharedClock:
         self._read = self._share = 0.0
 
     def begin(self) -> float:
-        """Return the time at which a measurement begins."""
+        """Return the start time of a measurement."""
         return self._change(1)
 
     def end(self) -> float:
-        """Return the time at which a measurement ends."""
+        """Return the end time of a measurement."""
         return self._change(-1)
 
     def _change(self, measurements: int) -> float:
@@ -58,17 +57,17 @@ class SharedClock:
 
 
 _CLOCKS: defaultdict[str, SharedClock] = defaultdict(lambda: SharedClock(time.perf_counter))
-"""The clock of each step, for all threads that run it."""
+"""The clock of each step, shared by all threads that run the step."""
 
 
 class StepTime:
-    """The rows and the seconds of a step in one process. Notes have its name."""
+    """Measures the rows and seconds of a step in one process. `step` is the name in the notes."""
 
     def __init__(self, step: str) -> None:
         self._step = step
         self._more: Callable[[], dict[str, float]] = dict
         self._noted = 0.0
-        """Seconds in the notes that were taken."""
+        """Seconds in the notes so far."""
         self._clear()
 
     def _clear(self) -> None:
@@ -76,7 +75,7 @@ class StepTime:
 
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
-        """Add the time of the block, after which the step has run over `rows()` rows."""
+        """Measure the block. `rows()` is called at its end, and returns the processed rows."""
         clock = _CLOCKS[self._step]
         began = clock.begin()
         try:
@@ -87,43 +86,38 @@ class StepTime:
         self._seconds += ended - began
 
     def of(self, batches: Iterator[Batch], rows: Callable[[Batch], int]) -> Iterator[Batch]:
-        """Yield the batches, and add the time in which they are made. `rows` returns the number of
-        rows of a batch."""
-        found: list[Batch] = []
-
-        def counted() -> int:
-            return sum(map(rows, found))
-
+        """Yield the batches, and measure the making of each. `rows` returns the rows of a batch."""
+        made: list[Batch] = []
         while True:
-            with self.measured(counted):
-                found.extend(itertools.islice(batches, 1))
-            if not found:
+            with self.measured(lambda: sum(map(rows, made))):
+                made.extend(itertools.islice(batches, 1))
+            if not made:
                 return
-            yield found.pop()
+            yield made.pop()
 
     def for_other_thread(self) -> StepTime:
-        """Return a new measurement of the same step in this process. It takes over the time of
-        loading, as the thread that has loaded the step may compute no rows."""
+        """Return a new measurement of the same step for another thread. It takes over the loading
+        time, because the thread that loaded the step may process no rows."""
         other = StepTime(self._step)
         other._more = self._more
         other._load, self._load = self._load, 0.0
         return other
 
     def note_also(self, take_seconds: Callable[[], dict[str, float]]) -> None:
-        """Add what `take_seconds` returns, seconds by name, to each note."""
+        """Add the result of `take_seconds`, seconds by name, to each note."""
         self._more = take_seconds
 
     def add_load(self, seconds: float) -> None:
-        """Add seconds in which the process loaded the model or the code of the step."""
+        """Add seconds in which the process loaded the model or code of the step."""
         self._load += seconds
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Return the measurements since the last note as JSON, if they are worth a note."""
-        wanted = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
-        return self.take_rest() if self._seconds >= wanted else []
+        """Return a note (JSON) of the time since the last note if it is long enough."""
+        due = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
+        return self.take_rest() if self._seconds >= due else []
 
     def take_rest(self) -> list[tuple[str, str]]:
-        """Return the measurements since the last note as JSON, if there are any."""
+        """Return a note (JSON) of the measurements since the last note, if there are any."""
         if not self._rows:
             return []
         note = {"rows": self._rows, "seconds": self._seconds}

@@ -11,9 +11,9 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.exact_json import load_unique
 from batchinference.pipeline.input.readers import BadRow
 from batchinference.pipeline.input.readers.openai_batch import BadLine, OpenaiBatchReader
-from batchinference.pipeline.json_texts import load_unique
 from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.output.writers.openai_batch import as_line, request_id
 from batchinference.pipeline.storage.location import Location

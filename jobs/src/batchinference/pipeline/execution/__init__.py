@@ -1,1 +1,1 @@
-"""Execution of a job on Ray: read tasks, steps and commits."""
+"""Runs a job on Ray: reads, steps and commits."""

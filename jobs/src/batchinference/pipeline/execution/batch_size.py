@@ -1,7 +1,7 @@
-"""Determines the batch size of a step, and the size of the batches of a segment.
+"""Determines the batch size of a step, and the batches of a segment.
 
-The batch size of a step is the configured size, or the fastest size with `auto`. It is reduced
-after memory runs out."""
+The batch size of a step is as configured, or with `auto` the fastest. A lack of memory reduces
+it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step
 
 UNLIMITED = 1 << 40
-"""The batch size for batches that are whole blocks."""
+"""The batch size of steps that get whole blocks."""
 FIRST_SIZE = 8
 RUNS = 2
-"""Number of timed batches per size. The first one may include warm-up."""
+"""Number of timed batches per size. The first one may include the time of warming up."""
 GROWTH_BATCHES, MAX_GROWTH_BATCHES = 16, 1024
-"""Number of successful batches of a halved size after which the size is doubled again. It doubles,
-up to the second number, whenever memory runs out again."""
+"""Number of successful batches after which a reduced size is doubled again. This number itself is
+doubled, up to MAX_GROWTH_BATCHES, each time that memory runs out again."""
 MAX_SMALLER = 16
-"""Number of consecutive batches with fewer rows than the size after which the search ends."""
+"""The search ends after this number of consecutive batches that have fewer rows than the size."""
 GAIN = 1.05
-"""Minimum speedup from doubling the size for the search to continue."""
+"""Minimum speedup from doubling the size. With less, the search ends."""
 FIRST_ROWS, MAX_GROWTH = 8, 8
 BATCH_SECONDS = 1.0
-"""Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
-loses little work."""
+"""Target duration of the batches of a segment. With short batches, a slow step commits in time, and
+few results are lost when the job stops."""
 WINDOW_BATCHES = 30
 """A window has as many rows as this number of batches, but at most WINDOW_ROWS."""
 
@@ -43,27 +43,26 @@ class BatchSize:
     step: str
     size: int
     """Maximum rows of the next batch."""
-    most: int | None = None
-    """Upper limit of the search for a size; None if there is no search."""
+    search_limit: int | None = None
+    """Largest size that the search may try; None if there is no search."""
     notes: list[str] = field(default_factory=list)
-    """Events that have not been reported yet, as JSON."""
+    """Events to report (JSON)."""
     _rates: dict[int, list[float]] = field(default_factory=dict)
     _smaller: int = 0
-    """The number of consecutive batches with fewer rows than the size."""
+    """The number of consecutive batches with fewer rows than `size`."""
     _limit: int = 0
-    """The size up to which a halved size may grow again: memory did not run out with it, or with
-    rows that are larger than others."""
+    """A reduced size may grow again up to this size: memory was sufficient for it, or ran out only
+    because of unusually large rows."""
     _fitted: int = 0
-    """The largest size for which memory was sufficient."""
+    """The largest number of rows for which memory was sufficient."""
     _successes: int = 0
-    """The number of batches of the current, halved size."""
+    """The number of batches with the current, reduced size."""
     _wanted: int = 0
-    """The number of batches after which a halved size is doubled."""
+    """The number of batches after which the reduced size is doubled."""
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
-        """Return the size of the first batch of a step. It is UNLIMITED for a function or class
-        without a batch size."""
+        """Return the initial batch size of a step: UNLIMITED for user code without a batch size."""
         if step.batch_size == "auto":
             return cls(step.name, FIRST_SIZE, SEARCH_ROWS)
         default = step.model.default_batch_size if step.model else UNLIMITED
@@ -71,8 +70,8 @@ class BatchSize:
 
     def record_success(self, rows: int, seconds: float) -> None:
         """Record the duration of a successful batch and update the size. The search also ends if
-        batches stay smaller than the size, because larger ones would take too long."""
-        if self.most is None:
+        batches stay smaller than the size, because batches do not get larger then."""
+        if self.search_limit is None:
             self._grow_again(rows)
             return
         self._smaller = self._smaller + 1 if rows < self.size else 0
@@ -86,16 +85,15 @@ class BatchSize:
         best = max(self._rates, key=lambda size: max(self._rates[size]))
         before = self._rates.get(self.size // 2)
         gained = before is None or max(rates) >= GAIN * max(before)
-        grows = gained and not ends and self.size * 2 <= self.most
+        grows = gained and not ends and self.size * 2 <= self.search_limit
         if best == self.size and grows:
             self.size *= 2
         else:
-            self.size, self.most = best, None
+            self.size, self.search_limit = best, None
             self._add_note(rows_per_second=round(max(self._rates[best]), 1))
 
     def _grow_again(self, rows: int) -> None:
-        """Double a halved size after enough batches. If memory ran out with the few rows at the end
-        of a block, or at a size that was sufficient before, these rows were larger than others."""
+        """Double a reduced size after enough successful batches, up to `_limit`."""
         if rows < self.size:
             return
         self._fitted = max(self._fitted, rows)
@@ -106,7 +104,10 @@ class BatchSize:
             self.size, self._successes = min(2 * self.size, self._limit), 0
 
     def record_out_of_memory(self, rows: int, error: BaseException) -> None:
-        """Halve the batch size. Raises JobFailure if the batch had only one row."""
+        """Halve the batch size. Raises JobFailure if the batch had only one row.
+
+        If memory ran out for a batch smaller than usual, or at a size that was sufficient before,
+        the rows were unusually large, and the size may grow again up to its old value."""
         if rows <= 1:
             raise JobFailure(
                 f"step '{self.step}': memory runs out with one row a batch: the model needs a "
@@ -116,7 +117,7 @@ class BatchSize:
         of_large_rows = rows < self.size or self.size < self._limit
         self._limit = max(self._limit, self.size) if of_large_rows else max(half, self._fitted)
         self._wanted = min(2 * self._wanted, MAX_GROWTH_BATCHES) if self._wanted else GROWTH_BATCHES
-        self.size, self.most, self._successes = half, None, 0
+        self.size, self.search_limit, self._successes = half, None, 0
         self._add_note(out_of_memory_at=rows)
 
     def take_notes(self) -> list[str]:
@@ -128,26 +129,26 @@ class BatchSize:
 
 
 class BatchRows:
-    """Finds the number of rows that take BATCH_SECONDS, as a multiple of a step's batch size."""
+    """Determines how many rows take BATCH_SECONDS, as a multiple of the batch size of a step."""
 
     def __init__(self, batch_rows: int) -> None:
         self._unit = max(1, batch_rows)
         self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
         """The number of rows of the next batch."""
         self.have_texts = False
-        """Whether the rows are texts, and are computed in windows."""
+        """Whether the rows have texts. If so, they are computed in windows."""
 
     @property
     def window(self) -> int:
-        """The number of rows of the next window. It is one batch if the rows are not texts."""
+        """The number of rows of the next window: one batch if the rows have no texts."""
         if not self.have_texts:
             return self.next
         return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
 
     def cut(self, window: RowBatch) -> Iterator[tuple[RowBatch, int]]:
         """Yield the rows of a window in batches, each with its number of input rows, which is about
-        `next`. All rows of an input row are in the same batch, with its errors. `record_batch` may
-        change the size."""
+        `next`. All rows of an input row, and its errors, are in the same batch. `record_batch` may
+        change `next` between batches."""
         rows, inputs = max(1, len(window.ids)), len(window.source)
         units = max(1, inputs) * self._unit
         simple = window.has_unique_ids and not window.errors.num_rows
@@ -160,9 +161,9 @@ class BatchRows:
             yield batch, math.ceil(max(1, len(batch.ids)) * inputs / rows)
 
     def record_batch(self, rows: int, seconds: float) -> None:
-        """Record the seconds that a batch took, and set the size of the next one."""
+        """Set the size of the next batch from the rows and seconds of the last one."""
         if not rows:
             return
-        most = self.next * MAX_GROWTH
-        wanted = min(most, rows * BATCH_SECONDS / max(seconds, 1e-9))
+        in_time = rows * BATCH_SECONDS / max(seconds, 1e-9)
+        wanted = min(self.next * MAX_GROWTH, in_time)
         self.next = max(self._unit, int(wanted) // self._unit * self._unit)

@@ -1,20 +1,19 @@
 """Encodes batches of rows as blocks of Ray Data, and decodes them.
 
-A block has the user's columns, the id of the input row of each row, and at most one sidecar row. A
-sidecar row has no data. It holds, in one binary value, the provenance that belongs to no row: the
-input rows without a row in the block, the failed rows, the ends of files, notes, and warnings. Ray
-may cut a block, or concatenate blocks: every row and every sidecar row stays complete.
+A block has the user's columns, the input row ID of each row, and at most one sidecar row. The
+sidecar row has no data. In one binary value, it holds all provenance that belongs to no row of the
+block: input rows without rows, failed and filtered rows, ends of files, notes and warnings. Ray may
+cut and concatenate blocks, but every data row and every sidecar row stays complete.
 
-Ray collects a number of rows for each write task. Empty rows follow the sidecar row, so that
-failed and filtered rows count as well. Only rows with an id have data.
+Ray collects a number of rows for each write task. Empty rows follow the sidecar row, so that this
+number includes failed and filtered rows. Only rows with an ID have data.
 
-If an input row became several rows, Ray may move these into different blocks. Each of these rows
-then has a share of the input row. The column of shares exists only if a row has less than
-FULL_SHARE; null means FULL_SHARE.
+If an input row became several rows, Ray may move these to different blocks. Each of these rows then
+has a share of the input row. The column of shares exists only if a row has less than FULL_SHARE;
+null means FULL_SHARE.
 
-A column with only nulls in a block has no type, and Ray cannot concatenate it with tensors. Such
-columns are dropped, and a column of texts holds their names and positions.
-"""
+A column that has only nulls in a block has no type, and Ray cannot concatenate such a column with
+tensors. These columns are dropped, and a column of texts holds their names and positions."""
 
 from __future__ import annotations
 
@@ -46,11 +45,11 @@ NULLS = OWN_PREFIX + "nulls"
 SIDECAR = OWN_PREFIX + "sidecar"
 OWN_COLUMNS = (ID, SHARE, NULLS, SIDECAR)
 ROWS_PER_EMPTY_ROW = 8
-"""Number of filtered rows per empty row in a block. Each failed row has one empty row, so that the
-limits on failed rows end a job in time."""
+"""Number of filtered rows per empty row in a block. Each failed row has its own empty row, so that
+write tasks commit failed rows early enough for the limits on failed rows."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 COMPRESSED_BYTES = 1 << 16
-"""Sidecars up to this size are not compressed: that would take 8 times as long."""
+"""Sidecars up to this size are not compressed, because compression would take 8 times as long."""
 
 
 def encode(batch: RowBatch) -> pa.Table:
@@ -66,7 +65,7 @@ def encode(batch: RowBatch) -> pa.Table:
 
 
 def decode(block: pa.Table) -> RowBatch:
-    """Return the rows of a block, or of several blocks that were concatenated."""
+    """Return the rows of a block, or of several concatenated blocks."""
     rows, sidecars = _split(block)
     ids = rows.column(ID).to_numpy() if rows.num_rows else NO_IDS
     if not sidecars and SHARE not in rows.column_names:
@@ -96,12 +95,12 @@ def has_data(block: pa.Table) -> np.ndarray:
     """Return a mask (bool) of the rows of a block that have data."""
     if ID not in block.column_names:
         return np.zeros(block.num_rows, dtype=bool)
-    found: np.ndarray = block.column(ID).is_valid().to_numpy()
-    return found
+    data: np.ndarray = block.column(ID).is_valid().to_numpy()
+    return data
 
 
 def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
-    """Return the rows with data, and the values of the sidecar rows."""
+    """Return the rows with data, and the binary values of the sidecar rows."""
     if not block.num_rows or (ID in block.column_names and not block.column(ID).null_count):
         return block, []
     data = has_data(block)
@@ -114,10 +113,10 @@ def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
 
 @dataclass(frozen=True)
 class Shares:
-    """The input rows of a batch that have no row left, and the shares of divided input rows."""
+    """The input rows of a batch without remaining rows, and the shares of divided input rows."""
 
     lost: np.ndarray
-    """The ids of the input rows that have no row left: neither in the table nor failed."""
+    """The IDs of the input rows without remaining rows: neither in the table nor failed."""
     of_rows: np.ndarray | None = None
     of_errors: np.ndarray | None = None
     of_lost: np.ndarray | None = None
@@ -133,8 +132,8 @@ class Shares:
             return cls(batch.source[~np.isin(batch.source, outcomes)])
         order = np.argsort(batch.source)
         parents = order[np.searchsorted(batch.source, outcomes, sorter=order)]
-        whole = np.full(len(batch.source), FULL_SHARE, dtype=np.int64)
-        shares = whole if batch.shares is None else batch.shares
+        full = np.full(len(batch.source), FULL_SHARE, dtype=np.int64)
+        shares = full if batch.shares is None else batch.shares
         divided = _divide_shares(shares, parents)
         lost = np.bincount(parents, minlength=len(shares)) == 0
         rows, errors = np.split(divided, [len(batch.ids)])
@@ -146,15 +145,16 @@ def _all_differ(ids: np.ndarray) -> bool:
 
 
 def _divide_shares(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
-    """Return the share of each child: `parents` are the indexes of their parents in `shares`."""
+    """Return the share of each child. `shares` are those of the parents, and `parents` has the
+    index in `shares` of the parent of each child."""
     order = np.argsort(parents, kind="stable")
     ordered = parents[order]
     children = np.bincount(parents, minlength=len(shares))
-    least, rest = np.divmod(shares, np.maximum(children, 1))
+    quotient, remainder = np.divmod(shares, np.maximum(children, 1))
     first = np.cumsum(children) - children
-    place = np.arange(len(parents)) - first[ordered]
+    position = np.arange(len(parents)) - first[ordered]
     divided = np.empty(len(parents), dtype=np.int64)
-    divided[order] = least[ordered] + (place < rest[ordered])
+    divided[order] = quotient[ordered] + (position < remainder[ordered])
     return divided
 
 
@@ -171,7 +171,7 @@ class Sidecar:
     notes: Sequence[tuple[str, str]]
     warnings: pa.Table
     schema: pa.Schema
-    """The columns of a batch without rows."""
+    """The columns of a batch that has no rows."""
 
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
@@ -198,7 +198,7 @@ class Sidecar:
         return pa.table({SIDECAR: pa.array([self.serialized()] + [None] * empty, pa.binary())})
 
     def serialized(self) -> bytes:
-        """Return an Arrow stream with one row. Ids are stored as differences, which compress."""
+        """Return an Arrow stream with one row. IDs are stored as differences, to compress them."""
         columns = {
             "lost": np.diff(self.lost, prepend=0),
             "filtered": np.diff(self.filtered, prepend=0),
@@ -220,7 +220,7 @@ class Sidecar:
 
     @classmethod
     def parse(cls, content: bytes) -> Sidecar:
-        """Return the sidecar in `content`, which `serialized` has returned."""
+        """Return the sidecar that `serialized` has encoded."""
         row = read_stream(content)
         values = {name: row.column(name)[0].values for name in row.column_names}
         of_lost, of_errors = values["of_lost"], values["of_errors"]
@@ -273,20 +273,20 @@ def _or_full_shares(shares: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def _sum_shares(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the ids without duplicates, and the summed shares of each id; None if all are full."""
+    """Return the IDs without duplicates, and the sum of shares of each; None if all are full."""
     if shares is None:
         return ids, None
-    unique, places = np.unique(ids, return_inverse=True)
+    unique, indexes = np.unique(ids, return_inverse=True)
     sums = np.zeros(len(unique), dtype=np.int64)
-    np.add.at(sums, places, shares)
+    np.add.at(sums, indexes, shares)
     return unique, None if (sums == FULL_SHARE).all() else sums
 
 
 def _drop_null_columns(table: pa.Table) -> pa.Table:
-    """Return the table without null-typed columns, which the column NULLS names."""
+    """Return the table without null-typed columns. The added column NULLS holds their names."""
     empty = [
-        (place, field.name)
-        for place, field in enumerate(table.schema)
+        (position, field.name)
+        for position, field in enumerate(table.schema)
         if pa.types.is_null(field.type)
     ]
     if not empty:
@@ -296,15 +296,15 @@ def _drop_null_columns(table: pa.Table) -> pa.Table:
 
 
 def _user_columns(rows: pa.Table) -> pa.Table:
-    """Return the user's columns, including those that `_drop_null_columns` dropped, at their
-    positions. Other rows of the table may have values in these columns."""
+    """Return the user's columns. Columns that `_drop_null_columns` has dropped are back at their
+    positions. They may have values that come from other blocks."""
     dropped = (
         pc.unique(rows.column(NULLS)).drop_null().to_pylist() if NULLS in rows.schema.names else []
     )
     table = rows.drop_columns([name for name in OWN_COLUMNS if name in rows.column_names])
-    for place, name in itertools.chain.from_iterable(map(json.loads, dropped)):
+    for position, name in itertools.chain.from_iterable(map(json.loads, dropped)):
         exists = name in table.column_names
         column = table.column(name) if exists else pa.nulls(table.num_rows)
         table = table.drop_columns([name]) if exists else table
-        table = table.add_column(min(place, table.num_columns), name, column)
+        table = table.add_column(min(position, table.num_columns), name, column)
     return table

@@ -1,6 +1,4 @@
-"""Commits the rows of a task in chunks.
-
-The memory of the task is bounded, and little work is lost if its process dies."""
+"""Commits the rows of a task in chunks: a task needs less memory, and loses few rows if it dies."""
 
 from __future__ import annotations
 
@@ -15,25 +13,25 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete
-from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes, with_sums
+from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes, with_sums
 from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
 
 SIZED_FILE_BYTES = 4 * FILE_BYTES
-"""A task commits as soon as it has so many bytes, although it has fewer than `rowsPerFile` rows."""
+"""A task commits as soon as its rows have this size, even if they are fewer than `rowsPerFile`."""
 COMMIT_SECONDS = 30.0
-"""A task commits at least this often, as soon as it has enough rows for a file."""
+"""A task with enough rows for a file commits at least this often."""
 SMALL_COMMIT_SHARE = 0.25
-"""A task commits fewer rows only after this share of its duration, so that a long task makes few
-small commits."""
+"""A task commits too few rows for a file only after this share of its duration so far. So a long
+task makes few small commits."""
 
 
 @dataclass(frozen=True)
 class CommitRules:
     """When a task commits. `rows` is the number of input rows that are enough for a file. After
-    `small_commit_seconds`, a task commits fewer rows. `rows_per_file` is the wanted number, if
-    any."""
+    `small_commit_seconds`, fewer rows are committed. `rows_per_file` is the configured number, or
+    0."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
@@ -41,12 +39,12 @@ class CommitRules:
 
 
 class ChunkCommits:
-    """Collects the rows of a task and commits them in chunks. One commit runs in a thread while the
+    """Collects the rows of a task and commits them in chunks. A thread commits a chunk while the
     next rows are computed.
 
-    `task` is the number of the task, and `earlier` are the commits of its earlier executions.
-    `notes` returns the notes of the process since the last chunk. If the block raises, the rows
-    that were added are committed first, unless another run has the output."""
+    `task` is the number of the task. `earlier` are the commits of earlier executions of this task.
+    `notes` returns the notes of the process since the last chunk. If the block raises an error, the
+    rows added so far are still committed, unless another run has taken over the output."""
 
     def __init__(
         self,
@@ -70,8 +68,8 @@ class ChunkCommits:
         self._since = time.monotonic()
 
     def add(self, batch: RowBatch) -> None:
-        """Add rows. Commit the chunk if it is large enough. Raises JobFailure if the rows cannot be
-        written because of their columns."""
+        """Add rows, and commit the chunk if it is large or old enough. Raises JobFailure if the
+        columns of the rows cannot be written."""
         self._committer.encoder.check_columns(batch.table.column_names)
         self._batches.append(batch)
         self._rows += len(batch.source)
@@ -81,14 +79,14 @@ class ChunkCommits:
             self.flush()
 
     def _is_due(self) -> bool:
-        """Return whether the chunk is old enough to be committed with the rows that it has."""
+        """Return whether the chunk must be committed because of its age."""
         now = time.monotonic()
         age, enough = now - self._since, self._rows >= self._rules.rows
         small = max(self._rules.small_commit_seconds, SMALL_COMMIT_SHARE * (now - self._began))
         return age >= (COMMIT_SECONDS if enough else small)
 
     def flush(self) -> None:
-        """Begin to commit the chunk, after the commit of the previous one."""
+        """Wait until the previous chunk is committed, and begin to commit the current one."""
         self.wait()
         if not self._batches:
             return
@@ -101,7 +99,7 @@ class ChunkCommits:
         self._start_chunk()
 
     def finish(self) -> None:
-        """Commit the chunk, and wait until it is committed. Raises the error of a commit."""
+        """Commit the last chunk and wait for it. Raises the error of a commit."""
         self.flush()
         self.wait()
 
@@ -115,30 +113,31 @@ class ChunkCommits:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, BadOutput):
-            with suppress(Exception):  # the cause is more important
+            with suppress(Exception):  # the error of the block is more important
                 self.finish()
         self._pool.shutdown()
 
 
 def without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
-    """Yield the rows that no earlier commit of the task holds. A commit has either all rows that a
-    task made from an input row, or none, so it also holds an input row of which it has a share."""
+    """Yield the rows that no earlier commit of the task contains. A commit has all rows that a task
+    made from an input row, or none of them. So if it has a share of an input row, it has all that
+    this task can make of the row."""
     if not earlier:
         yield from read
         return
     entries = [entry for manifest in earlier for entry in manifest.entries]
     shared = [entry for entry in entries if entry.shares]
-    whole = resolve_overlaps([entry for entry in entries if not entry.shares])
-    held = RowSet.of([*whole, *shared])
+    complete = resolve_overlaps([entry for entry in entries if not entry.shares])
+    committed = RowSet.of([*complete, *shared])
     problem = "its end was reached"
     for batch in read:
         if batch.errors.num_rows:
             problem = batch.errors.column("error")[-1].as_py()
         for file, end in batch.ends:
-            if held.has_rows_from(file, end):
+            if committed.has_rows_from(file, end):
                 raise Incomplete(
                     f"file {file} of the input could be read only up to row {end}, although later "
                     f"rows were committed before: {problem}. Run the job again to compute the "
                     "missing rows"
                 )
-        yield batch.only(batch.source[~held.holds(batch.source)])
+        yield batch.only(batch.source[~committed.holds(batch.source)])

@@ -1,9 +1,8 @@
-"""Runs a job without pools as one segment: each Ray task reads, computes and commits a part of the
-input.
+"""Runs a job without actor pools as one segment: each Ray task reads, computes and commits a part
+of the input.
 
-Rows do not leave the process that reads them. Ray runs the tasks in as many worker processes as
-tasks fit on its CPUs, and each process loads the models once.
-"""
+Rows stay in the process that reads them. Ray runs as many worker processes as tasks fit on its
+CPUs, and each process loads the models once."""
 
 from __future__ import annotations
 
@@ -24,24 +23,24 @@ from batchinference.pipeline.execution.chunk_commits import (
     CommitRules,
     without_committed,
 )
-from batchinference.pipeline.execution.control import ABORT_SECONDS
+from batchinference.pipeline.execution.execution_control import ABORT_SECONDS
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.stop_request import StopRequest
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.ray_compat import retries_of_this_task
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch
 from batchinference.pipeline.step_time import StepTime
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.execution.control import ExecutionControl
+    from batchinference.pipeline.execution.execution_control import ExecutionControl
 
 POLL_SECONDS = 0.5
-"""Maximum seconds until the driver notices a request to stop."""
+"""Maximum seconds until the driver notices that it must stop."""
 
 
 @dataclass(frozen=True)
 class CommitTask:
-    """Reads a part of the input, runs all steps and commits the results."""
+    """A task that reads a part of the input, runs all steps and commits the results."""
 
     number: int
     read: ReadRows
@@ -51,7 +50,7 @@ class CommitTask:
     stop: StopRequest
 
     def __call__(self, *, retried: bool) -> None:
-        """Run the task. With `retried`, another execution of it may have committed rows."""
+        """Run the task. `retried` says whether an earlier execution may have committed rows."""
         attempt, read_time = self.committer.attempt, StepTime(READ_STEP)
         if self.stop.is_sent():
             return
@@ -77,19 +76,19 @@ class CommitTask:
         for batch in results:
             commits.add(batch)
             if isolated:
-                commits.finish()  # the death of the process must cost no rows, and not be its fault
+                commits.finish()  # first, because the next row may kill the process
             if stopping.is_set():
-                break  # do not wait until the reader has ended its requests
+                break  # do not wait for the remaining requests of the reader
         commits.finish()
 
 
 @dataclass(frozen=True)
 class CommitTasks:
-    """Runs tasks on Ray. `at_once` returns how many of them may be submitted, given the seconds
-    since the start.
+    """Runs tasks on Ray. `at_once` returns how many tasks may be submitted, given the seconds since
+    the start.
 
-    Ray Data could run them as read tasks that return nothing. It takes longer to start, it does not
-    limit the first tasks to the running workers, and it does not say why a task was lost."""
+    Ray Data could run them as read tasks without results, but it takes longer to start, does not
+    limit the first tasks to the running workers, and does not say why a task was lost."""
 
     tasks: list[CommitTask]
     arguments: dict[str, Any]
@@ -97,9 +96,8 @@ class CommitTasks:
     control: ExecutionControl
 
     def run(self) -> None:
-        """Run the tasks until all have ended, or, if the job is draining, until running tasks have
-        committed the rows that are complete. The rows of lost tasks are missing then. Raises the
-        first failure of a task."""
+        """Run all tasks to their end. If the job is draining, no further tasks start, and running
+        tasks commit complete rows. Rows of lost tasks remain missing. Raises the first failure."""
         waiting = iter(self.tasks)
         running: set[Any] = set()
         began = time.monotonic()
@@ -114,7 +112,7 @@ class CommitTasks:
                 running = self._wait_for_tasks(running)
         except BaseException:
             self.control.drain()
-            # tasks that do not end in time are killed together with the driver
+            # tasks that are still running after this time are killed together with the driver
             ray.wait(list(running), num_returns=len(running), timeout=ABORT_SECONDS)
             raise
 
@@ -127,16 +125,16 @@ class CommitTasks:
 
     def _wait_for_tasks(self, running: set[Any]) -> set[Any]:
         """Wait up to POLL_SECONDS for tasks, and return those that still run. Raises the failure of
-        a task, and JobFailure if the job is given up."""
+        a task, and JobFailure if the execution was given up."""
         if self.control.given_up:
             raise JobFailure("given up")
-        done, left = ray.wait(list(running), timeout=POLL_SECONDS)
+        done, remaining = ray.wait(list(running), timeout=POLL_SECONDS)
         for reference in done:
             try:
                 ray.get(reference)
             except Exception as error:  # noqa: BLE001 - raised unless the task was only lost
                 self.control.record(error)
-        return set(left)
+        return set(remaining)
 
 
 def _run(task: CommitTask) -> None:

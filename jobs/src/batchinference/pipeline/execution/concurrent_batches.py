@@ -1,10 +1,9 @@
-"""Computes several batches at the same time in one actor, whose model takes rows of all of them.
+"""Computes several batches at the same time in one actor whose model accepts rows at any time.
 
-While one batch waits for its slowest row, the model already computes rows of the next ones: a batch
-begins when few enough rows of the actor wait for an answer. Ray Data lets an actor run several
-calls at the same time, one for each block, but runs the batches of a block one after the other. So
-a call gets a whole block, and cuts it into batches itself.
-"""
+While the slowest row of a batch is computed, the model already computes rows of the next batches: a
+batch begins as soon as few enough rows of the actor wait for an answer. Ray Data runs several calls
+of an actor at the same time, but the batches of one call one after the other. So each call gets a
+whole block, and this module cuts the block into batches."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.prefix_order import in_order_of, prefix_order
-from batchinference.pipeline.execution.task_notes import retry_notes
+from batchinference.pipeline.execution.report_notes import retry_notes
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
@@ -27,33 +26,31 @@ from batchinference.plan import Stage
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
 Run = Callable[[pa.Table], Iterator[pa.Table]]
-"""The steps of a stage. It keeps measurements and batch sizes, so that each thread needs one."""
+"""Runs the steps of a stage over a block. Measurements are part of it, so each thread needs one."""
 _Cut = Callable[[], pa.Table]
-"""Cuts a batch out of a block."""
+"""Cuts one batch out of a block."""
 _Batch = Future[list[pa.Table]]
-"""The results of a batch. Raises _Failed."""
+"""The future results of a batch. `result()` raises _Failed."""
 MODEL_CALLS = 3
-"""Calls of an actor at the same time. A model computes the batch of one of them, while another one
-prepares its batch, and another one passes on its results."""
+"""Concurrent calls of an actor: one computes, one prepares its batch, and one passes on results."""
 MIN_CALLS, MAX_CALLS = 16, 64
-"""The same if an engine or an endpoint computes the rows of several calls together."""
+"""Limits of the concurrent calls of an actor whose engine or endpoint mixes the rows of calls."""
 MAX_BATCHES = 1024
-"""Maximum number of batches of an actor that wait for their slowest rows, each in a thread."""
+"""Maximum concurrent batches of an actor, each in a thread."""
 SUSPECTED_BATCHES = 64
-"""The same in the process that replaces a dead one. If it dies, too, all rows of these batches are
-computed one by one."""
+"""Maximum concurrent batches in a process that replaces a dead one. If this process dies as well,
+the rows of all these batches are computed one by one."""
 PART_SECONDS = 4.0
-"""Seconds after which a call passes on the batches that are done. When a job stops, the call ends
-within twice this time, so that time is left to commit its last part."""
+"""A call passes on finished batches in parts, each after this many seconds. When a job stops, the
+call ends within twice this time, which leaves time to commit the last part."""
 
 
-def concurrency_of_actors(stage: Stage, most: int = MIN_CALLS) -> dict[str, Any]:
-    """Return the arguments of Ray's actor pool for a stage. `most` is the number of blocks that an
-    actor may take. All blocks of an actor are in calls, so that none waits for it while other
-    actors are idle."""
+def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, Any]:
+    """Return the concurrency arguments of Ray's actor pool for a stage. An actor may take `blocks`
+    blocks. All of them are in calls, so that none waits while another actor is idle."""
     if stage.model is None:
         return {}
-    calls = max(MIN_CALLS, min(most, MAX_CALLS)) if stage.batches_itself else MODEL_CALLS
+    calls = max(MIN_CALLS, min(blocks, MAX_CALLS)) if stage.batches_itself else MODEL_CALLS
     return {
         "max_tasks_in_flight_per_actor": calls,
         "max_concurrent_calls_per_actor": calls,
@@ -62,13 +59,14 @@ def concurrency_of_actors(stage: Stage, most: int = MIN_CALLS) -> dict[str, Any]
 
 
 def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
-    """Return what an actor of a stage runs for each block."""
+    """Return what an actor runs for each block. With `batches_itself`, it computes batches
+    concurrently."""
     return ConcurrentBatches(stage, make, stopping) if stage.batches_itself else make()
 
 
 class ConcurrentBatches:
-    """Runs the steps of a stage over the batches of blocks, several of them at the same time, also
-    of several calls. Once `stopping` is set, batches that have not begun are left out."""
+    """Runs the steps of a stage over the batches of blocks. The batches of one or several calls run
+    at the same time. Once `stopping` is set, no further batch begins."""
 
     def __init__(self, stage: Stage, make: Callable[[], Run], stopping: Event) -> None:
         self._name, self._rows = stage.name, stage.batch_size or MODEL_BATCH_SIZE
@@ -77,15 +75,14 @@ class ConcurrentBatches:
         self._idle: list[Run] = []
         self._lock = Lock()
         self._waiting = ThreadPoolExecutor(1)
-        """Begins the batches, in the order of the calls."""
+        """A single thread that begins the batches in the order in which they were submitted."""
         self._threads = ThreadPoolExecutor(
             SUSPECTED_BATCHES if replaces_dead_process() else MAX_BATCHES
         )
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        """Yield the block after the steps, in parts. The rows of a part are in the order of the
-        block."""
-        if notes := retry_notes(self._name):  # the threads are in no task of Ray
+        """Yield the results of a block in parts. The rows of each part are in block order."""
+        if notes := retry_notes(self._name):  # here, because threads do not know the task of Ray
             yield encode(RowBatch(notes=notes))
         order = prefix_order(block, self._prompt)
         running = [self._submitted(*batch) for batch in self._cuts(block, order)]
@@ -102,8 +99,8 @@ class ConcurrentBatches:
                 batch.cancel()
 
     def _parts(self, running: list[_Batch]) -> Iterator[list[_Batch]]:
-        """Yield the batches that are done, every PART_SECONDS and after an error. The first part
-        that begins after `stopping` was set is the last one."""
+        """Yield lists of finished batches, every PART_SECONDS and after an error. The first part
+        that begins after `stopping` is set is the last one."""
         stops = False
         while running and not stops:
             stops = self._stopping.is_set()
@@ -112,8 +109,8 @@ class ConcurrentBatches:
             running = [batch for batch in running if batch not in done]
 
     def _cuts(self, block: pa.Table, order: pa.Array | None) -> Iterator[tuple[_Cut, int]]:
-        """Yield what cuts each batch, and its number of rows. Only batches that are computed are
-        copied."""
+        """Yield a function that cuts out each batch, and its number of rows. So rows are copied
+        only when their batch begins."""
         for start in range(0, block.num_rows, self._rows):
             rows = min(self._rows, block.num_rows - start)
             if order is None:
@@ -122,7 +119,7 @@ class ConcurrentBatches:
                 yield partial(block.take, order.slice(start, rows)), rows
 
     def _submitted(self, cut: _Cut, rows: int) -> _Batch:
-        """Return the future results of a batch, which begins when it is its turn."""
+        """Return the future results of a batch that begins after all batches submitted before."""
         results: _Batch = Future()
         self._waiting.submit(self._begin, cut, rows, results)
         return results
@@ -161,7 +158,7 @@ class ConcurrentBatches:
 
 
 class _Failed(Exception):
-    """A batch that has failed: its results up to the error."""
+    """A batch has failed: the results before the error, and the error."""
 
     def __init__(self, done: list[pa.Table], error: Exception) -> None:
         super().__init__(str(error))
@@ -169,7 +166,7 @@ class _Failed(Exception):
 
 
 def _results(batches: list[_Batch]) -> tuple[list[pa.Table], Exception | None]:
-    """Return the results of batches that are done, and the first error."""
+    """Return the results of finished batches, and the first error."""
     tables, first = list[pa.Table](), None
     for batch in batches:
         try:

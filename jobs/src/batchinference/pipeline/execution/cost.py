@@ -1,4 +1,4 @@
-"""Estimates the cost of a run from the time that each node of its Ray cluster has existed."""
+"""Estimates the cost of a run from the lifetimes of the nodes of its Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Stores notes of the rows that processes compute, in the control store of the Ray cluster.
+"""Stores notes of the rows that processes are computing, in the control store of the Ray cluster.
 
-A note that its process has not removed shows on which rows the process died (see `isolation`). Only
-processes that replace a dead one store notes, because a note costs two requests per batch.
-"""
+A note that was not removed shows on which rows its process died (see `crash_isolation`). Only
+processes that replace a dead one store notes, because a note costs two requests per batch."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from threading import get_ident, local
 import numpy as np
 
 from batchinference.pipeline.errors import EngineDied
-from batchinference.pipeline.execution.isolation import CrashNote, Death
+from batchinference.pipeline.execution.crash_isolation import CrashNote, Death
 from batchinference.pipeline.input import AFTER_CRASH
 from batchinference.pipeline.ray_compat import (
     lost_nodes,
@@ -32,10 +31,10 @@ from batchinference.pipeline.row_batch import READ_STEP
 
 
 class _Call(local):
-    """The running call of this thread."""
+    """The call that the current thread runs."""
 
     note: str | None = None
-    """The name of its note; None if it stores no notes."""
+    """The name of the note of the call; None if it stores no notes."""
 
 
 _call = _Call()
@@ -45,7 +44,7 @@ _notes: set[str] = set()
 
 @cache
 def _process() -> str:
-    """Return a random id of this process."""
+    """Return a random ID of this process."""
     return uuid.uuid4().hex
 
 
@@ -66,8 +65,8 @@ def noted(run: str) -> Iterator[None]:
 
 @contextmanager
 def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
-    """Keep a note of these rows (int64 ids) while the block runs, if this call stores notes.
-    Ignores errors: the head of Ray may not answer."""
+    """Keep a note of these rows (int64 IDs) while the block runs, if it is inside `noted`. Ignores
+    errors of Ray, whose head may not answer."""
     name = _call.note
     if name is None:
         yield
@@ -78,23 +77,23 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
     try:
         yield
     except EngineDied:
-        raise  # this process ends, too
+        raise  # keep the note, because this process ends as well
     except Exception:
         _remove(name)
         raise
-    _remove(name)  # not after SystemExit, which ends the process
+    _remove(name)  # SystemExit keeps the note, because it ends the process
 
 
 @dataclass(frozen=True)
 class ReadNotes:
-    """Keeps a note of what a process of a run reads, if the process replaces a dead one. Only the
-    message of a failure uses the note. No rows are isolated, because their number is unknown."""
+    """Keeps a note of the rows that a process reads, if it replaces a dead one. The note only adds
+    the location of a crash to a message. Rows are not isolated, because their number is unknown."""
 
     run: str
 
     @contextmanager
     def __call__(self, row: int) -> Iterator[None]:
-        """Keep the note while the block reads rows. `row` is the id of the first one."""
+        """Keep the note while the block reads rows. `row` is the ID of the first one."""
         if not replaces_dead_process():
             yield
             return
@@ -113,24 +112,23 @@ def _remove(name: str) -> None:
 
 
 def predecessor_deaths(run: str) -> list[Death]:
-    """Return the deaths of the processes that this task or actor had before. They are asked for
-    once: a task or an actor does not die in the process that asks. The result is empty if the head
-    of Ray does not answer."""
+    """Return the deaths of the processes that this process replaces. They are fetched once per
+    process. The result is empty if the head of Ray does not answer."""
     with suppress(Exception):
         return _known_deaths(_prefix(run, owner_of_this_process()), _process())
     return []
 
 
 def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
-    """Return all deaths of a run in steps, or with `reading` those while rows were read. No process
-    of it may be computing. The result is empty if the head of Ray does not answer."""
+    """Return all deaths of a run in steps, or with `reading` while rows were read. No process of
+    the run may be computing meanwhile. The result is empty if the head of Ray does not answer."""
     with suppress(Exception):
         return _deaths(_prefix(run), _process(), reading=reading)
     return []
 
 
 def take_deaths(run: str) -> list[Death]:
-    """Return all deaths of a run, and remove their notes. No process of it may be computing."""
+    """Return the deaths of a run in steps, and remove their notes. No process may be computing."""
     deaths = deaths_of(run)
     with suppress(Exception):
         for name, text in notes_below(_prefix(run)).items():
@@ -140,7 +138,7 @@ def take_deaths(run: str) -> list[Death]:
 
 
 def forget_notes() -> None:
-    """Remove the notes of this process, which ends although its rows did not kill it."""
+    """Remove the notes of this process, which exits for another reason than its rows."""
     for name in list(_notes):
         _remove(name)
 
@@ -150,8 +148,8 @@ def _is_of_reading(note: CrashNote) -> bool:
 
 
 def _deaths(prefix: str, own_process: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths in steps, or with `reading` those while rows were read, without those on
-    lost nodes. Raises an error if the head of Ray does not answer."""
+    """Return the deaths in steps, or with `reading` while rows were read, except on lost nodes.
+    Raises an error if the head of Ray does not answer."""
     lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
     for name, text in sorted(notes_below(prefix).items()):
         process, note = name.rpartition("/")[0], CrashNote.parse(text)

@@ -1,8 +1,7 @@
-"""Runs the segments of a job with pools as operators of Ray Data.
+"""Runs the segments of a job with actor pools as operators of Ray Data.
 
 A job with one pool has three segments: tasks read and run the steps before the pool, actors run the
-model, and tasks run the steps after it and commit. The edges between segments are blocks.
-"""
+model, and tasks run the steps after it and commit. Segments exchange rows as blocks."""
 
 from __future__ import annotations
 
@@ -38,14 +37,17 @@ from batchinference.pipeline.execution.concurrent_batches import (
     concurrency_of_actors,
     concurrent_or_single,
 )
-from batchinference.pipeline.execution.control import (
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Isolation
+from batchinference.pipeline.execution.execution_control import (
     ControlCallback,
     ExecutionControl,
     ObservedExecution,
 )
-from batchinference.pipeline.execution.isolation import NO_DEATHS, Isolation
 from batchinference.pipeline.execution.length_sorting import WindowLimits
-from batchinference.pipeline.execution.resources import (
+from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.task_resources import (
     ACTOR_RESTARTS,
     TASK_RETRIES,
     all_cpus,
@@ -57,12 +59,9 @@ from batchinference.pipeline.execution.resources import (
     selector,
     write_task_arguments,
 )
-from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.stop_request import StopRequest
-from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
-from batchinference.pipeline.model_use import OCCUPANCY
+from batchinference.pipeline.model_turns import OCCUPANCY
 from batchinference.pipeline.ray_compat import (
     errors_of_blocks,
     outputs_within,
@@ -79,22 +78,22 @@ from batchinference.plan.stages import TASK_CPUS, with_preparations
 from batchinference.plan.write_tasks import writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
-"""Ray's default for tasks, passed explicitly. Ray Data fuses only operators with equal arguments,
-and actors and write tasks do not have this one. So read tasks and task stages are fused with each
-other, but never into an actor pool or a write task, which would run them sequentially."""
+"""An argument that keeps operators apart. Its value is Ray's default for tasks, but Ray Data fuses
+only operators with equal arguments, and actors and write tasks do not have this argument. So read
+tasks and task stages are fused with each other, but not with an actor pool or a write task, which
+would run them sequentially."""
 HELD_ROWS = 4096
-"""Rows that an actor should have if they take times that differ much."""
+"""Number of rows that an actor should have at once if the rows take very different times."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
-"""Size of the blocks of tasks that read."""
+"""Maximum rows and bytes of the blocks of read tasks."""
 
 
 @dataclass(frozen=True)
 class DatasetExecution:
-    """The operators of one pass. `blocks` is the number of blocks to cut the input into.
+    """The operators of one pass. `blocks` is the number of blocks into which the input is cut.
 
-    Steps before the first pool run in the tasks that read, and steps after the last one in the
-    tasks that commit. Without `reads_run_steps`, all steps run after reading: then fewer tasks read
-    than there are CPUs."""
+    Steps before the first pool run in the read tasks, and steps after the last pool in the tasks
+    that commit. Without `reads_run_steps`, the read tasks are too few to run steps."""
 
     plan: Plan
     tasks: list[ReadRows]
@@ -105,14 +104,14 @@ class DatasetExecution:
     rules: CommitRules
     control: ExecutionControl
     windows: WindowLimits | None = None
-    """The limits of the windows in which pools compute texts. None if the number of input rows is
-    unknown, in which case there are no windows."""
+    """The limits of the windows in which pools compute texts; None if the number of input rows is
+    unknown. There are no windows then."""
     reads_run_steps: bool = True
     isolation: Isolation = NO_DEATHS
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except those of lost tasks."""
-        # for tasks without their own selector, such as those that split blocks
+        # Ray's own tasks, such as those that split blocks, have no selector otherwise
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
@@ -136,18 +135,17 @@ class DatasetExecution:
 
     @property
     def _block_rows(self) -> int | None:
-        """The rows of a block that is read. None if the number of input rows is unknown: then Ray
-        Data divides what is read."""
+        """The rows of a block of the read tasks; None if the number of input rows is unknown, in
+        which case Ray Data determines the blocks."""
         if self.blocks == len(self.tasks):
             return MAX_BLOCK_ROWS
         return max(1, math.ceil(self.windows.rows / self.blocks)) if self.windows else None
 
     def _divided_stages(self) -> tuple[list[Stage], list[Stage], list[Stage]]:
-        """Return the stages that run in the tasks that read, the stages that are operators, and the
-        stages that run in the tasks that commit."""
+        """Return the stages that run in the read tasks, those that are operators, and those that
+        run in the tasks that commit."""
         stages = list(with_preparations(self.plan.stages))
-        joined = takewhile(_runs_with_reading, stages) if self.reads_run_steps else ()
-        first = list(joined)
+        first = list(takewhile(_runs_with_reading, stages)) if self.reads_run_steps else []
         rest = stages[len(first) :]
         ends = rest and rest[-1].replicas is None
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
@@ -164,11 +162,11 @@ class DatasetExecution:
         return self.committer.attempt.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
-        known, blocks = self._block_rows, math.ceil(self.blocks / len(self.tasks))
-        settings = self._segment(stages), self.errors.secrets, known or MAX_BLOCK_ROWS, blocks
+        rows, blocks = self._block_rows, math.ceil(self.blocks / len(self.tasks))
+        settings = self._segment(stages), self.errors.secrets, rows or MAX_BLOCK_ROWS, blocks
         dataset: Dataset = ray.data.read_datasource(
             RowSource([BlockReader(task, *settings) for task in self.tasks]),
-            override_num_blocks=self.blocks if known is None else len(self.tasks),
+            override_num_blocks=self.blocks if rows is None else len(self.tasks),
             num_cpus=TASK_CPUS,
             label_selector=selector(self.plan, CPU_GROUP),
             ray_remote_args={"max_retries": read_retries(repeatable=self.repeatable)},
@@ -178,12 +176,12 @@ class DatasetExecution:
 
     @contextmanager
     def _one_device(self) -> Iterator[PlacementGroupSchedulingStrategy | None]:
-        """Reserve one device for the replicas of the step that is measured, if any."""
-        found = [stage for stage in self.plan.stages if stage.name == self.control.measured]
-        if not found:
+        """Reserve one device for the replicas of the measured step, if any."""
+        measured = [stage for stage in self.plan.stages if stage.name == self.control.measured]
+        if not measured:
             yield None
             return
-        group = ray.util.placement_group(**group_of_replicas(found[0], self.plan))
+        group = ray.util.placement_group(**group_of_replicas(measured[0], self.plan))
         try:
             yield PlacementGroupSchedulingStrategy(group)
         finally:
@@ -200,9 +198,9 @@ class DatasetExecution:
             "label_selector": selector(plan, plan.group_of(stage) if plan.groups else ""),
         }
         if stage.replicas is None:
-            # Ray fuses tasks with equal arguments: the few tasks that read would run the step
+            # if few tasks read, one retry more prevents Ray from fusing the step with them
             common |= {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
-            # no larger calls: the rows of a slow input would wait for them
+            # a call for each block: larger calls would wait for the rows of a slow input
             task = _task(stage.name, self._segment([stage]))
             return dataset.map_batches(task, batch_size=None, **common)
         return self._add_pool(dataset, stage, device, common)
@@ -215,9 +213,10 @@ class DatasetExecution:
         common: dict[str, Any],
     ) -> Dataset:
         plan = self.plan
-        (least, most), placement = pool_size(stage, plan), placement_arguments(stage, plan, dataset)
+        smallest, largest = pool_size(stage, plan)
+        placement = placement_arguments(stage, plan, dataset)
         if device is not None and stage.name == self.control.measured:
-            least = most = replicas_per_device(stage)
+            smallest = largest = replicas_per_device(stage)
             placement = {"ray_remote_args_fn": lambda: {"scheduling_strategy": device}}
         arguments = {
             **common,
@@ -229,18 +228,18 @@ class DatasetExecution:
             "max_restarts": ACTOR_RESTARTS,
             **placement,
         }
-        concurrency = concurrency_of_actors(stage, self._blocks_at_once(most))
+        concurrency = concurrency_of_actors(stage, self._blocks_at_once(largest))
         return dataset.map_batches(
             _actor(stage, replace(self._segment([stage]), concurrent=bool(concurrency))),
-            batch_size=self._rows_at_once(stage, most),
-            compute=ActorPoolStrategy(min_size=least, max_size=most, **concurrency),
+            batch_size=self._rows_at_once(stage, largest),
+            compute=ActorPoolStrategy(min_size=smallest, max_size=largest, **concurrency),
             **arguments,
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the number of rows that an actor gets at once: a window of texts, or else all rows
-        of a call, at least a batch, and at least a window if the step skips rows. A call is a block
-        if batches are computed at the same time."""
+        """Return the batch size of a pool for Ray Data: a window of texts, or else all rows of a
+        call. A call has at least a batch, and at least a window if the step skips rows. If batches
+        are computed at the same time, a call is a block."""
         if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
@@ -249,8 +248,8 @@ class DatasetExecution:
         return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
-        """Return the number of blocks that an actor should have at the same time: with about
-        HELD_ROWS rows, but not so many that other actors have none."""
+        """Return the number of blocks that an actor should have at the same time: about HELD_ROWS
+        rows, but not so many that other actors have none."""
         if self.windows is None:
             return 1
         rows = max(1, self.windows.rows // self.blocks)
@@ -258,7 +257,7 @@ class DatasetExecution:
 
 
 def _runs_with_reading(stage: Stage) -> bool:
-    """Return whether the steps of a stage run in the tasks that read, which have TASK_CPUS."""
+    """Return whether the steps of a stage can run in read tasks, which have TASK_CPUS."""
     return stage.replicas is None and stage.cpus == TASK_CPUS
 
 
@@ -318,37 +317,37 @@ class BlockReader:
 
 
 def sized_blocks(blocks: Iterable[pa.Table], rows: int, expected: int) -> Iterator[pa.Table]:
-    """Yield the rows of blocks in blocks of about `rows` rows, or of fewer rows with about
-    READ_BYTES. So many rows are kept back that no small block follows. Each time that there are
-    more than `expected` blocks, `rows` doubles: the number of rows was an estimate."""
+    """Yield the rows of blocks as blocks of about `rows` rows, or of fewer rows with about
+    READ_BYTES. Some rows are held back, so that the last block is not small. `rows` was computed
+    from an estimate of the input, so it doubles each time that `expected` blocks are exceeded."""
     waiting, waiting_rows, size, made = list[pa.Table](), 0, 0, 0
     for block in blocks:
         waiting.append(block)
         waiting_rows, size = waiting_rows + block.num_rows, size + block.nbytes
         if waiting_rows < 2 * rows and size < READ_BYTES:
             continue
-        whole = concat(waiting)
+        joined = concat(waiting)
         end = waiting_rows if size >= READ_BYTES else (waiting_rows // rows - 1) * rows
-        sized = [*_divided(whole.slice(0, end), rows)]
+        sized = [*_divided(joined.slice(0, end), rows)]
         yield from sized
         made += len(sized)
         if made > expected:
             rows, made = 2 * rows, 0
-        rest = whole.slice(end)
+        rest = joined.slice(end)
         waiting, waiting_rows, size = [rest], rest.num_rows, rest.nbytes
     if waiting_rows:
         yield from _divided(concat(waiting), rows)
 
 
 def _divided(block: pa.Table, rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of a block in equal blocks of about `rows` rows, or about READ_BYTES."""
+    """Yield the rows of a block in equal blocks of about `rows` rows or READ_BYTES."""
     parts = max(1, round(len(block) / rows), block.nbytes // READ_BYTES)
     size = math.ceil(len(block) / parts)
     yield from (block.slice(start, size) for start in range(0, len(block), size))
 
 
 class CommitSink(Datasink[None]):
-    """The datasink of a job, whose tasks run the last segment and commit its rows."""
+    """The datasink of a job. Its write tasks run the last segment and commit the rows."""
 
     def __init__(self, committer: Committer, rules: CommitRules, segment: Segment) -> None:
         self._committer, self._rules, self._segment = committer, rules, segment
@@ -361,11 +360,11 @@ class CommitSink(Datasink[None]):
         return self._rules.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Raise JobFailure if the rows cannot be written because of their columns. Ray calls this
-        on the driver with the schema of the first rows that are ready."""
-        known = schema if isinstance(schema, pa.Schema) else pa.schema([])
+        """Raise JobFailure if the columns of the rows cannot be written. Ray calls this on the
+        driver with the schema of the first available rows."""
+        columns = schema.names if isinstance(schema, pa.Schema) else []
         if not self._segment.has_stages:
-            names = [name for name in known.names if name not in OWN_COLUMNS]
+            names = [name for name in columns if name not in OWN_COLUMNS]
             self._committer.encoder.check_columns(names)
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
@@ -381,8 +380,8 @@ class CommitSink(Datasink[None]):
             StopRequest(self._segment.run_id).watched() as stopping,
             ChunkCommits(committer, self._rules, task, earlier, take_notes) as commits,
         ):
-            (left,) = without_committed(iter([decode(concat(tables))]), earlier)
-            for batch in self._results(left, stopping):
+            (remaining,) = without_committed(iter([decode(concat(tables))]), earlier)
+            for batch in self._results(remaining, stopping):
                 commits.add(batch)
             commits.finish()
 
@@ -394,8 +393,8 @@ class CommitSink(Datasink[None]):
 def _actor(stage: Stage, segment: Segment) -> type:
     """Return a class for an actor pool.
 
-    The class contains its arguments. Constructor arguments are in Ray's object store and can be
-    lost, and then Ray cannot restart the actor."""
+    The segment is part of the class. Constructor arguments would be in Ray's object store and could
+    be lost, and Ray could not restart the actor then."""
 
     class SegmentActor:
         def __init__(self) -> None:
@@ -404,13 +403,13 @@ def _actor(stage: Stage, segment: Segment) -> type:
             try:
                 load_in_pool(segment)
             except JobFailure as failure:
-                # raised at the first batch: Ray drops the cause of an error in a constructor
+                # raised at the first batch, because Ray drops the cause of constructor errors
                 self._failure = failure
             self._run = concurrent_or_single(
                 stage, lambda: BlockCalls(stage.name, segment, stopping), stopping
             )
 
-        def __del__(self) -> None:  # Ray Data drops its actor when the actor ends
+        def __del__(self) -> None:  # runs when Ray Data ends the actor
             flush_caches()
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
@@ -426,14 +425,14 @@ def _actor(stage: Stage, segment: Segment) -> type:
 
 
 def load_in_pool(segment: Segment) -> None:
-    """Load the stages of an actor, which note how busy it is. Raises ModelLoad."""
+    """Load the stages of an actor, and make them note how busy the actor is. Raises ModelLoad."""
     outputs_within(OCCUPANCY.passing_on)
     segment.load()[0].note_occupancy()
 
 
 def exit_process(error: EngineDied) -> None:
-    """End this process, so that Ray starts the actor again, with a new engine. Ray would send
-    retries of a call that raises to this actor."""
+    """End this process, so that Ray restarts the actor with a new engine. If the call only raised
+    an error, Ray would send its retries to the same actor."""
     sys.stderr.write(f"{error.message}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -443,7 +442,7 @@ def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table
     def run(block: pa.Table) -> Iterator[pa.Table]:
         with StopRequest(segment.run_id).watched() as stopping:
             yield from BlockCalls(name, segment, stopping)(block)
-            # a task may be the last task of its process; an actor has too many calls for this
+            # this may be the last task of its process. An actor has too many calls for such notes
             if notes := tuple(segment.take_notes()):
                 yield encode(RowBatch(notes=notes))
 
@@ -452,7 +451,7 @@ def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table
 
 
 class BlockCalls:
-    """Runs a segment over the blocks that an actor, or a task, gets."""
+    """Runs a segment over the blocks that an actor or a task gets."""
 
     def __init__(self, name: str, segment: Segment, stopping: Event) -> None:
         self._name, self._segment, self._stopping = name, segment, stopping
@@ -470,10 +469,10 @@ class BlockCalls:
 
 def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str, Any]:
     """Return the arguments of `dataset.map_batches` with which each actor gets a placement group
-    that has the GPUs of its replica on several pods; none if a replica fits into one pod.
+    that has the GPUs of its replica on several pods. Empty if a replica fits into one pod.
 
-    The actor is in the group, takes the CPUs of its first bundle and no GPU: the library that runs
-    the model starts a process for each GPU in the group."""
+    The actor runs in the group, with the CPUs of its first bundle and no GPU, because the library
+    that runs the model starts a process for each GPU of the group."""
     if not plan.groups or stage.pods == 1:
         return {}
     bundle = {"CPU": stage.cpus * stage.pods / stage.gpus, "GPU": 1.0}
@@ -503,10 +502,10 @@ def _create_group(bundles: list[dict[str, float]], nodes: dict[str, str] | None)
 
 
 def _disable_memory_detector(dataset: Dataset) -> None:
-    """Disable Ray's high memory detector; `execution.task_notes` records the peak memory.
+    """Disable Ray's high memory detector; `execution.report_notes` records the peak memory instead.
 
-    The detector repeatedly requests the arguments of actors that it never starts, each time with a
-    placement group. This would reserve GPUs that are not used (ray#64012)."""
+    The detector repeatedly requests the arguments of actors that it never starts, and each request
+    creates a placement group. This would reserve unused GPUs (ray#64012)."""
     config = dataset.context.issue_detectors_config
     config.detectors = [
         detector for detector in config.detectors if detector.__name__ != "HighMemoryIssueDetector"

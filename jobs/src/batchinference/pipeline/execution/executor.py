@@ -1,8 +1,7 @@
-"""The executor, which runs one attempt of a job on Ray.
+"""Runs one pass of a job on Ray.
 
-An attempt runs as a single segment if the plan, the input and the output allow it, otherwise as
-several segments with Ray Data.
-"""
+A pass runs as a single segment if the plan, the input and the output allow it, and otherwise as
+several segments with Ray Data."""
 
 from __future__ import annotations
 
@@ -20,29 +19,29 @@ from ray.data import DataContext
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles, table_errors_as_bad_output
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
-from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
 from batchinference.pipeline.execution.dataset import DatasetExecution
+from batchinference.pipeline.execution.execution_control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
-from batchinference.pipeline.execution.resources import (
+from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.task_resources import (
     all_cpus,
     capacity_of,
     commit_task_arguments,
     tasks_at_once,
     write_task_arguments,
 )
-from batchinference.pipeline.execution.row_files import committer_for
-from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.stop_request import StopRequest
 from batchinference.pipeline.execution.task_sizing import (
     FULL_FILES,
     TaskSizing,
     small_commit_seconds,
 )
+from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.file_input import known_columns
 from batchinference.pipeline.input.planning import Sizing
@@ -69,16 +68,16 @@ Result = TypeVar("Result")
 
 
 class Executor:
-    """Runs an attempt: processes the missing rows of the input."""
+    """Runs one pass: processes the missing input rows, and rewrites files of the output."""
 
     def __init__(
         self,
         spec: BatchInferenceSpec,
         plan: Plan,
-        prepared: AttemptRun,
+        prepared: PreparedAttempt,
         measured: str | None = None,
     ) -> None:
-        """`measured` is the step whose replicas are measured on one device, if any."""
+        """`measured` is the step whose replicas on one device this pass measures, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
@@ -94,24 +93,22 @@ class Executor:
         return self._prepared.missing != {}
 
     def run(self) -> None:
-        """Run the attempt until all rows are committed.
+        """Run the pass until all rows are committed.
 
-        Without pools it is a single segment, unless rows must move between tasks: because few tasks
-        can read and all CPUs shall compute, or because files shall have the rows of several
-        tasks."""
+        Without actor pools, it is a single segment, unless rows must move between tasks: because
+        few tasks can read but all CPUs should compute, or because tasks share output files."""
         configure()
         prepared = self._prepared
         share = prepared.share
         sizing = prepared.sizing.of_part(share)
-        wanted = (
-            self._number_of_tasks(sizing, share) if self._plan.single_segment else sizing.read_tasks
-        )
+        single = self._plan.single_segment
+        wanted = self._number_of_tasks(sizing, share) if single else sizing.read_tasks
         tasks = prepared.input.read_tasks(wanted, prepared.missing, ReadNotes(self._run_id))
-        # with too few parts, the steps must not run in the tasks that read
-        needed = min(wanted, sizing.blocks) if self._plan.single_segment else sizing.blocks
+        # if the input has too few parts, the steps must not run in the tasks that read
+        needed = min(wanted, sizing.blocks) if single else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
         divided = enough or prepared.input.divisible(self._at_once)
-        if self._plan.single_segment and divided and self._fills_files(len(tasks), share):
+        if single and divided and self._fills_files(len(tasks), share):
             self._commit_tasks(tasks).run()
         else:
             blocks = len(tasks) if enough else sizing.blocks
@@ -119,17 +116,17 @@ class Executor:
             self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
     def _fills_files(self, tasks: int, share: float) -> bool:
-        """Return whether most files of so many tasks have `rowsPerFile` rows, if that is set. If
-        not, Ray Data collects the rows of several tasks for a file."""
-        most, count = self._layout.rows_per_file, self._prepared.count
-        if most is None:
+        """Return whether most files of this number of tasks have `rowsPerFile` rows, if that is
+        set. If not, Ray Data collects the rows of several tasks for each file."""
+        per_file, count = self._layout.rows_per_file, self._prepared.count
+        if per_file is None:
             return True
-        return count is not None and share * count.rows >= FULL_FILES * most * tasks
+        return count is not None and share * count.rows >= FULL_FILES * per_file * tasks
 
     def _number_of_tasks(self, sizing: Sizing, share: float) -> int:
-        """Return the number of tasks of a single segment. They should have many rows if output
-        files are never merged, or if the first model may read texts: each task then has enough rows
-        for a window."""
+        """Return the number of tasks of a single segment. Tasks should have many rows if output
+        files are never merged, or if the first model may read texts, which are sorted in
+        windows."""
         read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
@@ -138,14 +135,14 @@ class Executor:
         prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
         parts = None if divisible else math.ceil(share * len(job_input))
-        most = self._layout.rows_per_file
-        tasks = TaskSizing(self._at_once, parts, prefer_large, merged, most)
+        per_file = self._layout.rows_per_file
+        tasks = TaskSizing(self._at_once, parts, prefer_large, merged, per_file)
         return tasks.tasks(sizing.blocks, share * count.rows)
 
     @property
     def _merges(self) -> bool:
         """Whether small files are merged at the end of the job. They are not if the spec or the
-        table defines how rows are divided into files."""
+        table determines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
         mergeable = table is not None or self._spec.write.MERGES_FILES
         partitions = table.file_partitions if table else layout.partition_by
@@ -157,7 +154,7 @@ class Executor:
 
     @cached_property
     def _at_once(self) -> float:
-        """The number of tasks of a single segment that the CPUs can run."""
+        """The number of tasks of a single segment that the CPUs can run at the same time."""
         return all_cpus(self._plan) / self._plan.task_cpus
 
     def _commit_tasks(self, tasks: list[ReadRows]) -> CommitTasks:
@@ -179,9 +176,9 @@ class Executor:
 
     @property
     def _rules(self) -> CommitRules:
-        wanted = self._layout.rows_per_file or 0
-        enough = max(self._prepared.sizing.rows_per_file, wanted)
-        return CommitRules(enough, small_commit_seconds(merged=self._merges), wanted)
+        per_file = self._layout.rows_per_file or 0
+        enough = max(self._prepared.sizing.rows_per_file, per_file)
+        return CommitRules(enough, small_commit_seconds(merged=self._merges), per_file)
 
     @property
     def _committer(self) -> Committer:
@@ -241,9 +238,8 @@ class Executor:
     def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Rewrite the files of a finished output, and return the new snapshot.
 
-        An output without rows gets a file with its columns. Otherwise, this unifies the schemas of
-        the files, and merges the small files that this run has written, unless the spec defines how
-        rows are divided into files."""
+        An output without rows gets a file with its columns. Otherwise, schemas are unified, and
+        small files of this run are merged, unless the spec determines the rows of a file."""
         write, attempt = self._spec.write, self._prepared.attempt
         end = self._without_removed(end)
         if not end.has_rows:
@@ -256,32 +252,31 @@ class Executor:
         earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
         names = {file.name for entry in end.entries for file in entry.data}
         mergeable = names - earlier if self._merges else set()
-        work, entries = rewrites(attempt, end.entries, writer, mergeable)
-        rewritten = self._results(work, in_tasks=not fit_in_driver(work))
+        functions, entries = rewrites(attempt, end.entries, writer, mergeable)
+        rewritten = self._results(functions, in_tasks=not fit_in_driver(functions))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
 
     def _without_removed(self, end: Snapshot) -> Snapshot:
-        """Return the snapshot after the rows of changed and deleted files have left its files."""
+        """Remove rows of changed and deleted input files. Return the new snapshot."""
         stale = [entry for entry in end.entries if entry.removed]
         writer = rewriting_writer_for(self._spec.write) if stale else None
         if writer is None:
             return end
         attempt = self._prepared.attempt
-        work = [partial(without_removed, attempt, entry, writer) for entry in stale]
+        functions = [partial(without_removed, attempt, entry, writer) for entry in stale]
         in_tasks = sum(map(size_of, stale)) > MERGED_BYTES
         kept = [entry for entry in end.entries if not entry.removed]
-        return replace(end, entries=[*kept, *self._results(work, in_tasks=in_tasks)])
+        return replace(end, entries=[*kept, *self._results(functions, in_tasks=in_tasks)])
 
     def _with_columns(self, end: Snapshot) -> Snapshot:
-        """Return the snapshot of an output without rows, with its columns."""
+        """Write a file with the columns of an output without rows, and return the new snapshot."""
         steps, columns = self._spec.steps, known_columns(self._prepared.input)
         planned = columns_after_all(steps, columns)
         guessed = columns_after_all(steps, columns, code_keeps_columns=True)
         return with_columns(self._prepared.attempt, end, self._spec.write, planned, guessed)
 
     def place_files(self, table: Table, end: Snapshot) -> TableFiles:
-        """Put the rows of a finished output where its table has its files, and return these
-        files."""
+        """Put the rows of a finished output into files of its table, and return these files."""
         data, entries = self._prepared.attempt.layout.data, [e for e in end.entries if e.data]
         if not entries:
             return TableFiles(schema_without_rows(end.empty_schemas), [])
@@ -290,20 +285,22 @@ class Executor:
             table.find_data_location()
         files = [file for entry in entries for file in entry.data]
         keys = store_keys(table, self._prepared.attempt.layout, files)
-        work = [partial(table.stage, data, file, schema) for file in files]
+        functions = [partial(table.stage, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
         origin = getattr(self._prepared.input, "origin", None)
-        return TableFiles(schema, self._results(work, in_tasks=in_tasks), keys, origin)
+        return TableFiles(schema, self._results(functions, in_tasks=in_tasks), keys, origin)
 
-    def _results(self, work: Sequence[Callable[[], Result]], *, in_tasks: bool) -> list[Result]:
-        """Call functions and return their results, in order."""
+    def _results(
+        self, functions: Sequence[Callable[[], Result]], *, in_tasks: bool
+    ) -> list[Result]:
+        """Call functions, in this process or in tasks, and return their results in order."""
         if not in_tasks:
-            return [function() for function in work]
+            return [function() for function in functions]
         arguments = write_task_arguments(self._plan)
         if not self._plan.groups:  # more tasks than CPUs would only start more processes
             arguments["num_cpus"] = TASK_CPUS
         task: Any = ray.remote(**arguments)(_run)
-        results: list[Result] = ray.get([task.remote(function) for function in work])
+        results: list[Result] = ray.get([task.remote(function) for function in functions])
         return results
 
     @property
@@ -316,7 +313,7 @@ class Executor:
         self.control.drain()
 
     def give_up(self) -> None:
-        """Make `run`, in another thread, cancel its tasks and raise."""
+        """Make `run`, in another thread, cancel its tasks and raise an error."""
         self.control.given_up = True
 
 
@@ -326,9 +323,9 @@ def _run(function: Callable[[], Result]) -> Result:
 
 def configure() -> None:
     """Set the Ray Data settings of this process."""
-    # a small job may have fewer write tasks than are allowed to run at a time
+    # harmless: a small job has fewer write tasks than may run at the same time
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
-    # Ray prints this on the terminal of the user, who did not pass the argument
+    # Ray would show this to the user, who did not pass the argument
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
     context.enable_progress_bars = False

@@ -1,4 +1,4 @@
-"""Sorts texts by length, so that the texts of a batch need little padding."""
+"""Sorts texts by length, so that the texts of each batch need little padding."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from batchinference.spec.steps import Step
 
 WINDOW_ROWS = 4096
-"""Maximum rows of a window, within which texts are sorted."""
+"""Maximum rows of a window. Texts are sorted within a window."""
 WINDOW_BYTES = 128 << 20
 """Maximum bytes of a window, because sorting copies its rows."""
 WINDOW_BATCHES = 16
-"""Maximum batches of a window in an actor pool. Steps before the model may produce rows that are
-much larger than the input rows, and an actor that is lost loses its window."""
+"""Maximum batches of a window in an actor pool. Earlier steps may make rows much larger than the
+input rows, and a lost actor loses its window."""
 MIN_WINDOWS = 3
-"""The minimum number of windows for each replica of a model."""
+"""Minimum number of windows for each replica of a model."""
 _TEXT = (pa.string(), pa.large_string())
 
 
 @dataclass(frozen=True)
 class WindowLimits:
-    """The expected number of rows of an input, and their size in bytes."""
+    """The expected number of input rows, and the expected bytes of a row."""
 
     rows: int
     row_bytes: int
@@ -43,44 +43,42 @@ class WindowLimits:
 
 
 def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
-    """Return the batch with its longest texts first; the batch itself if no column has texts, or if
-    it is too large for a copy.
-
-    Rows of the same input row stay together and in their order."""
+    """Return the batch with its longest texts first. Rows of the same input row stay together and
+    in order. The batch is unchanged if it has no texts or is too large for a copy."""
     lengths = text_lengths(batch.table, columns)
     if lengths is None or batch.nbytes > WINDOW_BYTES:
         return batch
     unique, inputs = np.unique(batch.ids, return_inverse=True)
     longest = np.zeros(len(unique), dtype=np.int64)
     np.maximum.at(longest, inputs, lengths)
-    return batch.taken(np.lexsort((inputs, -longest[inputs])))
+    return batch.reordered(np.lexsort((inputs, -longest[inputs])))
 
 
 def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
-    """Return the columns that the first model reads."""
+    """Return the columns that the first model reads; none without a model."""
     models = (step.model for step in steps if step.model is not None)
     return next((tuple(model.inputs.values()) for model in models), ())
 
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
-    """Return the number of tokens of each row (int64), or the total length of its texts if these
-    were not prepared. Return None if none of the columns has texts."""
+    """Return the length of each row (int64): its number of tokens if these were prepared, or else
+    the total length of its texts. None if the columns have no texts."""
     texts = text_columns(table, columns)
     if not texts:
         return None
     tokens = [name for name in table.column_names if name.startswith(PREPARED_PREFIX)]
     if tokens:
-        found = [pc.list_value_length(table.column(tokens[0]))]
+        counts = [pc.list_value_length(table.column(tokens[0]))]
     else:
-        found = [pc.binary_length(_decoded(text)) for text in texts]
+        counts = [pc.binary_length(_decoded(text)) for text in texts]
     lengths = np.zeros(table.num_rows, dtype=np.int64)
-    for column in found:
+    for column in counts:
         lengths += pc.fill_null(column, 0).to_numpy()
     return lengths
 
 
 def text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedArray]:
-    """Return the columns that have texts."""
+    """Return those of the columns that have texts."""
     return [
         table.column(name)
         for name in columns

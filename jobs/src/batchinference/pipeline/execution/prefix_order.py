@@ -1,9 +1,8 @@
 """Orders rows so that prompts with the same beginning follow each other.
 
-Language models keep their state after the beginning of a prompt for a while (prefix caching), and
-compute the beginning of the next prompts only once. Rows whose beginning no other row of their
-block has stay in the order of the input, so that a commit has few row ranges.
-"""
+Language models cache their state after the beginning of a prompt (prefix caching), and reuse it for
+following prompts with the same beginning. Apart from that, rows keep their input order, so that a
+commit has few row ranges."""
 
 from __future__ import annotations
 
@@ -17,23 +16,22 @@ from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.execution.block_codec import ID
 
 BEGINNING = 256
-"""Characters that must be equal, after those that are equal in all rows. A shorter beginning is
-computed in no time."""
+"""Number of characters that must be equal, after the characters that are equal in all rows. A
+shorter common beginning takes almost no time to compute."""
 _SEPARATOR = pa.scalar("\0", pa.large_string())
 
 
 def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
-    """Return the indexes of the rows of a block in the order of their prompts, which have the
-    values of these columns; None if the rows should stay in their order. Rows of the same input row
-    always stay."""
+    """Return the row indexes of a block in the order of the prompts, which consist of `columns`.
+    None if the rows should keep their order, as always if an input row has several rows."""
     names = [name for name in columns if name in block.column_names]
-    found = [text for name in names if (text := _texts(block.column(name))) is not None]
-    if not found or ID not in block.column_names:
+    columns_of_texts = [t for name in names if (t := _texts(block.column(name))) is not None]
+    if not columns_of_texts or ID not in block.column_names:
         return None
     ids = block.column(ID).drop_null()
     if len(pc.unique(ids)) < len(ids):
         return None
-    texts = pc.binary_join_element_wise(*found, _SEPARATOR).combine_chunks()
+    texts = pc.binary_join_element_wise(*columns_of_texts, _SEPARATOR).combine_chunks()
     first, last = pc.min_max(texts).as_py().values()
     same = len(os.path.commonprefix([first or "", last or ""]))  # noqa: RUF071 - of texts
     begins = pc.utf8_slice_codeunits(texts, same, same + BEGINNING).dictionary_encode()
@@ -44,8 +42,8 @@ def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return the values of a column as texts that begin alike if the values do; None if it has
-    neither texts nor conversations."""
+    """Return a column as texts that begin alike if its values do; None if it is not text or
+    nested."""
     column = decoded(column)
     if pa.types.is_nested(column.type):
         return pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.large_string())])
@@ -54,7 +52,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def in_order_of(block: pa.Table, results: pa.Table) -> pa.Table:
-    """Return results with their rows in the order of the rows of a block."""
+    """Return the results in the order of the rows of a block."""
     if ID not in results.column_names:
         return results
     ids = pc.index_in(results.column(ID), block.column(ID).drop_null())

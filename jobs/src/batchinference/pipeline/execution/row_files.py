@@ -37,8 +37,7 @@ def committer_for(
     by_file: bool = False,
 ) -> Committer:
     """Return the committer of an attempt that uses this writer. `first_file` is the number of the
-    first input file, for the row numbers. With `by_file`, later runs can remove the rows of single
-    input files."""
+    first input file, for row numbers. With `by_file`, later runs can remove the rows of a file."""
     files = OutputFiles(writer, FileSplit.of(write), errors, first_file)
     return Committer(attempt, files, by_file)
 
@@ -53,7 +52,7 @@ class OutputFiles:
     first_file: int = 0
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Raise JobFailure if the layout adds a column with the name of one of these columns."""
+        """Raise JobFailure if the layout adds a row number column whose name is among `columns`."""
         name = self.layout.row_number
         if name in columns:
             raise JobFailure(
@@ -61,15 +60,15 @@ class OutputFiles:
             )
 
     def to_table(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch, with their numbers and in the order of the input if the
-        layout has row numbers."""
+        """Return the rows of a batch. With row numbers, these are added, and rows are in input
+        order."""
         if self.layout.row_number is None or not len(batch.ids):
             return batch.table
         self.check_columns(batch.table.column_names)
-        return self._numbered(batch.taken(np.argsort(batch.ids, kind="stable")))
+        return self._numbered(batch.reordered(np.argsort(batch.ids, kind="stable")))
 
     def _numbered(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch, with their numbers if the layout has them."""
+        """Return the rows of a batch, with their row numbers if the layout has these."""
         if (name := self.layout.row_number) is None:
             return batch.table
         numbers = pa.array(numbers_of(batch.ids, self.first_file))
@@ -81,7 +80,7 @@ class OutputFiles:
                 yield directory, ending, content
 
     def row_indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
-        """Yield int64."""
+        """Yield, for each data file, the table indexes of its rows (int64)."""
         yield from self.layout.indexes(table) if table.num_rows else ()
 
     def column_types(self, table: pa.Table) -> list[tuple[str, str]]:
@@ -90,8 +89,8 @@ class OutputFiles:
         return [(field.name, str(field.type)) for field in table.schema]
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:
-        """Return the batch with a warning about each row of which the output writes values as null.
-        These rows are failed rows if the job does not accept the warning."""
+        """Return the batch with a warning about each row with values that the output writes as
+        null. If the job does not accept this warning, these rows become failed rows."""
         written = batch.table.select(self.layout.written(batch.table.column_names))
         if not (nulled := self.writer.nulled_rows(written)):
             return batch
@@ -103,14 +102,13 @@ class OutputFiles:
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
         """Return the batch with the rows that cannot be encoded as failed rows of the step `write`.
-
-        Raises JobFailure if no failed rows are allowed, and `error` if no row is its cause."""
+        Raises JobFailure if failed rows are not allowed, and `error` if no row is the cause."""
         errors: dict[int, Exception] = {}
         table = self._numbered(batch)
         split, indexes = self.layout.split(table), self.layout.indexes(table)
-        for (_, rows), places in zip(split, indexes, strict=True):
-            found = self.writer.unwritable(rows)
-            errors |= {int(places[row]): failure for row, failure in found.items()}
+        for (_, rows), positions in zip(split, indexes, strict=True):
+            unwritable = self.writer.unwritable(rows)
+            errors |= {int(positions[row]): failure for row, failure in unwritable.items()}
         if not errors:
             raise error
         return self._without(batch, errors)

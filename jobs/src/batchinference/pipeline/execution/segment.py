@@ -1,10 +1,9 @@
 """A segment: adjacent steps that one process runs over batches of rows.
 
-A segment begins with a reader (`Segment.of_read`) or takes a block (`Segment.of_block`), and yields
-batches, which are committed or passed on as blocks. Tasks and actors run it in the same way: with
-windows of texts, batches of about BATCH_SECONDS, the stop flag of the job, and the isolation of
-rows at which processes died.
-"""
+The input of a segment is a reader (`Segment.of_read`) or a block (`Segment.of_block`). Its results
+are batches, which are committed or passed on as blocks. Tasks and actors run segments in the same
+way: with windows of texts, batches of about BATCH_SECONDS, the stop flag of the job, and the
+isolation of rows that may kill the process."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ from batchinference.pipeline.execution.batch_size import (
     BatchRows,
     BatchSize,
 )
+from batchinference.pipeline.execution.crash_isolation import CRASHED, NO_DEATHS, Isolation
 from batchinference.pipeline.execution.crash_notes import noted, predecessor_deaths
-from batchinference.pipeline.execution.isolation import CRASHED, NO_DEATHS, Isolation
 from batchinference.pipeline.execution.length_sorting import (
     columns_of_first_model,
     longest_first,
@@ -47,10 +46,10 @@ if TYPE_CHECKING:
     from batchinference.plan import Plan, Stage
 
 BATCH_BYTES = 16 << 20
-"""Maximum size of a batch. If a step has a batch size, MAX_BATCH_BYTES applies instead."""
+"""Maximum size of a batch. MAX_BATCH_BYTES applies instead if a step has a batch size."""
 MAX_BATCH_BYTES = 128 << 20
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
-"""A window that takes longer, because the steps are slower than expected, is yielded in parts."""
+"""The results of a window are yielded in parts if it takes longer, because steps are slow."""
 
 
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
@@ -63,17 +62,16 @@ class Segment:
     pickled: bytes
     """The stages and the ErrorHandling."""
     run_id: str = ""
-    """The run of the lease. It identifies the run in a process that serves several."""
+    """The ID of the run, because a process may serve several runs."""
     batch_rows: int = 0
     """The largest batch size of a step; 0 if no step has one."""
     texts: tuple[str, ...] = ()
     """The columns that the first model reads."""
     has_stages: bool = True
     concurrent: bool = False
-    """Whether several threads of the process run the segment, each with its own measurements. They
-    share the models."""
+    """Whether several threads run the segment. They share the models, but not the measurements."""
     isolation: Isolation = NO_DEATHS
-    """The rows that were suspects, or had crashed, when this pass began."""
+    """The suspected and crashed rows at the beginning of this pass."""
 
     @classmethod
     def of(
@@ -99,19 +97,19 @@ class Segment:
         run_id: str = "",
         isolation: Isolation = NO_DEATHS,
     ) -> Segment:
-        """Return all steps of a job as one segment. Each step uses as many threads as the task has
-        CPUs."""
+        """Return all steps of a job as one segment. Each step has a thread for each CPU of the
+        task."""
         stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
         texts = columns_of_first_model([step for stage in stages for step in stage.steps])
         return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
 
     def load(self) -> list[StageRunner]:
-        """Return the stages of this process, loaded at the first call. Raises ModelLoad."""
+        """Return the stages of this process. The first call loads them. Raises ModelLoad."""
         return _LOADED.stages(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of rows that a reader yields. If `stopping` is set, complete results
-        are yielded next."""
+        """Yield the results of the rows that a reader yields. After `stopping` is set, the
+        available results are yielded without waiting for a full window."""
         isolation = self.current_isolation()
         with self._noted():
             if not isolation:
@@ -121,8 +119,7 @@ class Segment:
                 yield from self._isolated(batch, isolation, stopping, self._in_windows)
 
     def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the rows of a block, like `of_read`. The rows of each result are in
-        the order of the block."""
+        """Yield the results of the rows of a block, like `of_read`, each result in block order."""
         isolation = self.current_isolation()
         with self._noted():
             if not isolation:
@@ -131,15 +128,15 @@ class Segment:
             yield from self._isolated(batch, isolation, stopping, self._of_blocks)
 
     def take_notes(self) -> Iterator[tuple[str, str]]:
-        """Yield notes of the measurements of the steps in this process since the last notes. The
-        process may end after that."""
+        """Yield notes of the measurements of the steps in this process since the last notes. Also
+        flushes the caches, because the process may end after that."""
         flush_caches()
         for stage in self.load():
             yield from stage.take_notes()
 
     def current_isolation(self) -> Isolation:
-        """Return the isolation of this pass, and of the processes that this one replaces. It is
-        false without deaths. Raises JobFailure if adjacent rows have crashed."""
+        """Return the isolation of this pass with the deaths of the processes that this one
+        replaces. It is false without deaths. Raises JobFailure if adjacent rows have crashed."""
         isolation = self.isolation
         if self.replaces_process():
             isolation = isolation.after(predecessor_deaths(self.run_id))
@@ -151,19 +148,19 @@ class Segment:
         return isolation
 
     def replaces_process(self) -> bool:
-        """Return whether this process replaces a dead one, so that rows are suspected."""
+        """Return whether this process replaces a dead one, so that its rows are suspects."""
         return bool(self.run_id) and replaces_dead_process()
 
     def _noted(self, *, always: bool = False) -> AbstractContextManager[None]:
-        """Return a context in which the steps note the rows that they compute."""
+        """Return a context in which steps store notes of the rows that they compute, if needed."""
         notes = always or self.replaces_process()
         return noted(self.run_id) if notes and self.run_id else nullcontext()
 
     def _isolated(
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
     ) -> Iterator[RowBatch]:
-        """Yield the results of a batch: of suspects, computed in small parts, then of the other
-        rows. Crashed rows become failed rows. Once `stopping` is set, no other part begins."""
+        """Yield the results of suspects, which are computed in small parts, then of the other rows.
+        Crashed rows become failed rows. Once `stopping` is set, no further part begins."""
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
         done: list[RowBatch] = []
         since = time.monotonic()
@@ -189,7 +186,7 @@ class Segment:
 
     @contextmanager
     def _alone(self, suspects: Sequence[RowBatch]) -> Iterator[None]:
-        """While the block runs, no other thread computes, and no step learns from small batches."""
+        """While the block runs, no other thread computes, and steps do not learn batch sizes."""
         with ExitStack() as kept:
             if suspects and self.concurrent:
                 kept.enter_context(_COMPUTING.exclusive())
@@ -214,9 +211,9 @@ class Segment:
     def _in_windows(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of rows that were read.
 
-        If the first model reads texts, it gets rows in windows, longest texts first, so that the
-        texts of a batch have similar lengths and need little padding. The results are in input
-        order. If a window is yielded in parts, only the rows of each part are in input order."""
+        If the first model reads texts, rows are computed in windows, longest texts first, so that
+        each batch has texts of similar lengths and needs little padding. The results of a window
+        are in input order. If a window is yielded in parts, only each part is."""
         rows = BatchRows(self.batch_rows)
 
         def wanted() -> int:
@@ -229,7 +226,7 @@ class Segment:
                 yield results.in_order_of(window.ids)
 
     def _of_blocks(self, batches: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of blocks. A block is a window: it was made with the right size."""
+        """Yield the results of blocks. A block has a suitable size, so each is a window."""
         self.load()
         rows = _batch_rows_of_process(self.pickled, self.batch_rows)
         for batch in batches:
@@ -238,10 +235,10 @@ class Segment:
                     yield results.in_order_of(batch.ids)
 
     def _computed(self, window: RowBatch, rows: BatchRows, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of a window, whose longest texts are computed first. Once `stopping` is
-        set, rows that would take more than STOP_SECONDS are left out."""
+        """Yield the results of a window, longest texts first. Once `stopping` is set, the remaining
+        rows are left out if they would take more than STOP_SECONDS."""
         ordered = longest_first(window, self.texts)
-        left = len(ordered.ids)
+        remaining = len(ordered.ids)
         done, size = list[RowBatch](), 0
         since = time.monotonic()
         for batch, inputs in rows.cut(ordered):
@@ -254,22 +251,22 @@ class Segment:
                         paused = time.monotonic()
                         yield merged(done)
                         done, size = [], 0
-                        waited += time.monotonic() - paused  # perhaps for the previous commit
+                        waited += time.monotonic() - paused  # the consumer may commit meanwhile
             except Exception:
                 yield from _merged(done)
                 raise
             now = time.monotonic()
-            seconds, left = now - began - waited, left - len(batch.ids)
+            seconds, remaining = now - began - waited, remaining - len(batch.ids)
             rows.record_batch(inputs, seconds)
             if stopping.is_set() or now - since >= WINDOW_SECONDS:
                 yield from _merged(done)
                 done, size, since = [], 0, now
-                if stopping.is_set() and left * seconds > STOP_SECONDS * len(batch.ids):
+                if stopping.is_set() and remaining * seconds > STOP_SECONDS * len(batch.ids):
                     return
         yield from _merged(done)
 
     def _detect_texts(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
-        """Yield the batches, and record in `rows` if they have texts."""
+        """Yield the batches, and record in `rows` whether they have texts."""
         for batch in batches:
             rows.have_texts |= bool(text_columns(batch.table, self.texts))
             yield batch
@@ -289,8 +286,8 @@ def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
 
 
 class LoadedStages:
-    """The stages of the segments of one run in this process. Those of an earlier run are dropped
-    when another segment is loaded, because models are large."""
+    """The stages that this process has loaded for the segments of one run. Stages of an earlier run
+    are dropped when the next run loads a segment, because models are large."""
 
     def __init__(self) -> None:
         self._run = ""
@@ -303,26 +300,25 @@ class LoadedStages:
             self._stages.clear()
 
     def stages(self, run: str, pickled: bytes, thread: int = 0) -> list[StageRunner]:
-        """Return the stages of a segment, which are loaded at the first call. `thread` is the id of
-        the thread if each thread has its own."""
-        key = pickled, thread
+        """Return the stages of a segment. The first call loads them. `thread` is the ID of the
+        thread if each thread has its own stages."""
         with self._lock:
-            if key not in self._stages:
+            if (pickled, thread) not in self._stages:
                 if run != self._run:
                     self._stages.clear()
-                loaded = (stages for (of, _), stages in self._stages.items() if of == pickled)
+                loaded = (stages for (key, _), stages in self._stages.items() if key == pickled)
                 first = next(loaded, None)
-                self._stages[key] = (
+                self._stages[pickled, thread] = (
                     _load(pickled)
                     if first is None
                     else [stage.for_other_thread() for stage in first]
                 )
             self._run = run
-            return self._stages[key]
+            return self._stages[pickled, thread]
 
 
 class SharedLock:
-    """Lets threads compute at the same time, or one of them alone."""
+    """Lets several threads compute at the same time, or one of them alone."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -331,7 +327,7 @@ class SharedLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait until no thread computes alone, or waits for that."""
+        """Wait until no thread computes alone or waits to do so, then compute next to others."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._alone or self._waiting))
             self._shared += 1
@@ -344,8 +340,8 @@ class SharedLock:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Wait until no other thread computes, and let none begin. So a note of rows that were
-        computed alone is the only note of its process."""
+        """Wait until no other thread computes, then let none begin. So if the process dies, it
+        leaves no notes of other threads."""
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(lambda: not (self._alone or self._shared))
@@ -371,7 +367,7 @@ def _load(pickled: bytes) -> list[StageRunner]:
 
 @lru_cache(maxsize=16)
 def _batch_rows_of_process(_pickled: bytes, batch_rows: int) -> BatchRows:
-    """Return the sizes of the batches of blocks. All calls of an actor share them."""
+    """Return the batch sizes for blocks of a segment. All calls of an actor share them."""
     return BatchRows(batch_rows)
 
 

@@ -1,6 +1,6 @@
-"""Runs the steps of a stage over batches of rows, and isolates failing rows.
+"""Runs the steps of a stage over batches of rows, and isolates rows that fail.
 
-A batch that raises is halved until each failing row is alone."""
+A batch that raises an error is halved until each failing row is alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from batchinference.credentials import NO_SECRETS, SecretVariables
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.error_attribution import (
+from batchinference.pipeline.error_classification import (
     has_stopped_kernel,
     is_about_the_row,
     is_device_fault,
@@ -41,7 +41,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
 from batchinference.pipeline.input.input_snapshot import paths_of
-from batchinference.pipeline.model_use import OCCUPANCY, TURNS
+from batchinference.pipeline.model_turns import OCCUPANCY, TURNS
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import node_of_this_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
@@ -72,21 +72,20 @@ from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
 STOP_SECONDS = 2.0
-"""When a job stops, rows that take longer are not computed any more."""
+"""When a job stops, remaining rows are left out if they would take longer."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
 
 
 @dataclass(frozen=True)
 class ErrorHandling:
-    """Handles an error of a step on a row: the row becomes a failed row, or the job fails.
+    """Decides what an error of a row does: the row becomes a failed row, or the job fails.
 
-    `input` is the address of the input snapshot, which error messages use to name a row. With
-    `values`, the failed row keeps its values. `failing` are the names of the warnings that make
-    their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if there is
-    one: a batch with more of them is not computed to its end. The values of `secrets` are masked in
-    each process that handles errors. A failed row always keeps the value of the column `key`.
-    """
+    `tolerant` says whether failed rows are allowed. `input` is the location of the input snapshot,
+    with which error messages name a row. With `values`, the error record keeps the values of the
+    row; it always keeps those of the column `key`. `failing` are the names of warnings that make
+    their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if any. The
+    values of `secrets` are masked in each process that handles errors."""
 
     tolerant: bool
     input: Location
@@ -97,8 +96,8 @@ class ErrorHandling:
     key: str | None = None
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
-        """Return the failed row. `row` is the input of the step. Raises JobFailure if no failed
-        rows are allowed."""
+        """Return a table with the failed row. `row` is the input of the step. Raises JobFailure if
+        no failed rows are allowed."""
         if not self.tolerant:
             (file,), (number,) = unpack_ids(np.array([row_id]))
             path = paths_of(self.input)[int(file)].as_py()
@@ -112,7 +111,7 @@ class ErrorHandling:
         return pa.table(list(columns), schema=ERRORS)
 
     def has_too_many(self, failed: int) -> bool:
-        """Return whether so many failed rows of one batch are more than the job may have."""
+        """Return whether this number of failed rows in one batch exceeds the limit of the job."""
         return self.max_rows is not None and failed > self.max_rows
 
     def failed_rows(
@@ -126,7 +125,7 @@ class ErrorHandling:
 
 
 class StageRunner:
-    """Runs the steps of a stage. Created once in each actor or worker process."""
+    """Runs the steps of a stage. Each actor or worker process creates it once."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
         """Load the models and user code of the steps. Raises ModelLoad."""
@@ -136,8 +135,8 @@ class StageRunner:
         self._steps = [load(step, device, errors) for step in stage.steps]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
-        """Yield the batch after the steps, in several batches if a step makes large results. Once
-        `stopping` is set, the results of slow steps are only those of the first rows."""
+        """Yield the results of a batch, in several batches if a step makes large results. Once
+        `stopping` is set, slow steps return only the results of the first rows."""
         batches = iter([batch])
         for step in self._steps:
             batches = itertools.chain.from_iterable(map(partial(step, stopping=stopping), batches))
@@ -145,21 +144,21 @@ class StageRunner:
 
     @contextmanager
     def unlearned(self) -> Iterator[None]:
-        """Keep the batch sizes and the types of columns while small batches run."""
+        """While the block runs, the steps do not adapt their batch sizes and column types."""
         with ExitStack() as kept:
             for step in self._steps:
                 kept.enter_context(step.unlearned())
             yield
 
     def for_other_thread(self) -> StageRunner:
-        """Return a runner for this thread, which shares the models and the code of the steps."""
+        """Return a runner for the current thread that shares the models and code of the steps."""
         limit_this_thread()
         other = copy(self)
         other._steps = [step.for_other_thread() for step in self._steps]
         return other
 
     def note_occupancy(self) -> None:
-        """Note also how busy this process of a pool is, with the times of the first step."""
+        """Add to the notes of the first step how busy this process of a pool is."""
         self._steps[0].time.note_also(OCCUPANCY.take_seconds)
 
     def take_notes(self) -> tuple[tuple[str, str], ...]:
@@ -168,8 +167,7 @@ class StageRunner:
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
-    """Return the runner of a step whose model and code are loaded. Raises ModelLoad and
-    DeviceFailed."""
+    """Return the runner of a step with loaded model or code. Raises ModelLoad and DeviceFailed."""
     began = time.perf_counter()
     try:
         transform = load_step(step, device)
@@ -183,7 +181,7 @@ def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
 
 
 def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
-    """Return the runner of the preparation of a model step. Its time is measured separately."""
+    """Return the runner of the preparation of a model step, which is measured separately."""
     began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
     transform = with_condition(step, preparation, adds={})
@@ -193,8 +191,8 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
 
 
 def _failure(step: str, error: Exception) -> JobFailure:
-    """Return the failure of a step that an error ends which is not about a row."""
-    if has_stopped_kernel(error):  # the rows are suspects, in another process
+    """Return the failure of a step that cannot continue. The error is not about a row."""
+    if has_stopped_kernel(error):  # a new process computes these rows as suspects
         return EngineDied(f"step '{step}' must run in a new process: {describe(error)}")
     if is_device_fault(error):
         machine = os.environ.get(NODE_VARIABLE, "")
@@ -207,7 +205,7 @@ class StepRunner:
     """Runs one step over the rows of a batch."""
 
     _sharing = Lock()
-    """Held while a thread changes the batch size, which the threads of a process share."""
+    """Held while a thread changes the batch size, which all threads of the process share."""
 
     def __init__(
         self,
@@ -223,17 +221,17 @@ class StepRunner:
         self._errors = errors
         self._batch = BatchSize.of(step)
         self.time = StepTime(measured_as or step.name)
-        # a model says itself when it computes
+        # runtimes of models call `model_turns.computing` themselves
         self._computing = nullcontext if step.model else OCCUPANCY.computing
         self._waits = list(WAITS)
         self._stopping: Event | None = None
         self._row_seconds = 0.0
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
-        """Yield the batch after the step, in several batches of about RESULT_BYTES if its results
-        are larger. All rows of an input row are in the same batch. Once `stopping` is set, rows
-        that would take more than STOP_SECONDS are left out. If the step fails, the results before
-        the failure are yielded first."""
+        """Yield the results of a batch, in several batches of about RESULT_BYTES if they are large.
+        All rows of an input row are in the same batch. Once `stopping` is set, the remaining rows
+        are left out if they would take more than STOP_SECONDS. If the step fails, the results
+        before the failure are yielded first."""
         self._stopping = stopping
         rest: RowBatch | None = batch
         while rest is not None:
@@ -254,7 +252,7 @@ class StepRunner:
                 after = replace(after, table=self._no_rows(batch.table))
             yield replace(after, notes=notes)
             if self._errors.has_too_many(len(results.failed)):
-                # the results up to here are committed, with the error records
+                # the results that were yielded are committed, with the error records
                 raise TooManyErrors(
                     f"more than errors.maxRows ({self._errors.max_rows}) rows failed in step "
                     f"'{self.name}'. One of them: {results.last_error}"
@@ -266,9 +264,9 @@ class StepRunner:
 
     @contextmanager
     def unlearned(self) -> Iterator[None]:
-        """Keep the batch size and the types of columns while small batches run."""
+        """While the block runs, the step does not adapt its batch size and column types."""
         columns = getattr(self._transform, "result_columns", None)
-        batch, self._batch = self._batch, replace(self._batch, most=None, notes=[])
+        batch, self._batch = self._batch, replace(self._batch, search_limit=None, notes=[])
         try:
             with columns.unlearned() if isinstance(columns, ResultColumns) else nullcontext():
                 yield
@@ -285,13 +283,13 @@ class StepRunner:
         return other
 
     def _must_end(self, rows: int) -> bool:
-        """Return whether the job stops, and more rows would take too long."""
+        """Return whether the job stops and this number of rows would take too long."""
         stops = self._stopping is not None and self._stopping.is_set()
         return stops and rows * self._row_seconds > STOP_SECONDS
 
     def _results(self, batch: RowBatch) -> StepResults:
-        """Return the results of the batch, or of its first rows if these are large or if the step
-        fails after them. Raises JobFailure if there are none, or if the process must end."""
+        """Return the results of the batch, or only of its first rows if the results are large or
+        the step fails later. Raises JobFailure without results, or if the process must end."""
         results = StepResults()
         chosen = ChosenRows(self._transform.chosen(batch.table)) if self._skips_rows else ALL_ROWS
         with self.time.measured(lambda: chosen.number(0, results.rows)), self._computing():
@@ -302,7 +300,7 @@ class StepRunner:
                     with noted_rows(self.name, noted):
                         done = self._run(part, batch.ids, results, chosen)
                 except EngineDied:
-                    raise  # at once, so that the note of the rows remains: this process ends, too
+                    raise  # at once, so that the note of the rows remains: this process ends
                 except JobFailure as failure:
                     results = results.before(_complete_rows(batch.ids, results.rows))
                     if not results.rows:
@@ -310,7 +308,7 @@ class StepRunner:
                     results.failure = failure
                     break
                 if not done:
-                    empty_caches()  # not earlier: the error referenced the tensors of the batch
+                    empty_caches()  # only now, because the error referenced tensors of the batch
                 elif self._must_end(len(batch.ids) - results.rows) or self._errors.has_too_many(
                     len(results.failed)
                 ):
@@ -320,8 +318,8 @@ class StepRunner:
     def _run(
         self, part: pa.Table, ids: np.ndarray, results: StepResults, chosen: ChosenRows
     ) -> bool:
-        """Add the results of a part of the batch. Return whether that was successful; if not, the
-        part must be retried, maybe in smaller parts."""
+        """Add the results of a part of the batch, and return True. Return False if the part must be
+        retried, possibly in smaller parts."""
         start = results.rows
         began = time.perf_counter() - TURNS.waited
         try:
@@ -348,31 +346,30 @@ class StepRunner:
         return True
 
     def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
-        """Return the results of rows, or of the first ones if these are large, if too many rows
-        fail, or if there is an error after them. The first of the rows is row `offset` of the
-        batch."""
-        found = StepResults()
+        """Return the results of rows, or only of the first ones if the results are large, too many
+        rows fail, or an error follows. `offset` is the index of the first row in the batch."""
+        results = StepResults()
         for part in _before_error(isolate(self._transform, rows, self._errors.failing)):
             start = offset + part.start
-            found.rows = part.start + part.rows
-            found.warnings += [w._replace(row=start + w.row) for w in part.warnings]
+            results.rows = part.start + part.rows
+            results.warnings += [w._replace(row=start + w.row) for w in part.warnings]
             errors: Mapping[int, Exception] = {}
             match part.result:
                 case pa.Table() as table:
-                    found.add_table(table, np.arange(start, start + part.rows))
+                    results.add_table(table, np.arange(start, start + part.rows))
                 case TransformResult() as result:
-                    found.add_table(result.table, start + result.parents)
+                    results.add_table(result.table, start + result.parents)
                     errors = result.failed
                 case error:
                     errors = {0: error}
             for index in sorted(errors):
                 row = self._failed(rows, part.start + index, offset, ids, errors[index])
-                found.failed.append((start + index, row))
-                if self._errors.has_too_many(len(found.failed)):
-                    return found.before(start + index + 1, offset)
-            if found.nbytes >= RESULT_BYTES:
+                results.failed.append((start + index, row))
+                if self._errors.has_too_many(len(results.failed)):
+                    return results.before(start + index + 1, offset)
+            if results.nbytes >= RESULT_BYTES:
                 break
-        return found
+        return results
 
     def _failed(
         self, rows: pa.Table, index: int, offset: int, ids: np.ndarray, error: Exception
@@ -382,23 +379,22 @@ class StepRunner:
 
 
 class ChosenRows:
-    """Counts the rows of a batch that a step computes. `mask` selects them; None for all rows."""
+    """The rows of a batch that a step computes. `mask` selects them (None for all)."""
 
     def __init__(self, mask: np.ndarray | None = None) -> None:
         self._before = None if mask is None else np.concatenate([[0], np.cumsum(mask)])
 
     def number(self, start: int, stop: int) -> int:
-        """Return the number of computed rows among the rows from `start` up to `stop`."""
+        """Return the number of computed rows from row `start` up to `stop`."""
         if self._before is None:
             return stop - start
         return int(self._before[stop] - self._before[start])
 
-    def stop(self, start: int, most: int) -> int:
-        """Return the row before which at most `most` rows from `start` on are computed. As many
-        other rows as possible are before it."""
+    def stop(self, start: int, computed: int) -> int:
+        """Return the largest end such that at most `computed` rows from `start` on are computed."""
         if self._before is None:
-            return start + most
-        return int(np.searchsorted(self._before, self._before[start] + most, side="right")) - 1
+            return start + computed
+        return int(np.searchsorted(self._before, self._before[start] + computed, side="right")) - 1
 
 
 ALL_ROWS = ChosenRows()
@@ -410,30 +406,31 @@ class StepResults:
 
     tables: list[pa.Table] = field(default_factory=list)
     parents: list[np.ndarray] = field(default_factory=list)
-    """For each table, the index of the row that each of its rows was made from."""
+    """For each table, the index of the batch row that each table row was made from."""
     failed: list[tuple[int, pa.Table]] = field(default_factory=list)
     """The index of each failed row, and the failed row."""
     warnings: list[RowWarning] = field(default_factory=list)
     rows: int = 0
     """The number of rows of the batch that have results."""
     nbytes: int = 0
-    """The memory of the tables in bytes."""
+    """The size of the tables in memory in bytes."""
     is_full: bool = False
-    """Whether no rows are wanted except those that complete an input row."""
+    """Whether no more rows are wanted, except rows that complete an input row."""
     failure: JobFailure | None = None
-    """Why the step has no results for the next rows."""
+    """Why the following rows have no results."""
 
-    def rows_wanted(self, ids: np.ndarray, most: int, chosen: ChosenRows = ALL_ROWS) -> int:
-        """Return the number of rows to take next, of which at most `most` are computed. `ids` are
-        the ids of the input rows. If the results are large or full, only the rows up to the last
-        row whose input row already has results are wanted. Ray may have put rows of other input
-        rows between them."""
+    def rows_wanted(self, ids: np.ndarray, limit: int, chosen: ChosenRows = ALL_ROWS) -> int:
+        """Return the number of rows to take next. At most `limit` of them are computed. `ids` are
+        the input row IDs of the batch.
+
+        If the results are large or full, only rows that complete an input row with results are
+        wanted, and rows of other input rows that Ray has put between them."""
         rest = ids[self.rows :]
-        most = chosen.stop(self.rows, most) - self.rows
+        limit = chosen.stop(self.rows, limit) - self.rows
         if self.nbytes < RESULT_BYTES and not self.is_full:
-            return min(len(rest), most)
+            return min(len(rest), limit)
         begun = np.flatnonzero(np.isin(rest, ids[: self.rows]))
-        return min(int(begun[-1]) + 1 if len(begun) else 0, most)
+        return min(int(begun[-1]) + 1 if len(begun) else 0, limit)
 
     @property
     def last_error(self) -> str:
@@ -441,7 +438,7 @@ class StepResults:
         return str(self.failed[-1][1].column("error")[0])
 
     def add_table(self, table: pa.Table, parents: np.ndarray) -> None:
-        """Add a table, with the index of the row that each of its rows was made from."""
+        """Add a table. `parents` has the batch row index that each table row was made from."""
         self.tables.append(table)
         self.parents.append(parents)
         self.nbytes += int(table.nbytes)
@@ -456,17 +453,17 @@ class StepResults:
         self.nbytes += other.nbytes
 
     def before(self, row: int, offset: int = 0) -> StepResults:
-        """Return the results of the rows from `offset` on that are before this row."""
+        """Return the results before this row. `offset` is the first row that has results."""
         ends = [int(np.searchsorted(parents, row)) for parents in self.parents]
-        found = StepResults(rows=row - offset)
+        kept = StepResults(rows=row - offset)
         for table, parents, end in zip(self.tables, self.parents, ends, strict=True):
-            found.add_table(table.slice(0, end), parents[:end])
-        found.failed = [failed for failed in self.failed if failed[0] < row]
-        found.warnings = [warning for warning in self.warnings if warning.row < row]
-        return found
+            kept.add_table(table.slice(0, end), parents[:end])
+        kept.failed = [failed for failed in self.failed if failed[0] < row]
+        kept.warnings = [warning for warning in self.warnings if warning.row < row]
+        return kept
 
     def token_notes(self) -> list[str]:
-        """Return the note of the tokens that were used, as JSON, if there are any."""
+        """Return a note of the tokens that were used (JSON), if there are any."""
         used = Counter[str]()
         for warning in self.warnings:
             if isinstance(warning.name, TokenKind):
@@ -474,8 +471,8 @@ class StepResults:
         return [json.dumps(+used)] if +used else []
 
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
-        """Return the batch after a step with this name. Raises JobFailure if no type can hold all
-        values of a column."""
+        """Return the batch after the step with the name `step`. Raises JobFailure if a column has
+        values without a common type."""
         tables = [table for table in self.tables if table.num_rows]
         try:
             table = concat(tables) if tables else without_rows(self.tables)
@@ -488,8 +485,8 @@ class StepResults:
 
 
 def _complete_rows(ids: np.ndarray, rows: int) -> int:
-    """Return the highest number, up to `rows`, of first rows whose input rows have no other rows.
-    `ids` are the ids of the input rows."""
+    """Return the largest number, up to `rows`, of first rows such that no input row is divided.
+    `ids` are the input row IDs of the batch."""
     _, inputs = np.unique(ids, return_inverse=True)
     last = np.zeros(len(ids), dtype=np.int64)
     np.maximum.at(last, inputs, np.arange(len(ids)))
@@ -500,8 +497,8 @@ def _complete_rows(ids: np.ndarray, rows: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a batch and their result, or the error of one row. The rows of warnings
-    count from `start`."""
+    """Consecutive rows of a batch and their result, or one row and its error. The row indexes of
+    warnings are relative to `start`."""
 
     start: int
     rows: int
@@ -510,8 +507,8 @@ class Part:
 
 
 def _before_error(parts: Iterator[Part]) -> Iterator[Part]:
-    """Yield the parts before an error. Raises the error if there are none: an error that persists
-    is raised again for the next rows."""
+    """Yield the parts before an error. Raises the error only if it comes first. If it persists, it
+    is raised again when the next rows are computed."""
     first = next(parts)
     yield first
     with suppress(Exception):
@@ -522,12 +519,11 @@ def isolate(
     apply: Transform, batch: pa.Table, failing: Collection[str] = (), start: int = 0
 ) -> Iterator[Part]:
     """Yield the results of `apply` over a batch, in order. Each failed row is a separate part. If a
-    result is for fewer rows, the next part begins after them. `failing` are the names of the
-    warnings that make their rows failed rows.
+    result covers fewer rows, the next part begins after them. `failing` are the names of warnings
+    that make their rows failed rows.
 
-    Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
-    row: see `is_about_the_row`.
-    """
+    Makes up to 2 x log2(rows) additional calls for each failed row. Raises errors that are not
+    about a row (see `is_about_the_row`)."""
     stop = start + batch.num_rows
     while True:
         result, warnings = _try(apply, batch, failing)
@@ -553,9 +549,9 @@ def isolate(
 def _try(
     apply: Transform, batch: pa.Table, failing: Collection[str]
 ) -> tuple[pa.Table | TransformResult | Exception, list[RowWarning]]:
-    """Return the result of a step, and its warnings about rows that have not failed. The tokens of
-    an error are those of the first row."""
-    # do not halve here: this error would become the context of the errors of single rows
+    """Return the result or the error of a step, and its warnings about rows that have not failed.
+    Tokens of a failed call are assigned to the first row."""
+    # do not halve here, because this error would become the context of errors of single rows
     try:
         with collect_warnings() as warnings:
             result = apply(batch)
@@ -566,5 +562,5 @@ def _try(
         used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
         return error, used
     failed = result.failed if isinstance(result, TransformResult) else {}
-    # the tokens of a failed row were used
+    # failed rows have used tokens, too
     return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]

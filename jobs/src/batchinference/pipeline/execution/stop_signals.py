@@ -1,4 +1,4 @@
-"""Runs work in a thread, with regular observation and handling of stop signals."""
+"""Handles stop signals, and runs an execution in a thread that observation and signals can end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import Interrupted, LimitExceeded
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
@@ -18,18 +18,16 @@ POLL_SECONDS = 2.0
 POLL_PAUSE = 10
 """An observation lists all commits. The pause after it is at least this many times as long."""
 LAST_SECONDS = 10.0
-"""Seconds that aborted work has to end."""
+"""Seconds that an aborted execution has to end."""
 STOPPING = (
     f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
     "A second signal (Ctrl-C) stops at once"
 )
-
-
 STOPPING_EARLY = "stopping. No row has been computed in this run"
 
 
 class StopSignal:
-    """A request to stop the job (SIGTERM, SIGINT). A second request stops it immediately."""
+    """A request to stop the job (SIGTERM, SIGINT). A second request stops the job immediately."""
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
         self.say = say
@@ -49,8 +47,8 @@ class StopSignal:
 
     @contextmanager
     def announced(self) -> Iterator[None]:
-        """Say at once that the job stops, if no rows were computed: Ray may take long to start. A
-        thread does so, because a signal handler must not print while the main thread prints."""
+        """While the block runs, announce a stop at once if no rows were computed, because Ray may
+        take long to start. A thread prints this, because a signal handler may interrupt a print."""
         thread = threading.Thread(target=self._announce, name="stop", daemon=True)
         thread.start()
         try:
@@ -72,9 +70,9 @@ class StopSignal:
 
 @contextmanager
 def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
-    """Yield a StopSignal that SIGTERM and SIGINT set while the `with` block runs.
+    """Yield a StopSignal that SIGTERM and SIGINT set while the block runs.
 
-    `say` is called with a line for the user if stopping takes time, maybe in another thread."""
+    `say` is called with a line for the user if stopping takes time, possibly in another thread."""
     request = StopSignal(say)
     before = {number: signal.signal(number, request.ask)
               for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
@@ -92,10 +90,10 @@ class StoppableExecution(Protocol):
     def run(self) -> None: ...
 
     def drain(self) -> None:
-        """Make `run` return soon: commit running tasks and start no others."""
+        """Make `run` return soon, after running tasks have committed. No others start."""
 
     def give_up(self) -> None:
-        """Make `run` raise soon."""
+        """Make `run` raise an error soon."""
 
 
 def run_monitored(
@@ -104,13 +102,13 @@ def run_monitored(
     stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
-    """Run the execution in a thread and call `observe` at most every `poll_seconds` until it ends.
+    """Run the execution in a thread, and call `observe` at most every `poll_seconds`, until it
+    ends.
 
-    After a stop request, or if `observe` raises LimitExceeded, it has DRAIN_SECONDS to commit its
-    running tasks. Raises the failure of the execution, any error of `observe`, or Interrupted if
-    the time was not sufficient. In the last two cases it is aborted. If the thread does not end in
-    LAST_SECONDS, it is left running.
-    """
+    After a stop request, or if `observe` raises LimitExceeded, running tasks have DRAIN_SECONDS to
+    commit. Raises the failure of the execution, an error of `observe`, or Interrupted if
+    DRAIN_SECONDS was too short. In the last two cases, the execution is aborted; if its thread does
+    not end in LAST_SECONDS, it is left running."""
     stop.has_run = True
     done, errors = _start(execution)
     try:
@@ -128,7 +126,7 @@ def run_monitored(
             done.wait(LAST_SECONDS)
         raise
     if errors:
-        stop.check()  # Ctrl-C also kills workers, whose errors are not the cause
+        stop.check()  # Ctrl-C also kills workers, and their errors are consequences
         raise root_cause(errors[0]) from errors[0]
 
 

@@ -1,4 +1,4 @@
-"""Computes how many tasks a single segment has, and how often they commit."""
+"""Computes the number of tasks of a single segment, and how often they commit."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from batchinference.pipeline.input.planning import MAX_TASKS, MIN_BLOCK_ROWS, SMALL_FILE_ROWS
 
 MIN_CPU_TASKS = 4
-"""Minimum number of tasks per task that the CPUs can run, so that all CPUs finish at about the same
-time. There are fewer if the input has too few rows or cannot be divided."""
+"""Minimum number of tasks for each task that the CPUs can run, so that all CPUs finish at about the
+same time. There are fewer if the input has few rows or cannot be divided."""
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
-"""Rows of a large task, and the minimum number of large tasks per task that the CPUs can run."""
+"""Rows of a large task, and the minimum number of them for each task that the CPUs can run."""
 FULL_FILES = 4
-"""The minimum number of files with `rowsPerFile` rows that a task writes. Its last file has fewer
-rows."""
+"""Minimum number of files with `rowsPerFile` rows that a task writes before its smaller last
+file."""
 SMALL_COMMIT_SECONDS, SMALL_COMMIT_UNMERGED_SECONDS = 60.0, 600.0
 """Seconds after which a task commits the rows that it has, even if they are few. The second number
-applies if small output files are not merged at the end of the job."""
+applies if small output files are never merged."""
 
 
 @dataclass(frozen=True)
 class TaskSizing:
     """Computes the number of tasks. `at_once` is the number of tasks that the CPUs can run. `parts`
     is the maximum number of parts of the input; None if it can be divided at any row.
-    `prefer_large` says whether each task should have many rows, and `merged` whether small output
-    files are merged at the end of the job. `rows_per_file` is the wanted number, if any."""
+    `prefer_large` says whether tasks should have many rows, and `merged` whether small output files
+    are merged at the end of the job. `rows_per_file` is the configured number, if any."""
 
     at_once: float
     parts: int | None
@@ -34,9 +34,8 @@ class TaskSizing:
     rows_per_file: int | None = None
 
     def tasks(self, blocks: int, rows: float) -> int:
-        """Return the number of tasks for `rows` input rows that are planned as `blocks` blocks.
-
-        There are more tasks if the CPUs need more, and fewer if tasks should have many rows."""
+        """Return the number of tasks for `rows` input rows that are planned as `blocks` blocks:
+        more if the CPUs need more tasks, and fewer if tasks should have many rows."""
         tasks = max(blocks, self._for_cpus(rows))
         if not self.prefer_large:
             return tasks
@@ -44,9 +43,9 @@ class TaskSizing:
         return min(tasks, math.ceil(max(rows / large, MIN_LARGE_TASKS * self.at_once)))
 
     def _for_cpus(self, rows: float) -> int:
-        """Return the number of tasks that keep the CPUs busy, without tasks of very few rows."""
-        most = rows // (MIN_BLOCK_ROWS if self.merged else SMALL_FILE_ROWS)
-        wanted = min(MIN_CPU_TASKS * self.at_once, most, MAX_TASKS)
+        """Return the number of tasks that keeps the CPUs busy, without tasks of very few rows."""
+        by_rows = rows // (MIN_BLOCK_ROWS if self.merged else SMALL_FILE_ROWS)
+        wanted = min(MIN_CPU_TASKS * self.at_once, by_rows, MAX_TASKS)
         return int(wanted if self.parts is None else min(wanted, self.parts))
 
 

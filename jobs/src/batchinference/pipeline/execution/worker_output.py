@@ -14,9 +14,9 @@ _RAY_LINE = re.compile(
     r":(job_id|task_name|actor_name):|\[\d{4}-\d\d-\d\d .*\] |\*\*\* |PC: @|\s+@ |\[failure_signal"
     r"|Extension modules: "
 )
-"""The beginning of lines that Ray writes itself."""
+"""Matches the beginning of lines that Ray itself writes."""
 _FRAME = re.compile(r'  File "(.+)", line \d+ in ')
-"""A line of the stack that Python prints when it crashes."""
+"""Matches a line of the stack that Python prints when it crashes."""
 _PROGRESS_BAR = re.compile(r"\d%\|")
 _WORKER = re.compile(r"worker-.*-(\d+)")
 MAX_READ = 1 << 20
@@ -24,17 +24,17 @@ MAX_READ = 1 << 20
 
 
 class WorkerOutput:
-    """The lines that the workers of one Ray have printed. `directory` contains Ray's logs."""
+    """The lines that Ray's workers on this machine print. `directory` has Ray's logs."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
         self._read: dict[Path, int] = {}
-        """The number of bytes read from each file."""
+        """The number of bytes that were read from each file."""
         self._mask: defaultdict[Path, LineMasker] = defaultdict(LineMasker)
 
     def new_lines(self) -> list[str]:
-        """Return the lines since the last call, each with the process that printed it. Secrets
-        and control characters are removed."""
+        """Return the lines since the last call, each with the process that printed it. Secrets are
+        masked, and control characters removed."""
         lines = []
         for file in sorted(self._directory.glob("worker-*")):
             process = _WORKER.match(file.stem)
@@ -51,16 +51,16 @@ class WorkerOutput:
         with file.open("rb") as opened:
             opened.seek(start)
             content = opened.read(MAX_READ)
-        whole = content[: content.rfind(b"\n") + 1]
-        if not whole and len(content) == MAX_READ:
-            whole = content
-        self._read[file] = start + len(whole)
-        return whole.decode(errors="replace").splitlines()
+        complete = content[: content.rfind(b"\n") + 1]
+        if not complete and len(content) == MAX_READ:  # a very long line
+            complete = content
+        self._read[file] = start + len(complete)
+        return complete.decode(errors="replace").splitlines()
 
 
 def _is_user_line(line: str) -> bool:
-    """Return whether a line may be from the user's code. In the stack of a crashed process, only
-    the lines of the user's files are."""
+    """Return whether a line may come from user code. In the stack of a crashed process, only lines
+    about the user's files do."""
     if not line.strip() or _RAY_LINE.match(line) or _PROGRESS_BAR.search(line):
         return False
     frame = _FRAME.match(line)

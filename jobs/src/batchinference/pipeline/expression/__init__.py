@@ -27,7 +27,7 @@ import pyarrow.dataset as pads
 from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
-from batchinference.pipeline.schema import is_list, unify_types
+from batchinference.pipeline.type_widening import is_list, unify_types
 from batchinference.spec.expression import (
     column_of,
     columns_of,

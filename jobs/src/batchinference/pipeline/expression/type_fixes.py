@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.type_widening import is_list
 from batchinference.spec.expression import parse_expression, syntax_tree
 from batchinference.spec.expression_translation import translated
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.column_types import (
+from batchinference.pipeline.declared_types import (
     EXACT_INTEGERS,
     arrow_type,
     cast_texts,

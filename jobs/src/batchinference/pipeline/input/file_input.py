@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
-from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.attempt_plan import AttemptPlan
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import OutputTarget
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NO_ENDS, JobInput, ReadNote, ReadRows, RowCount
 from batchinference.pipeline.input.changed_files import (

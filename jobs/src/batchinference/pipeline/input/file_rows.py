@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
-from batchinference.pipeline.error_attribution import (
+from batchinference.pipeline.error_classification import (
     is_about_the_file,
     is_storage_error,
     is_transient,

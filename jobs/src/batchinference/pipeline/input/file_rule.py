@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.error_attribution import is_transient
+from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.input.ignored_files import Reason
 from batchinference.pipeline.input.readers import reader_class
 from batchinference.pipeline.input.signatures import HEAD_BYTES, is_heif

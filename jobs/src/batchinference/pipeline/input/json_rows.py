@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as paj
 
-from batchinference.pipeline.column_types import (
+from batchinference.pipeline.declared_types import (
     EXACT_INTEGERS,
     arrow_type,
     exact_float,
@@ -30,9 +30,9 @@ from batchinference.pipeline.column_types import (
     misfit,
 )
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
-from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.exact_json import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.storage.state_json import load_json
+from batchinference.pipeline.type_widening import is_list
 from batchinference.spec.column_types import ColumnType
 
 _INTEGERS = {"int64": range(-(2**63), 2**63), "uint64": range(2**64)}
@@ -267,7 +267,7 @@ class JsonRows:
             return error
         for name, kind in self._types.items() if isinstance(row, dict) else ():
             try:
-                fitting(row.get(name), kind, others=True)
+                fitting(row.get(name), kind, any_as_json=True)
             except (TypeError, ValueError) as problem:
                 sampled = name not in self._declared
                 return misfit(name, row[name], kind, sampled=sampled, problem=str(problem))

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.column_names import unique_names
-from batchinference.pipeline.schema import is_list, register_tensors
 from batchinference.pipeline.storage.arrow_files import checked, row_group_tables
+from batchinference.pipeline.type_widening import is_list, register_tensors
 from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:

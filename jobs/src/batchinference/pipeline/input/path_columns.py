@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.column_types import cast_column, cast_texts, name_of
+from batchinference.pipeline.declared_types import cast_column, cast_texts, name_of
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.storage.partitions import partition_parts, partition_values
 from batchinference.spec.column_types import ColumnType, parse_types

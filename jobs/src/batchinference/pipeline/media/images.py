@@ -23,7 +23,7 @@ import pyarrow as pa
 from PIL import Image, ImageFile, UnidentifiedImageError
 from PIL.ExifTags import Base
 
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
 from batchinference.pipeline.media.bit_depth import RawMode, with_16_bit_planes
 from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, orientation_of

@@ -17,8 +17,8 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.file_rewrites import put_rewritten
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import writer_for
-from batchinference.pipeline.schema import agreed_types, is_complete, map_nulls
 from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
+from batchinference.pipeline.type_widening import agreed_types, is_complete, map_nulls
 from batchinference.spec.progress import Counts
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 

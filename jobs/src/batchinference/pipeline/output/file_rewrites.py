@@ -28,9 +28,9 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.schema import unify_field
 from batchinference.pipeline.storage.arrow_files import checked, parquet_footer
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import unify_field
 from batchinference.spec.progress import Counts
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20

@@ -25,7 +25,7 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.execution.attempt_run import AttemptRun
+    from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 
 UPDATE_SECONDS = 60.0
 """Minimum time between two writes of the record of a running job."""
@@ -49,8 +49,8 @@ class RunHistory:
     _next: float = field(default=0.0, init=False)
     _stored: bytes = field(default=b"", init=False)
 
-    def begin(self, run: AttemptRun, report: Report) -> None:
-        """Record that the run begins to write to an output with the rows of `run.start`."""
+    def begin(self, run: PreparedAttempt, report: Report) -> None:
+        """Record that the run begins to write to an output that has the rows of `run.start`."""
         lease = run.attempt.lease
         if self._file is None:
             self._directory = run.attempt.layout.history

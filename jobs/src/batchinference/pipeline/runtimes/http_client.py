@@ -17,9 +17,9 @@ import aiohttp
 import numpy as np
 
 from batchinference.credentials import add_secrets
-from batchinference.pipeline.error_attribution import is_transient_status
+from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.json_texts import as_text
+from batchinference.pipeline.exact_json import as_text
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
@@ -224,7 +224,7 @@ class HttpRuntime:
         Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
         """
         rows = list(rows_of(inputs))
-        answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.asks(len(rows))))
+        answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.expect(len(rows))))
         result = self._shared.adapter.result
         return [
             answer if isinstance(answer, Exception) else result(row, answer)

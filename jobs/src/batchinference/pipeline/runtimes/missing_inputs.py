@@ -14,7 +14,7 @@ from pyarrow import types as kinds
 
 from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.row_warnings import warn
-from batchinference.pipeline.schema import is_list, is_tensor
+from batchinference.pipeline.type_widening import is_list, is_tensor
 from batchinference.spec.expression import root_of, written
 from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import fetch_source
 from batchinference.pipeline.runtimes.model_io import (

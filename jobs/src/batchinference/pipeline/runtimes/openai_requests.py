@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from batchinference.openai_urls import path_of
-from batchinference.pipeline.json_texts import load_unique
+from batchinference.pipeline.exact_json import load_unique
 from batchinference.spec.models.openai_requests import RequestModel
 
 _WITHOUT_EFFECT = {

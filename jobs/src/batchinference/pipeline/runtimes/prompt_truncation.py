@@ -14,7 +14,7 @@ import numpy as np
 
 from batchinference.pipeline.runtimes.prompts import json_compatible
 from batchinference.pipeline.runtimes.text_limits import TextTooLong, surely_fits
-from batchinference.pipeline.text_spans import tokens_of
+from batchinference.pipeline.text_chunks import tokens_of
 
 Row = dict[str, Any]
 TextPath = tuple[str | int, ...]

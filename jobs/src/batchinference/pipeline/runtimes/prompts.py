@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import ModelLoad, describe
-from batchinference.pipeline.json_texts import load_unique
+from batchinference.pipeline.exact_json import load_unique
 from batchinference.spec.expression import keys_of, root_of
 from batchinference.spec.models.prompts import PromptSpec, placeholders
 from batchinference.spec.reserved import OWN_PREFIX

@@ -14,9 +14,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from batchinference.pipeline.column_types import fitting, name_of, parse_declared, shown
-from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.json_texts import has_json, load_exact
+from batchinference.pipeline.declared_types import fitting, name_of, parse_declared, shown
+from batchinference.pipeline.error_classification import is_about_the_row
+from batchinference.pipeline.exact_json import has_json, load_exact
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes.prompts import REPAIR, Message
 from batchinference.spec.arguments import names_in

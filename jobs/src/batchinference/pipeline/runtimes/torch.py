@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
 from batchinference.pipeline.runtimes.model_files import fetch_source

@@ -11,7 +11,7 @@ from filelock import FileLock
 from torchvision import models
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
 from batchinference.pipeline.runtimes.model_files import cache_directory, fetch_source
 from batchinference.pipeline.runtimes.model_io import check_image

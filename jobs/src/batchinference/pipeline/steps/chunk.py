@@ -24,7 +24,7 @@ from batchinference.pipeline.steps import (
     bytes_of_copy,
     partial_result,
 )
-from batchinference.pipeline.text_spans import Span, Splitter, Units, characters, tokens_of, words
+from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
 

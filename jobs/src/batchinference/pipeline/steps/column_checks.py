@@ -12,7 +12,6 @@ import pyarrow as pa
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.expression.type_fixes import CONVERT
-from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps import class_of
 from batchinference.pipeline.steps.code_checks.function_signatures import (
     columns_after_code,
@@ -21,6 +20,7 @@ from batchinference.pipeline.steps.code_checks.function_signatures import (
 from batchinference.pipeline.steps.code_checks.imports import check_callable
 from batchinference.pipeline.steps.filter import Filter
 from batchinference.pipeline.steps.schema_inference import result_without_rows
+from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.steps import Step, to_alias
 

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns
-from batchinference.pipeline.column_types import arrow_type, fitting, parse_declared
-from batchinference.pipeline.encoded_texts import decode_text
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.declared_types import arrow_type, fitting, parse_declared
+from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.row_warnings import warnings_of_row
 from batchinference.pipeline.steps import RESULT_BYTES, Transform, TransformResult, partial_result
@@ -26,6 +25,7 @@ from batchinference.spec.decode import (
     DecodeText,
 )
 from batchinference.spec.read import AudioOptions
+from batchinference.text import decode_text
 
 
 class JsonDecoder:
@@ -41,7 +41,7 @@ class JsonDecoder:
         try:
             return fitting(value, self._schema)
         except TypeError:  # perhaps a field declared as `string` holds another value
-            return fitting(parse_declared(content, self._schema, others=True), self._schema)
+            return fitting(parse_declared(content, self._schema, any_as_json=True), self._schema)
 
 
 JSON_GROWTH = 16

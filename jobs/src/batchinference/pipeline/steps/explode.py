@@ -8,7 +8,6 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column
 from batchinference.pipeline.expression import UnsuitableTypes
-from batchinference.pipeline.schema import is_list, is_tensor
 from batchinference.pipeline.steps import (
     RESULT_BYTES,
     Transform,
@@ -17,6 +16,7 @@ from batchinference.pipeline.steps import (
     bytes_of_copy,
     partial_result,
 )
+from batchinference.pipeline.type_widening import is_list, is_tensor
 from batchinference.spec.steps import Explode
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, to_batch
-from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.expression import UnsuitableTypes, check_text
-from batchinference.pipeline.model_use import OCCUPANCY, TURNS
+from batchinference.pipeline.model_turns import OCCUPANCY, TURNS
 from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_values
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime

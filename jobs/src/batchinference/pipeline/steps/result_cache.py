@@ -25,9 +25,9 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.row_hashes import HASH_BYTES
 from batchinference.pipeline.row_warnings import RowWarning, split_warnings, with_warnings
-from batchinference.pipeline.schema import register_tensors
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.type_widening import register_tensors
 
 MEMORY_BYTES, ROW_BYTES = 128 << 20, 300
 """Approximate maximum memory of the results that a process keeps for a step, and the memory of a

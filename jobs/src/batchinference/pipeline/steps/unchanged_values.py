@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import NO_VALUES, decoded
-from batchinference.pipeline.schema import is_tensor
+from batchinference.pipeline.type_widening import is_tensor
 
 Values = Sequence[Any] | np.ndarray
 

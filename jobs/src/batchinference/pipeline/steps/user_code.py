@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch, values_of
-from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult

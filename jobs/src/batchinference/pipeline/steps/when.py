@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat, with_nulls
-from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.row_warnings import collect_warnings, warn

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.file_names import escaped, os_path
-from batchinference.pipeline.error_attribution import NO_SPACE
+from batchinference.pipeline.error_classification import NO_SPACE
 from batchinference.pipeline.errors import BadOutput
 
 _OPEN_FOR_FSYNC = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import tenacity
 
-from batchinference.pipeline.error_attribution import is_transient
+from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import shown
 
 Result = TypeVar("Result")

@@ -27,7 +27,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.util import parse_url
 
-from batchinference.pipeline.error_attribution import (
+from batchinference.pipeline.error_classification import (
     is_network_error,
     is_storage_error,
     is_transient_status,

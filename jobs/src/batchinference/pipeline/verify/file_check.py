@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.error_attribution import raise_storage_error
+from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries

@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnin
 from batchinference.pipeline.commit.output_paths import Layout, part_prefix
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import with_paths
-from batchinference.pipeline.error_attribution import raise_storage_error
+from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries

@@ -11,7 +11,7 @@ import docx
 import pptx
 from lxml import etree
 
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.input.documents import Document, Element, Page
 from batchinference.pipeline.input.documents.markup import Markup
 from batchinference.spec.read import DocumentOptions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pypdfium2 import PdfDocument, PdfiumError, PdfPage, PdfPosConv, PdfTextPage, raw
 
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.input.documents import Box, Document, Element, Page
 from batchinference.spec.read.documents import POINTS_PER_INCH
 

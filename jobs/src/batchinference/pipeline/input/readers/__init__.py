@@ -24,7 +24,7 @@ from typing import (
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
+from batchinference.pipeline.error_classification import is_about_the_file, raise_storage_error
 from batchinference.pipeline.errors import (
     DOCUMENTS_EXTRA,
     FORMATS_EXTRA,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import RENAME, check_known, check_names, unique_names
-from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_column_types import CsvTypes
 from batchinference.pipeline.input.csv_dialect import Dialect

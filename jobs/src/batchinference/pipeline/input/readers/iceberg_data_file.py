@@ -25,7 +25,7 @@ from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers.parquet import read_footer
 from batchinference.pipeline.input.readers.table_data_file import VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
-from batchinference.pipeline.schema import map_types
+from batchinference.pipeline.type_widening import map_types
 
 SCHEMA, MAPPING = b"iceberg.schema", b"schema.name-mapping.default"
 """Keys in the metadata of the Arrow schema of a version: the Iceberg schema, and its name mapping,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.signatures import is_image

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchinference.pipeline.exact_json import lines_of
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.text_lines import (
@@ -24,7 +25,6 @@ from batchinference.pipeline.input.readers.text_lines import (
     whole,
 )
 from batchinference.pipeline.input.signatures import no_json, packed_as
-from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import parse_types
 

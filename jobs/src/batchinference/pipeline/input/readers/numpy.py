@@ -14,7 +14,6 @@ from batchinference.pipeline.input.readers import CHUNK_ROWS, BadRow, Chunk, Fil
 from batchinference.pipeline.input.readers.text_lines import BUFFER_BYTES, opened
 from batchinference.pipeline.input.signatures import is_numpy
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, with_warnings
-from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.numpy_files import (
     DAMAGE,
@@ -22,6 +21,7 @@ from batchinference.pipeline.storage.numpy_files import (
     array_headers,
     load_arrays,
 )
+from batchinference.pipeline.type_widening import shared_types, with_types
 
 if TYPE_CHECKING:
     from batchinference.spec.read import NumpyOptions

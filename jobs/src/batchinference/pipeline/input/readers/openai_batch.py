@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.openai_urls import PATHS, path_of
+from batchinference.pipeline.exact_json import load_unique, with_texts
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.text_lines import estimated_rows, line_chunks
 from batchinference.pipeline.input.signatures import packed_as
-from batchinference.pipeline.json_texts import load_unique, with_texts
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.column_types import ColumnType
 

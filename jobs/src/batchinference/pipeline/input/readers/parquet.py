@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.column_names import RENAME, check_known, check_names
-from batchinference.pipeline.column_types import cast_column, name_of
+from batchinference.pipeline.declared_types import cast_column, name_of
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.parquet_file import OpenParquet, schema_of_rows
 from batchinference.pipeline.input.readers import (
@@ -33,13 +33,13 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.signatures import is_parquet, no_parquet
 from batchinference.pipeline.row_batch import RowRange
-from batchinference.pipeline.schema import map_types, shared_types, with_types
 from batchinference.pipeline.storage.arrow_files import (
     check_footer,
     parquet_footer,
     parquet_metadata,
 )
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import map_types, shared_types, with_types
 from batchinference.spec.column_types import ColumnType, parse_types
 
 if TYPE_CHECKING:

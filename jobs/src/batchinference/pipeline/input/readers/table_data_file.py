@@ -31,8 +31,8 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.readers.parquet import ParquetReader
 from batchinference.pipeline.row_batch import RowRange
-from batchinference.pipeline.schema import exact_cast
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import exact_cast
 
 if TYPE_CHECKING:
     from batchinference.pipeline.input.table_version import TableVersion

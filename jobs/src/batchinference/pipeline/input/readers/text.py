@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.encoded_texts import decode_text
 from batchinference.pipeline.input.encoding_check import check_beginning, check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.text_lines import (
@@ -18,6 +17,7 @@ from batchinference.pipeline.input.readers.text_lines import (
     whole,
 )
 from batchinference.pipeline.storage.location import Location
+from batchinference.text import decode_text
 
 if TYPE_CHECKING:
     from batchinference.spec.read import TextOptions

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
-from batchinference.pipeline.error_attribution import raise_storage_error
+from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.input.readers import BadRow, grouped
 from batchinference.pipeline.storage.location import Location
 

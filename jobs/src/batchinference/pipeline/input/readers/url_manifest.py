@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from batchinference.pipeline.encoded_texts import decode_text
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input.readers import (
     BadRow,
@@ -46,6 +45,7 @@ from batchinference.pipeline.storage.url_fetcher import (
 )
 from batchinference.spec.file_extensions import PARQUET, extension_of
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
+from batchinference.text import decode_text
 
 _OTHER_DELIMITER = re.compile(r"[;|\t]")
 CHUNK_ROWS = 32

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import av
 
-from batchinference.pipeline.error_attribution import raise_storage_error
+from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.input.readers.images import FrameReader
 from batchinference.pipeline.input.readers.text_lines import up_to_damage
 from batchinference.pipeline.input.signatures import is_video

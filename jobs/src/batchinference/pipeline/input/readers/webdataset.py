@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.exact_json import lines_of
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, inspected, or_bad
 from batchinference.pipeline.input.readers.json import row_slices
@@ -37,7 +38,6 @@ from batchinference.pipeline.input.tar_samples import (
     in_memory,
     samples_of,
 )
-from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.media import images
 from batchinference.pipeline.row_warnings import (
     WARNING_COLUMN,

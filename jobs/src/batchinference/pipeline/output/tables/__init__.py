@@ -37,7 +37,9 @@ from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
-from batchinference.pipeline.schema import (
+from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import (
     TypeMismatch,
     cast_to,
     is_complete,
@@ -45,8 +47,6 @@ from batchinference.pipeline.schema import (
     map_nulls,
     unify_field,
 )
-from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
-from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write, WriteTable

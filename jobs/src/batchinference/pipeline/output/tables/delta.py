@@ -20,9 +20,9 @@ from batchinference.pipeline.output.file_split import partitions, value_text
 from batchinference.pipeline.output.tables import Row, lake_types, partitions_of, typed_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.schema import cast_to, unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked, read_tables
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import cast_to, unify_schemas
 from batchinference.spec.write import WriteDelta
 
 MAX_ROWS = (1 << 31) - 1

@@ -31,10 +31,10 @@ from batchinference.pipeline.output.tables import (
 )
 from batchinference.pipeline.output.tables.iceberg_merge import IcebergMerge, keys_in
 from batchinference.pipeline.output.tables.keys import MergingTable
-from batchinference.pipeline.schema import unify_schemas
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import unify_schemas
 from batchinference.spec.write import WriteIceberg
 
 

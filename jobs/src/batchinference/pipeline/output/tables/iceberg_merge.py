@@ -19,9 +19,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import DataScan, FileScanTask, Transaction
 
 from batchinference.pipeline.output.tables.keys import Keys
-from batchinference.pipeline.schema import cast_to
 from batchinference.pipeline.storage.arrow_files import checked, read_table
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import cast_to
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from batchinference.pipeline.commit.table_commit import table_errors_as_bad_outp
 from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.output.tables import Table, common_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import counted
 

@@ -18,9 +18,9 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Row, Table, check_columns
 from batchinference.pipeline.output.tables.lance_columns import AddedColumns
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
-from batchinference.pipeline.schema import is_tensor
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import is_tensor
 from batchinference.spec.write import WriteLance
 
 _OWN_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")

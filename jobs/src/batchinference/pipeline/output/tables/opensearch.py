@@ -11,7 +11,7 @@ from opensearchpy import ConnectionError as Disconnected
 from opensearchpy import NotFoundError, OpenSearch, RequestError, TransportError
 
 from batchinference.json_text import to_json
-from batchinference.pipeline.error_attribution import is_transient_status
+from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.upserts import FIELDS, MARKS, Refusal, UpsertTable

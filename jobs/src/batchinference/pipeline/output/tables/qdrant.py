@@ -15,7 +15,7 @@ from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from batchinference.json_text import to_json
-from batchinference.pipeline.error_attribution import is_transient_status
+from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.upserts import FIELDS, Refusal, UpsertTable

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.schema import exact_cast, plain_type
+from batchinference.pipeline.type_widening import exact_cast, plain_type
 
 SqlTypes = Mapping[str, Any]
 """The SQLAlchemy types of the columns of a table, by column."""

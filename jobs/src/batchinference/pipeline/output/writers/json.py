@@ -19,9 +19,9 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.python_rows import Row, unpacked
 from batchinference.pipeline.output.writers import RewritingWriter
-from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.state_json import load_limited_json
+from batchinference.pipeline.type_widening import map_types
 
 TEXT = pa.large_string()
 """The type of all columns that `read` returns for formats without types."""

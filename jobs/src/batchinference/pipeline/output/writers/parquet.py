@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.python_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
-from batchinference.pipeline.schema import map_types
 from batchinference.pipeline.storage.arrow_files import read_table, read_tables
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import map_types
 
 ROW_GROUP_BYTES = 64 << 20
 """A row group ends when its rows take this number of bytes in memory."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import values_of
-from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values

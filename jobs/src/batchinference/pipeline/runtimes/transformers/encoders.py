@@ -10,9 +10,9 @@ import pyarrow as pa
 import torch
 import transformers
 
-from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.flat_tokens import Prepared

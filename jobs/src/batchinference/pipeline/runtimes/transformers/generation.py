@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompt_truncation import room_for_answer

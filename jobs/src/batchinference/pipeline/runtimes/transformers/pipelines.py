@@ -16,8 +16,8 @@ import transformers
 from PIL import Image
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
-from batchinference.pipeline.column_types import arrow_type
-from batchinference.pipeline.model_use import computing
+from batchinference.pipeline.declared_types import arrow_type
+from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.text_limits import Windows, max_tokens, set_text_limit
@@ -39,7 +39,7 @@ from batchinference.pipeline.runtimes.transformers.text_inputs import (
     match_tokenizer,
     set_padding_side,
 )
-from batchinference.pipeline.text_spans import Span
+from batchinference.pipeline.text_chunks import Span
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import FIELDS
 

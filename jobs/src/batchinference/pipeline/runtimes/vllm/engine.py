@@ -142,7 +142,7 @@ class Engine:
         """Send prompts to the engine with their parameters and adapters (None: the base model), and
         return the future answers. A prompt that fails has an exception in place of its answer."""
         # a single task, because a task per prompt would take longer than small models compute
-        answered = IN_FLIGHT.asks(len(asked))
+        answered = IN_FLIGHT.expect(len(asked))
         return asyncio.run_coroutine_threadsafe(self._answers(asked, answered), self._loop)
 
     async def _answers(self, asked: list[Any], answered: Callable[[], None]) -> list[Any]:
@@ -193,7 +193,7 @@ class Engine:
 
     def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
         """Send requests (path, body) to vLLM's server, and return responses (status, body)."""
-        return self._run(self._responses(asked, IN_FLIGHT.asks(len(asked))))
+        return self._run(self._responses(asked, IN_FLIGHT.expect(len(asked))))
 
     async def _responses(
         self, asked: list[tuple[str, bytes]], answered: Callable[[], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from batchinference.pipeline.error_attribution import device_fault_in
+from batchinference.pipeline.error_classification import device_fault_in
 
 MAX_BYTES = 1 << 20
 _STANDARD_ERROR = "/proc/self/fd/2"

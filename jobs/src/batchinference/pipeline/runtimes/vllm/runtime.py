@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import result_of

@@ -1,11 +1,10 @@
-"""Widens column types so that one type can hold the values of several schemas.
+"""Widens Arrow types, so that one column type can hold the values of several schemas.
 
-An integer and a float are widened to float64, an integer and a decimal to a decimal with enough
-digits for any integer, and timestamps of two time zones to UTC. Types are otherwise widened as by
-Arrow, and tensors as by Ray. The result does not depend on the order of the types, except for the
-order of fields in a struct. `exact_cast` to the result keeps every value or raises ArrowInvalid: no
-type holds all of int64 and uint64, or all integers of 64 bits and fractions.
-"""
+An integer and a float become float64. An integer and a decimal become a decimal with enough digits
+for any integer. Timestamps of two time zones become UTC. Other types are widened as by Arrow, and
+tensors as by Ray. The result does not depend on the order of the types, except for the order of
+struct fields. Some unions cannot hold all values, such as int64 with uint64; `exact_cast` therefore
+keeps every value or raises ArrowInvalid."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from batchinference.spec.column_types import ColumnType
 INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
 _DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
-"""Decimal types with their maximum number of digits."""
+"""Decimal types, each with its maximum number of digits."""
 
 
 TENSORS = frozenset(
@@ -29,12 +28,12 @@ TENSORS = frozenset(
         *("ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"),
     )
 )
-"""The names of the types of tensors. Those of Ray are known once Ray Data is imported."""
+"""The names of tensor types. Arrow knows those of Ray only after Ray Data is imported."""
 EXTENSION_NAME = b"ARROW:extension:name"
 
 
 class TypeMismatch(TypeError):
-    """A column has two types that no type can hold, or a value does not fit a type."""
+    """A column has two types that have no common type, or a value does not fit a type."""
 
     def __init__(
         self, column: str, one: pa.DataType, other: pa.DataType, error: object = ""
@@ -46,7 +45,7 @@ class TypeMismatch(TypeError):
 
 
 def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type of a column that holds values of both types; None if there is none."""
+    """Return the type that holds values of both types; None if there is none."""
     if one == other or kinds.is_null(other):
         return one
     if kinds.is_null(one):
@@ -65,8 +64,8 @@ def is_tensor(kind: pa.DataType) -> bool:
 
 
 def register_tensors(schema: pa.Schema) -> bool:
-    """Register the tensor types of Ray if a schema names one that is not registered. Return whether
-    it does: the data must then be opened again to have these types."""
+    """Register Ray's tensor types if a schema names one that is unknown to Arrow. Return whether
+    this was so: the caller must then open the data again."""
     unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
                   for field in schema)  # fmt: skip
     if unknown:
@@ -75,7 +74,7 @@ def register_tensors(schema: pa.Schema) -> bool:
 
 
 def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
-    """Return the first field with a type that holds the values of all; None if there is none."""
+    """Return the first field, with a type for the values of all fields; None if there is none."""
     wider: pa.DataType | None = pa.null()
     for field in fields:
         wider = None if wider is None else unify_types(wider, field.type)
@@ -85,8 +84,8 @@ def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
 
 
 def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """Return a schema with all columns. Raises TypeMismatch if a column has two types other than
-    null."""
+    """Return a schema with the columns of all schemas. Raises TypeMismatch if a column has two
+    different types, other than null."""
     columns: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = columns.get(field.name, field)
@@ -97,10 +96,8 @@ def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the columns of `schema` first, in their order and with their types, and
-    then its other columns. Missing columns become null.
-
-    Raises TypeMismatch if values do not fit the types."""
+    """Return the table with the columns and types of `schema`, followed by its other columns.
+    Missing columns become null. Raises TypeMismatch if values do not fit the types."""
     columns = {field.name: _cast(table, field) for field in schema}
     others = [field for field in table.schema if field.name not in columns]
     arrays = [*columns.values(), *(table.column(field.name) for field in others)]
@@ -124,7 +121,7 @@ _VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the same values without a dictionary or views."""
+    """Return the type without a dictionary or view encoding."""
     values = kind.value_type if kinds.is_dictionary(kind) else kind
     return _VIEWS.get(values, values)
 
@@ -175,7 +172,7 @@ def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _wider_timestamp(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type with the finer unit; in UTC if the time zones differ."""
+    """Return the timestamp type with the finer unit, in UTC if the time zones differ."""
     if (one.tz is None) != (other.tz is None):
         return None
     unit = max(one.unit, other.unit, key=("s", "ms", "us", "ns").index)
@@ -189,7 +186,7 @@ def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         for kind in (one, other)
     ]
     scale, precision = max(scales), max(scales) + max(digits)
-    fitting = (make(precision, scale) for make, most in _DECIMALS if precision <= most)
+    fitting = (make(precision, scale) for make, limit in _DECIMALS if precision <= limit)
     return next(fitting, None)
 
 
@@ -200,14 +197,14 @@ def _wider_tensor(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def shape_of(kind: pa.DataType) -> ColumnType:
-    """Return the structs and lists of a type, in the form of declared types."""
+    """Return the nesting of structs and lists in a type, in the notation of declared types."""
     if pa.types.is_struct(kind):
         return {field.name: shape_of(field.type) for field in kind}
     return [shape_of(kind.value_type)] if is_list(kind) else str(kind)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of this type are lists of any length, or of a fixed size."""
+    """Return whether values of this type are lists, of any or of fixed length."""
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
@@ -226,7 +223,7 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     fields = []
     for name in names:
         matching = [kind.field(name) for kind in (one, other) if kind.get_field_index(name) >= 0]
-        field = unify_field(matching) if matching else None  # a name may be ambiguous
+        field = unify_field(matching) if matching else None  # get_field_index: -1 for duplicates
         if field is None:
             return None
         fields.append(field.with_nullable(len(matching) == 1 or field.nullable))
@@ -242,7 +239,7 @@ def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
 
 
 def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """Return a type in which `changed` has replaced the types of all values that are not nested."""
+    """Return the type with each leaf type (no struct, map or list) replaced by `changed(leaf)`."""
     if kinds.is_struct(kind):
         return pa.struct([field.with_type(map_types(field.type, changed)) for field in kind])
     if kinds.is_map(kind):
@@ -257,23 +254,22 @@ def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) 
 
 
 def map_nulls(kind: pa.DataType) -> pa.DataType:
-    """Return the type with texts in place of values of type null, at any depth."""
+    """Return the type with texts in place of the type null, at any depth."""
     return map_types(kind, lambda inner: pa.string() if kinds.is_null(inner) else inner)
 
 
 def is_complete(schema: pa.Schema) -> bool:
-    """Return whether no type is null, and no type nested in a struct or a list."""
+    """Return whether no column type is null or contains null."""
     return all(map_nulls(kind) == kind for kind in schema.types)
 
 
 ResolveConflict = Callable[[pa.DataType, pa.DataType], pa.DataType]
-"""Returns the type of a column whose two types cannot be widened to a common type."""
+"""Returns the type of a column whose two types have no common type."""
 
 
 def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict[str, pa.DataType]:
-    """Return the type of each column, for file formats without a schema.
-
-    If files differ, the wider type is used."""
+    """Return the type of each column for file formats without a schema. If files differ, the type
+    is widened, or else chosen by `resolve`."""
     agreed: dict[str, pa.DataType] = {}
     for schema in schemas:
         for field in schema:
@@ -286,11 +282,11 @@ def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict
 def shared_types(
     schemas: Mapping[str, pa.Schema], fix: str = "read them in two jobs"
 ) -> dict[str, pa.DataType]:
-    """Return the type of each column, for file formats with a schema.
+    """Return the type of each column for file formats with a schema. If files differ, the type is
+    widened.
 
-    `schemas` maps file names to schemas. If files differ, the wider type is used. Raises BadInput
-    if no type can hold the values of two files. The message ends with `fix`, unless a time zone is
-    missing."""
+    `schemas` maps file names to schemas. Raises BadInput if two types have no common type. The
+    message ends with `fix`, or with advice about a missing time zone."""
     shared: dict[str, pa.DataType] = {}
     where: dict[str, str] = {}
     for file, schema in schemas.items():
@@ -310,10 +306,10 @@ def shared_types(
 
 
 def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """Return the table with its columns cast to the shared types of all files.
+    """Return the table with its columns cast to the types that all files share.
 
-    A column with a wider type than the shared one is not changed. Raises TypeError for a column
-    with an incompatible type, and ArrowInvalid for a value that is too large."""
+    A column whose type is wider than the shared one is left unchanged. Raises TypeError for a
+    column with an incompatible type, and ArrowInvalid for a value that does not fit."""
     for index, field in enumerate(table.schema):
         shared = types.get(field.name, field.type)
         if field.type == shared or isinstance(shared, pa.ExtensionType):
@@ -332,29 +328,28 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column cast to a type. A fraction may become the nearest floating-point number; all
-    other values stay the same.
+    """Return a column cast to a type without changing values, except that fractions may be rounded
+    to the nearest floating-point number.
 
-    Raises ArrowInvalid for a value that would change, for a field of a struct that the type lacks,
-    and for a time zone that would be added or removed, and ArrowNotImplementedError if there is no
-    such cast."""
+    Raises ArrowInvalid for a value that would change, a struct field that the type lacks, and a
+    time zone that would be added or removed; ArrowNotImplementedError if there is no such cast."""
     arrays = column.chunks or [column.combine_chunks()]
     return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     cast = array.cast(kind)
-    for one, other in _leaves(array, cast):
-        if one.type != other.type and not kinds.is_null(one.type):
-            _check_meaning(one.type, other.type)
-            if not _is_kept(one, other):
-                raise pa.ArrowInvalid(f"a value of {one.type} would be changed as {other.type}")
+    for before, after in _leaves(array, cast):
+        if before.type != after.type and not kinds.is_null(before.type):
+            _check_meaning(before.type, after.type)
+            if not _is_kept(before, after):
+                raise pa.ArrowInvalid(f"a value of {before.type} would be changed as {after.type}")
     return cast
 
 
 def _leaves(array: pa.Array, cast: pa.Array) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """Yield the values that are not nested, and the same values after a cast. Raises ArrowInvalid
-    for a field that the cast has dropped."""
+    """Yield pairs of leaf arrays (neither struct, map nor list) before and after a cast. Raises
+    ArrowInvalid for a field that the cast has dropped."""
     if kinds.is_struct(array.type):
         fields = dict(zip(cast.type.names, cast.flatten(), strict=True))
         for name, values in zip(array.type.names, array.flatten(), strict=True):
@@ -371,43 +366,43 @@ def _leaves(array: pa.Array, cast: pa.Array) -> Iterator[tuple[pa.Array, pa.Arra
 
 
 def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
-    """Return the keys or the items of maps. Those of a slice would be those of the whole array."""
+    """Return the keys or items of a map array. `maps.keys` and `maps.items` ignore slicing."""
     return pa.ListArray.from_arrays(maps.offsets, getattr(maps, part)).flatten()
 
 
-def _check_meaning(one: pa.DataType, other: pa.DataType) -> None:
-    """Raise an error if a cast would make a time of a number, or a number of a time, or add or
-    remove a time zone."""
-    both = (one, other)
+def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
+    """Raise an Arrow error if a cast would turn numbers into times, or add or drop a zone."""
+    both = (source, target)
     if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
-        raise pa.ArrowNotImplementedError(f"{one} is no {other}")
-    if kinds.is_timestamp(other) and kinds.is_date(one) and other.tz:
-        raise pa.ArrowInvalid(f"it is {one}, without a time zone. Declare date")
-    if kinds.is_timestamp(other) and kinds.is_timestamp(one) and (not one.tz) != (not other.tz):
-        fix = "a type with a time zone" if one.tz else "assumeTimezone"
-        raise pa.ArrowInvalid(f"it is {one}. Set {fix}")
+        raise pa.ArrowNotImplementedError(f"{source} is no {target}")
+    if kinds.is_timestamp(target) and kinds.is_date(source) and target.tz:
+        raise pa.ArrowInvalid(f"it is {source}, without a time zone. Declare date")
+    both_timestamps = all(map(kinds.is_timestamp, both))
+    if both_timestamps and (not source.tz) != (not target.tz):
+        fix = "a type with a time zone" if source.tz else "assumeTimezone"
+        raise pa.ArrowInvalid(f"it is {source}. Set {fix}")
 
 
 def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
-    """Return whether a cast that Arrow allows has kept all values of simple types."""
-    import pyarrow.compute as pc  # `status` and others need no types, and less memory
+    """Return whether a cast that Arrow allows has kept all values of leaf arrays."""
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
-    one, other = array.type, cast.type
-    if kinds.is_floating(other) and kinds.is_floating(one):
-        if other.bit_width > one.bit_width:
+    source, target = array.type, cast.type
+    if kinds.is_floating(target) and kinds.is_floating(source):
+        if target.bit_width > source.bit_width:
             return True
         array = array.filter(pc.equal(pc.floor(array), array))  # fractions may be rounded
-        return bool(array.cast(other).cast(one).equals(array))
-    if kinds.is_floating(other) and (kinds.is_string(one) or kinds.is_large_string(one)):
-        largest = 2 ** (24 if kinds.is_float32(other) else 53)  # from here on, integers are rounded
-        return not pc.any(pc.greater_equal(pc.abs(cast), largest)).as_py()
-    if kinds.is_string(other) or (kinds.is_decimal(one) and not kinds.is_floating(other)):
-        return True  # Arrow has checked it
-    return bool(cast.cast(one).equals(array))
+        return bool(array.cast(target).cast(source).equals(array))
+    if kinds.is_floating(target) and (kinds.is_string(source) or kinds.is_large_string(source)):
+        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # for integers
+        return not pc.any(pc.greater_equal(pc.abs(cast), rounded_from)).as_py()
+    if kinds.is_string(target) or (kinds.is_decimal(source) and not kinds.is_floating(target)):
+        return True  # Arrow's cast checks these values itself
+    return bool(cast.cast(source).equals(array))
 
 
 def nested_types(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """Yield a type, and the types nested in it."""
+    """Yield a type and all types nested in it."""
     yield kind
     for index in range(kind.num_fields):
         yield from nested_types(kind.field(index).type)

@@ -1,8 +1,7 @@
 """Lets the threads of a process take turns with its model, and measures how busy the model is.
 
-While the model computes a batch in one thread, another thread prepares the next batch, and others
-pass on results. So the model waits only for rows that are not there.
-"""
+While one thread computes a batch with the model, another thread prepares the next batch, and others
+pass on results. So the model waits only if no rows are available."""
 
 from __future__ import annotations
 
@@ -16,18 +15,18 @@ Item = TypeVar("Item")
 
 
 class _Thread(local):
-    """What this thread does with the model."""
+    """What the current thread does with the model."""
 
     prepares = computes = False
     waited = 0.0
-    """Seconds in which it waited for other threads."""
+    """Seconds in which the thread has waited for other threads."""
 
 
 class Turns:
-    """Lets one thread at a time prepare a batch, and one compute a batch.
+    """Lets one thread at a time prepare a batch, and one thread compute a batch.
 
-    A thread that has prepared a batch keeps others from preparing one until the model is free for
-    it: at most two batches are in the memory of the device."""
+    A thread that has prepared a batch keeps the right to prepare until it may compute. So at most
+    two batches are in the memory of the device."""
 
     def __init__(self) -> None:
         self._preparing, self._computing = Lock(), Lock()
@@ -35,12 +34,12 @@ class Turns:
 
     @property
     def waited(self) -> float:
-        """The seconds in which this thread has waited for other threads."""
+        """The seconds in which the current thread has waited for other threads."""
         return self._thread.waited
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Wait until no other thread prepares a batch."""
+        """Wait until no other thread prepares a batch, and let none begin meanwhile."""
         self._acquire(self._preparing)
         self._thread.prepares = True
         try:
@@ -51,8 +50,8 @@ class Turns:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Wait until no other thread computes, and let another one prepare a batch meanwhile.
-        Nothing happens if this thread computes already, or has prepared nothing."""
+        """Wait until no other thread computes, and let another thread prepare while the block runs.
+        Does nothing if this thread is already computing or is not in `preparing`."""
         if self._thread.computes or not self._thread.prepares:
             yield
             return
@@ -73,14 +72,14 @@ class Turns:
 
 
 class Occupancy:
-    """Divides the time of a process since its model first computed: into time in which it computed,
-    waited for rows, and waited until its results were taken."""
+    """Divides the time since the model first computed into three parts: computing, waiting for
+    rows, and blocked, which is waiting until the results are taken."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._lock = Lock()
         self._threads = {"computing": 0, "working": 0, "passing_on": 0}
-        """The number of threads that do each of these."""
+        """The number of threads in each activity."""
         self._since: float | None = None
         self._clear()
 
@@ -88,48 +87,48 @@ class Occupancy:
         self._seconds = {"compute_seconds": 0.0, "wait_seconds": 0.0, "blocked_seconds": 0.0}
 
     def computing(self) -> AbstractContextManager[None]:
-        """Return a context in which the model computes."""
+        """Return a context in which this thread computes with the model."""
         return self._during("computing")
 
     def passing_on(self) -> AbstractContextManager[None]:
-        """Return a context in which results are stored, and wait until they are taken."""
+        """Return a context in which this thread stores results and waits until they are taken."""
         return self._during("passing_on")
 
     def working(self, results: Iterator[Item]) -> Iterator[Item]:
-        """Yield results. While a result is made, rows are prepared or computed, or results are
-        converted."""
+        """Yield results, and count the thread as working while it makes each of them: it prepares
+        or computes rows, or converts results."""
         while True:
             with self._during("working"):
-                found = next(results, None)
-            if found is None:
+                result = next(results, None)
+            if result is None:
                 return
-            yield found
+            yield result
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the seconds since the last call, by what they were spent on."""
+        """Return the seconds of each part since the last call."""
         with self._lock:
             self._account()
-            taken = self._seconds
+            seconds = self._seconds
             self._clear()
-            return taken
+            return seconds
 
     @contextmanager
-    def _during(self, what: str) -> Iterator[None]:
-        self._change(what, 1)
+    def _during(self, activity: str) -> Iterator[None]:
+        self._change(activity, 1)
         try:
             yield
         finally:
-            self._change(what, -1)
+            self._change(activity, -1)
 
-    def _change(self, what: str, threads: int) -> None:
+    def _change(self, activity: str, threads: int) -> None:
         with self._lock:
             self._account()
-            self._threads[what] += threads
-            if what == "computing" and self._since is None:
+            self._threads[activity] += threads
+            if activity == "computing" and self._since is None:
                 self._since = self._clock()
 
     def _account(self) -> None:
-        """Add the time since the last change."""
+        """Add the time since the last change to the part that describes it."""
         if self._since is None:
             return
         now, threads = self._clock(), self._threads
@@ -140,12 +139,12 @@ class Occupancy:
 
 
 TURNS, OCCUPANCY = Turns(), Occupancy()
-"""Those of this process."""
+"""The instances of this process."""
 
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """While the block runs, the model computes, for this thread alone. A runtime prepares its
-    inputs before, and converts its results after it: other threads do so while the block runs."""
+    """Give the model to this thread alone while the block runs. A runtime should prepare inputs
+    before the block, and convert results after it, so that other threads can do so meanwhile."""
     with TURNS.computing(), OCCUPANCY.computing():
         yield

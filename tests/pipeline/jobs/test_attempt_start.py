@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline.attempt_start import NothingToDo, prepare_attempt
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
-from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.changed_files import _hashes_of_parts
-from batchinference.pipeline.prepare import NothingToDo, check_caches, check_errors_path, prepare
+from batchinference.pipeline.job_checks import check_caches, check_errors_path
 from batchinference.spec import parse
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step, python_step
@@ -32,9 +33,9 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document, identity: str = "") -> AttemptRun | NothingToDo:
+def prepare_job(job: Document, identity: str = "") -> PreparedAttempt | NothingToDo:
     spec = parse(job).spec
-    return prepare(spec, next(output_targets(spec, Layout.of(spec))), identity)
+    return prepare_attempt(spec, next(output_targets(spec, Layout.of(spec))), identity)
 
 
 def local_model(folder: Path) -> Document:

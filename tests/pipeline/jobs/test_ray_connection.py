@@ -17,12 +17,12 @@ import pytest
 
 from batchinference.pipeline import ray_compat
 from batchinference.pipeline.errors import Interrupted, JobFailure
-from batchinference.pipeline.execution import cluster
+from batchinference.pipeline.execution import ray_connection
 
 SCRIPT = """
 import os, signal, sys
 import ray
-from batchinference.pipeline.execution.cluster import local_ray, ray_files
+from batchinference.pipeline.execution.ray_connection import local_ray, ray_files
 
 def mine(number, frame):
     pass
@@ -57,17 +57,17 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
         assert ray_compat.ray_constants.ENABLE_RAY_CLUSTER is False  # it listens on loopback only
         started.append(arguments)
 
-    monkeypatch.setattr(cluster.ray, "init", init)
-    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(cluster.ray, "cluster_resources", lambda: {"CPU": 2.0})
-    monkeypatch.setattr(cluster.ray, "shutdown", lambda: started.append({}))
-    monkeypatch.setattr(cluster.auto_init_hook, "enable_auto_connect", True)
+    monkeypatch.setattr(ray_connection.ray, "init", init)
+    monkeypatch.setattr(ray_connection.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_connection.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray_connection.ray, "shutdown", lambda: started.append({}))
+    monkeypatch.setattr(ray_connection.auto_init_hook, "enable_auto_connect", True)
     monkeypatch.setenv("PYTHONPATH", "before")
     monkeypatch.syspath_prepend("unused")  # restores sys.path
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "shared by all runs")
-    files = cluster.RayFiles(str(tmp_path / "ray"))
-    with cluster.local_ray(3, str(tmp_path), files, quiet=True) as found:
+    files = ray_connection.RayFiles(str(tmp_path / "ray"))
+    with ray_connection.local_ray(3, str(tmp_path), files, quiet=True) as found:
         assert found == {"CPU": 2.0}
         assert re.fullmatch("[0-9a-f]{64}", os.environ["RAY_AUTH_TOKEN"])
         assert signal.getsignal(signal.SIGTERM) is handler
@@ -76,11 +76,11 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
     settings["logging_level"] = logging.ERROR
     system = {
         "enable_metrics_collection": False,
-        "idle_worker_killing_time_threshold_ms": cluster.IDLE_SECONDS * 1000,
+        "idle_worker_killing_time_threshold_ms": ray_connection.IDLE_SECONDS * 1000,
     }
     assert started == [{**settings, "_system_config": system, "_temp_dir": f"{files.path}/r"}, {}]
     assert os.environ["RAY_AUTH_TOKEN"] == "shared by all runs"
-    assert cluster.auto_init_hook.enable_auto_connect is False
+    assert ray_connection.auto_init_hook.enable_auto_connect is False
     assert sys.path[0] == str(tmp_path)
     assert os.environ["PYTHONPATH"] == f"{tmp_path}{os.pathsep}before"
 
@@ -90,7 +90,7 @@ def test_files_of_ray_are_private_and_short_enough_for_sockets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}{base}")
-    with cluster.ray_files() as files:
+    with ray_connection.ray_files() as files:
         assert stat.S_IMODE(Path(files.path).stat().st_mode) == 0o700
         assert (
             len(
@@ -102,11 +102,11 @@ def test_files_of_ray_are_private_and_short_enough_for_sockets(
 
 
 def test_ray_logs_are_kept_if_a_message_names_them() -> None:
-    with pytest.raises(JobFailure), cluster.ray_files() as files:
+    with pytest.raises(JobFailure), ray_connection.ray_files() as files:
         raise JobFailure(f"Ray could not start. Its logs: {files.path}")
     assert Path(files.path).exists()
     Path(files.path).rmdir()
-    with pytest.raises(Interrupted), cluster.ray_files() as files:
+    with pytest.raises(Interrupted), ray_connection.ray_files() as files:
         raise Interrupted("stopped by SIGINT")
     assert not Path(files.path).exists()
 

@@ -1,4 +1,4 @@
-"""Notes of tasks for the report, as JSON: peak memory, retries."""
+"""Makes the notes of tasks for the report (JSON): peak memory, retries, and sums of counts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def peak_bytes() -> int:
 
 
 class PeakMemory:
-    """Reports the peak memory of a process when it has grown by GROWTH since the last report."""
+    """Reports the peak memory of a process each time that it has grown by the factor GROWTH."""
 
     def __init__(self) -> None:
         self._reported = 0.0
 
     def notes(self, step: str) -> tuple[tuple[str, str], ...]:
-        """Return a note for the report if memory has grown enough."""
+        """Return a note for the report if the peak memory has grown enough since the last one."""
         peak = peak_bytes()
         if peak < self._reported * GROWTH:
             return ()
@@ -39,12 +39,12 @@ class PeakMemory:
 
 @lru_cache(maxsize=16)
 def peak_memory(_run: str) -> PeakMemory:
-    """Return the PeakMemory of this process for a run. All tasks of the run share it."""
+    """Return the PeakMemory of this process that all tasks of a run share."""
     return PeakMemory()
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return notes with the sum of those of each step that only count: each batch may have one."""
+    """Return the notes. Notes of a step that only count, such as those per batch, are added up."""
     others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
     for step, text in notes:
         note = json.loads(text)
@@ -56,8 +56,8 @@ def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def retry_notes(step: str) -> tuple[tuple[str, str], ...]:
-    """Return a note for the report if the running task is a retry. A task may return it several
-    times: it is counted once."""
+    """Return a note for the report if the running task is a retry. The report counts a task once,
+    even if there are several such notes."""
     retries = retries_of_this_task()
     if not retries:
         return ()

@@ -17,6 +17,13 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import crash_notes, segment
+from batchinference.pipeline.execution.crash_isolation import (
+    CRASHED,
+    NO_DEATHS,
+    PARTS,
+    CrashNote,
+    Isolation,
+)
 from batchinference.pipeline.execution.crash_notes import (
     ReadNotes,
     deaths_of,
@@ -24,13 +31,6 @@ from batchinference.pipeline.execution.crash_notes import (
     noted_rows,
     predecessor_deaths,
     take_deaths,
-)
-from batchinference.pipeline.execution.isolation import (
-    CRASHED,
-    NO_DEATHS,
-    PARTS,
-    CrashNote,
-    Isolation,
 )
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner

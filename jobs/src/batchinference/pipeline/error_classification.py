@@ -1,7 +1,6 @@
-"""Classifies errors: about a row, a file, storage that may recover, or the job.
+"""Classifies errors: whether a row, a file, a device, transient storage or the job is the cause.
 
-Ray wraps the error of a worker several times before it reaches the driver. `root_cause` unwraps it.
-"""
+Ray wraps the error of a worker several times before the driver gets it; `root_cause` unwraps it."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _DEVICE_ERROR = re.compile(
     r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
     r"|no NVIDIA driver|NVRM: Xid|GPU is lost"
 )
-"""Matches messages of libraries about a device. All later calls in the process may fail, too."""
+"""Matches library messages about a device. All later calls in the process may fail as well."""
 _BEGINS_WITH_DEVICE_ERROR = re.compile(
     rf"(?m)(?:^|[:\])] ) *(?:[\w.]+ )?(?:{_DEVICE_ERROR.pattern})"
 )
@@ -40,10 +39,9 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")""")
 _KERNEL_STOPPED = re.compile(
     r"device-side assert|illegal (memory access|instruction)|misaligned address|ILLEGAL_ADDRESS"
 )
-"""Matches messages about code that stopped on a device, mostly because of a value such as an index.
-The device works."""
+"""Matches messages that a value, such as an index, has stopped device code. The device works."""
 _UNSUITABLE_CODE = re.compile(r"no kernel image|invalid (device function|configuration|argument)")
-"""Matches messages about a device that works, but not with the code or its arguments."""
+"""Matches messages about code or arguments that do not suit a working device."""
 _STORAGE_ERRNOS = frozenset(
     {errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
      errno.ESTALE}
@@ -54,7 +52,7 @@ _MEMORY_MESSAGES = (
     *("failed to allocate memory", "oom when allocating", "bad allocation"),
 )
 _NATIVE_LIBRARIES = frozenset({"onnxruntime", "tensorflow", "jax", "jaxlib"})
-"""Libraries whose errors are not RuntimeErrors, and report a lack of memory only as text."""
+"""Libraries with their own exception classes, which report a lack of memory only in the message."""
 _TRANSIENT = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
     r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
@@ -63,7 +61,7 @@ _TRANSIENT = re.compile(
     r"|Generic (S3|GCS|MicrosoftAzure) error: .*(status code: (429|5\d\d)|HTTP error)"
 )
 _STORE_ERROR = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
-"""Matches errors of object stores, and not errors of pyarrow's decoders."""
+"""Matches errors of object stores, but not those of pyarrow's decoders."""
 _TRANSIENT_STATUS = frozenset((408, 409, 425, 429))
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _DISK_FULL = re.compile("No space left on device|Disk quota exceeded|OutOfDiskError")
@@ -71,11 +69,11 @@ _TRANSIENT_ERRNOS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGA
 _DEAD_PROCESS_ERRORS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
 _LOST_NODE_ERRORS = {
     *("NodeDiedError", "LocalRayletDiedError", "ObjectLostError", "RpcError"),
-    *("ActorUnschedulableError", "TaskUnschedulableError"),  # they were bound to a node
+    *("ActorUnschedulableError", "TaskUnschedulableError"),  # actors and tasks bound to a node
 }
 _STEP_OF_ACTOR = re.compile(r"MapBatches\(([\w-]+)\)")
 MAX_RAY_TEXT = 200
-"""Maximum number of characters of a message of Ray."""
+"""Maximum number of characters of Ray's text in our messages."""
 _MORE_MEMORY = (
     "give it more memory (resources.memory of the step, cluster.workers.memory) or fewer rows at a "
     "time (batchSize)"
@@ -96,10 +94,10 @@ def is_network_error(error: BaseException) -> bool:
 
 
 def is_about_the_row(error: BaseException) -> bool:
-    """Return whether an error may be attributed to a row.
+    """Return whether the row may be the cause of an error.
 
-    A JobFailure is not. Neither are errors of storage, network, memory or a device, because the
-    same row may succeed in a retry."""
+    The row is not the cause of a JobFailure, nor of errors of storage, network, memory or a device,
+    because it may succeed in a retry."""
     if is_network_error(error) or is_out_of_memory(error):
         return False
     if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
@@ -108,18 +106,17 @@ def is_about_the_row(error: BaseException) -> bool:
 
 
 def _device_errors(error: BaseException) -> list[BaseException]:
-    """Return the errors about a device, and not about its memory: the error, its causes, and those
-    that code of users has caught before it raised another one."""
-    links = [link for one in _chain(error) for link in (one, one.__context__) if link is not None]
-    return [link for link in links if _is_device_error(link) and not is_out_of_memory(link)]
+    """Return the device errors (other than a lack of memory) among the error, its causes and the
+    errors during whose handling these were raised."""
+    errors = [e for link in _chain(error) for e in (link, link.__context__) if e is not None]
+    return [e for e in errors if _is_device_error(e) and not is_out_of_memory(e)]
 
 
 def _is_device_error(error: BaseException) -> bool:
-    own = _is_of_library(error)
-    if not (own or isinstance(error, RuntimeError)):
-        return False
-    begins = _BEGINS_WITH_DEVICE_ERROR.search(_unquoted(error))
-    return bool(_DEVICE_ERROR.search(str(error)) if own else begins)
+    if _is_of_library(error):
+        return bool(_DEVICE_ERROR.search(str(error)))
+    is_runtime_error = isinstance(error, RuntimeError)
+    return is_runtime_error and bool(_BEGINS_WITH_DEVICE_ERROR.search(_unquoted(error)))
 
 
 def _is_of_library(error: BaseException) -> bool:
@@ -127,48 +124,48 @@ def _is_of_library(error: BaseException) -> bool:
 
 
 def _unquoted(error: BaseException) -> str:
-    """Return the message without quoted text: code of users also raises RuntimeErrors, which quote
-    values of rows."""
+    """Return the message without quoted text. RuntimeErrors of user code may quote values of rows,
+    which can look like a device error."""
     return _QUOTED.sub("", str(error))
 
 
 def has_stopped_kernel(error: BaseException) -> bool:
-    """Return whether code on a device stopped because of the values of rows. The process cannot use
-    the device any more, but another process can."""
-    return any(_KERNEL_STOPPED.search(str(one)) for one in _device_errors(error))
+    """Return whether device code was stopped because of values of rows. This process cannot use the
+    device any more; another process can."""
+    return any(_KERNEL_STOPPED.search(str(each)) for each in _device_errors(error))
 
 
 def is_device_fault(error: BaseException) -> bool:
-    """Return whether a device failed: the error, or one of its causes, is about the device, and
-    neither about memory nor about what runs on the device."""
+    """Return whether a device failed, according to the error or one of its causes. A lack of memory
+    and stopped or unsuitable code are no failure of the device."""
     return not has_stopped_kernel(error) and any(
-        not _UNSUITABLE_CODE.search(str(one)) for one in _device_errors(error)
+        not _UNSUITABLE_CODE.search(str(each)) for each in _device_errors(error)
     )
 
 
 def device_fault_in(log: str) -> RuntimeError | None:
-    """Return the first error about a device in a log, if the device failed. Later errors may be its
-    consequences. Lines of code in tracebacks do not count."""
+    """Return the first error about a device in a log, if that error is a device failure; later
+    errors may be its consequences. Source lines of tracebacks are skipped."""
     lines = (line.strip() for line in log.splitlines() if "raise " not in line)
     line = next(filter(_DEVICE_ERROR.search, lines), "")
-    said = _DEVICE_ERROR.search(line)
-    # without what the log says before the message
-    fault = said is not None and is_device_fault(RuntimeError(line[said.start() :]))
-    return RuntimeError(line) if fault else None
+    match = _DEVICE_ERROR.search(line)
+    # the log writes a prefix before the message
+    failed = match is not None and is_device_fault(RuntimeError(line[match.start() :]))
+    return RuntimeError(line) if failed else None
 
 
 def is_about_the_file(error: BaseException) -> bool:
-    """Return whether an error of reading or decoding may be attributed to one file.
+    """Return whether a single file may be the cause of an error in reading or decoding.
 
-    These are the errors of `is_about_the_row` and MemoryError, because a damaged file may claim a
-    size that does not fit into memory."""
+    In addition to `is_about_the_row`, this includes MemoryError, because a damaged file may declare
+    a size that does not fit into memory."""
     if isinstance(error, ImportError):
         return False  # a missing library is not about the file
     return isinstance(error, MemoryError) or is_about_the_row(error)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the device or the process ran out of memory, so that fewer rows may fit."""
+    """Return whether the device or process ran out of memory, so that a smaller batch may fit."""
     if _MEMORY_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
         return True
     if not (_is_of_library(error) or isinstance(error, RuntimeError)):
@@ -178,16 +175,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
-    """Return whether an error is about storage, and not about the bytes read from it.
-
-    Arrow's decoders also raise OSError, but without an errno."""
+    """Return whether storage caused an error, and not the bytes that were read. Arrow's decoders
+    also raise OSError, but without an errno."""
     if not isinstance(error, OSError):
         return False
     return error.errno is not None or bool(_STORE_ERROR.search(str(error)))
 
 
 def raise_storage_error(error: Exception) -> None:
-    """Raise the error if it is about storage, and not about the content of the file."""
+    """Raise the error if storage caused it, and not the content of the file."""
     if is_storage_error(error):
         raise error
 
@@ -205,11 +201,10 @@ def is_transient_status(status: int) -> bool:
 
 
 def root_cause(error: BaseException) -> JobFailure:
-    """Return the failure behind an exception. Unknown errors become an Application failure.
+    """Return the failure behind an exception. Unknown errors get the reason Application.
 
-    Transient storage errors and full disks are recognized by their message in every exception,
-    because errors from another process have lost their cause. The message of TooManyErrors is not
-    searched, because it quotes errors of rows."""
+    Transient storage errors and full disks are recognized by the message, because errors from
+    another process have lost their cause. TooManyErrors, which quotes errors of rows, is exempt."""
     chain = _chain(error)
     failure = _failure_in(chain)
     if isinstance(failure, TooManyErrors):
@@ -234,9 +229,8 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
 
 
 def _dead_process_in(error: BaseException) -> JobFailure | None:
-    """Return the failure if an error reports a dead process or a lost node, else None.
-
-    Ray's message is not used: it is a page long and lists several possible causes."""
+    """Return the failure if an error reports a dead process or a lost node, else None. Ray's
+    page-long message with several possible causes is replaced."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
     if kinds & _LOST_NODE_ERRORS:
@@ -244,8 +238,8 @@ def _dead_process_in(error: BaseException) -> JobFailure | None:
         return NodeLost(f"Ray lost a node of the cluster ({type(error).__name__}: {first})")
     if "creation task" in text or not kinds & _DEAD_PROCESS_ERRORS:
         return None
-    found = _STEP_OF_ACTOR.search(text)
-    process = f"of step '{found[1]}'" if found else "that reads, runs steps or writes"
+    step = _STEP_OF_ACTOR.search(text)
+    process = f"of step '{step[1]}'" if step else "that reads, runs steps or writes"
     if "OutOfMemoryError" in kinds:
         return OutOfMemory(f"memory ran out in a process {process}: {_MORE_MEMORY}")
     return WorkerCrashed(
@@ -255,8 +249,8 @@ def _dead_process_in(error: BaseException) -> JobFailure | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, outermost first, without the empty exception with which
-    Ray Data marks unexpected errors."""
+    """Return the exception and its causes, outermost first. Ends before the empty exception with
+    which Ray Data marks unexpected errors."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:

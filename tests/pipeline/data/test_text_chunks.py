@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.text_spans import Span, Splitter, Units, characters, tokens_of, words
+from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
 from support.models.tiny_transformers import characters as character_tokenizer
 from support.tiers import examples
 

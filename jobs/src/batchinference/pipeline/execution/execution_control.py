@@ -1,7 +1,6 @@
-"""Observes one execution of the tasks of a pass, and drains or aborts it.
+"""Observes one pass on Ray, and drains or aborts it.
 
-Pinned to the Ray version in pyproject.toml, like `pipeline.arrow`.
-"""
+Uses private parts of the Ray version that pyproject.toml pins (`pipeline.ray_compat`)."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import (
     DeviceFailed,
     JobFailure,
@@ -34,23 +33,18 @@ if TYPE_CHECKING:
     from batchinference.pipeline.ray_compat import OpState, StreamingExecutor
 
 _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
-
-
 ABORT_SECONDS = 5.0
-"""Seconds that the other tasks have to commit their rows after a task has failed."""
+"""After a task has failed, the other tasks have this many seconds to commit their rows."""
 MAX_LOST = 3
-"""If this many tasks are lost before any row is committed, the pass ends."""
+"""The pass ends if this many tasks are lost before any row is committed."""
 _LOST = (WorkerCrashed, OutOfMemory, NodeLost, DeviceFailed)
-"""The causes for which the rows of a task are only missing."""
-
-
+"""If a task is lost for one of these causes, its rows are only missing."""
 MEASURED_SECONDS = 20.0
-"""Seconds from the first results of a measured step to the end of its pass."""
+"""A pass that measures a step ends this many seconds after the first results of the step."""
 
 
 class Failure(NamedTuple):
-    """The error of a task that ends the execution, and when it was recorded, by the monotonic
-    clock."""
+    """The error of a task that ends the execution, and the monotonic time when it was recorded."""
 
     error: BaseException
     at: float
@@ -58,45 +52,45 @@ class Failure(NamedTuple):
 
 @dataclass
 class ExecutionControl:
-    """Controls one execution, from another thread."""
+    """Controls the execution of one pass, from another thread."""
 
     recovers: bool = True
-    """Whether the rows of lost tasks can be computed in the next pass."""
+    """Whether the next pass can compute the rows of lost tasks."""
     has_commits: Callable[[], bool] = lambda: True
-    """Returns whether rows were committed in this pass."""
+    """Returns whether this pass has committed rows."""
     has_deaths: Callable[[], bool] = lambda: False
-    """Returns whether it is known at which rows processes died in this pass."""
+    """Returns whether it is known on which rows processes of this pass died."""
     stop: Callable[[], None] = lambda: None
     """Requests the processes of this pass to stop."""
     measured: str | None = None
-    """The step whose number of replicas on a device is measured: the pass ends soon."""
+    """The step whose replicas per device are measured. The pass ends soon after first results."""
     measured_since: float | None = None
-    """When the step had its first results, by the monotonic clock."""
+    """The monotonic time of the first results of the measured step."""
     draining: bool = False
-    """Whether waiting work is dropped. Running tasks commit the results that they have."""
+    """Whether no further tasks start. Running tasks commit the results that they have."""
     given_up: bool = False
-    """Whether the execution is aborted from within. Shutting down Ray while it runs would end the
-    whole process."""
+    """Whether the execution must raise an error and end. Shutting down Ray during an execution
+    would end the whole process."""
     losses: list[JobFailure] = field(default_factory=list)
-    """Why tasks, or calls of actors, were lost in this pass."""
+    """The causes of lost tasks and actor calls in this pass."""
     failure: Failure | None = None
     stage: str | None = None
-    """The last stage that had work at the last scheduling step. If the job makes no progress, it
-    waits for this stage; earlier stages may only be waiting for it."""
+    """The last stage of the pipeline that was busy at the last scheduling step. A job without
+    progress waits for this stage, while earlier stages may only wait for later ones."""
 
     def drain(self) -> None:
-        """Drop waiting work, and request the processes of this pass to stop."""
+        """Start no further tasks, and request the processes of this pass to stop."""
         if not self.draining:
             self.draining = True
             self.stop()
 
     def record(self, error: BaseException) -> None:
-        """Record the error of a task that was only lost: its process died again and again, or its
-        node was lost, or its device failed. Raises the error if the execution must end with it.
+        """Record the error of a lost task, or raise the error if it must end the execution. A task
+        is lost if its process died too often, its node was lost or its device failed.
 
-        The pass ends after the fault of a device, so that the next one can leave out its node. It
-        also ends if MAX_LOST tasks are lost before any row is committed, and the next one isolates
-        the rows. If none are known, there is no next pass."""
+        The pass drains after a device failure, so that the next pass can avoid the node. It also
+        drains if MAX_LOST tasks are lost before any row is committed, so that the next pass can
+        isolate the rows of dead processes. If no such rows are known, the error is raised."""
         cause = root_cause(error)
         if not (self.recovers and isinstance(cause, _LOST)):
             raise error
@@ -109,28 +103,28 @@ class ExecutionControl:
             self.drain()
 
     def _known_commits(self) -> bool:
-        """Return whether rows were committed in this pass. Once they were, storage is not asked."""
+        """Return whether this pass has committed rows. Asks storage only until the first commit."""
         known = self.has_commits()
         if known:
             self.has_commits = lambda: True
         return known
 
     def record_later(self, error: BaseException) -> None:
-        """Record the error of a task of Ray Data, which goes on. What `record` raises is raised
-        after the other tasks had time to commit their rows."""
+        """Record the error of a Ray Data task. An error that `record` raises ends the execution
+        only after the other tasks had time to commit."""
         try:
             self.record(error)
         except BaseException as failure:  # noqa: BLE001 - `check` raises it
             self.failure = self.failure or Failure(failure, time.monotonic())
 
     def check(self) -> None:
-        """Raise the failure of a task, if any."""
+        """Raise the error of the failed task, if any."""
         if self.failure is not None:
             raise self.failure.error
 
     def on_step(self, busy: Sequence[str]) -> None:
-        """Update the stage, and end the execution if that is due. `busy` are the stages that have
-        work. Raises JobFailure if the execution is given up."""
+        """Update the stage, and drain or end the execution if this is due. `busy` are the busy
+        stages. Raises JobFailure if the execution was given up."""
         if self.given_up:
             raise JobFailure("given up")
         if self.failure is not None:
@@ -145,27 +139,26 @@ class ExecutionControl:
 
 @dataclass(frozen=True)
 class ObservedExecution:
-    """An execution, and what is special about its operators."""
+    """An execution, and the properties of its operators that `ControlCallback` needs."""
 
     control: ExecutionControl
     read: str = "read"
-    """The names of the stages that run in read tasks."""
+    """The names of the stages that run in read tasks, as shown to users."""
     write: str = "write"
-    """The names of the stages that run in write tasks."""
+    """The names of the stages that run in write tasks, as shown to users."""
     sized_reads: bool = False
-    """Whether the tasks that read make blocks of the right size."""
+    """Whether read tasks make blocks of the right size."""
     rows: int = 1
-    """The rows that are enough for a task that commits."""
+    """The number of rows that are enough for a write task."""
     seconds: float = 60.0
-    """The seconds after which fewer rows are enough."""
+    """The seconds after which a write task starts with fewer rows."""
 
 
 class ControlCallback(ExecutionCallback):
-    """Connects an execution of Ray Data to its ExecutionControl. Workers import this class by name,
-    and Ray makes its instances."""
+    """Connects an execution of Ray Data to its ExecutionControl. Ray makes the instances."""
 
     execution: ClassVar[ObservedExecution] = ObservedExecution(ExecutionControl())
-    """The newest execution."""
+    """The newest execution. An instance keeps the one that it was created for."""
 
     def __init__(self) -> None:
         self._execution = ControlCallback.execution
@@ -193,8 +186,7 @@ class ControlCallback(ExecutionCallback):
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:
-    """Return the names of the stages that have work, in order. Rows that wait for a batch to fill
-    do not count."""
+    """Return the names of the busy stages, in order. Waiting for a batch to fill is not busy."""
     busy = (state for state in states if state.op.num_active_tasks() or state.has_pending_bundles())
     return [name for state in busy if (name := _name(state.op.name, read, write))]
 
@@ -209,8 +201,7 @@ def _drop_waiting(states: Sequence[OpState]) -> None:
 
 
 def _name(operator: str, read: str, write: str) -> str:
-    """Return the name in the job of an operator of Ray Data, which may be several fused operators.
-
-    The name is empty if the operator is unknown."""
-    found = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
-    return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in found)
+    """Return the stage name of an operator of Ray Data, which may consist of several fused
+    operators. Empty if the operator is unknown."""
+    matches = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
+    return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in matches)

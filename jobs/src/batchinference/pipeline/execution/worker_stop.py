@@ -1,4 +1,4 @@
-"""A request to the processes of a run to stop, through the control store of the Ray cluster."""
+"""Requests the processes of a run to stop, through the control store of the Ray cluster."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 from batchinference.spec.reserved import END_VARIABLE
 
 POLL_SECONDS = (1.5, 2.5)
-"""Seconds after which a process looks for a request to stop. All processes of a large cluster ask
-the same process, so they do not ask at the same time."""
+"""A process looks for a request after a random number of seconds in this range, so that the
+processes of a large cluster do not ask Ray's control store at the same time."""
 
 
 @dataclass(frozen=True)
 class StopRequest:
     """A request to the processes of a run to stop.
 
-    Tasks are not cancelled with `ray.cancel`: Ray 2.60 aborts the driver if a task is cancelled
-    just as it starts or ends ("Tried to complete task that was not pending")."""
+    Tasks are not cancelled with `ray.cancel`, because Ray 2.60 aborts the driver if it cancels a
+    task that just starts or ends ("Tried to complete task that was not pending")."""
 
     run: str
 
@@ -41,14 +41,14 @@ class StopRequest:
         return has_flag(self._name)
 
     def _stops(self) -> bool:
-        """Return whether this process must stop: by the request, or because its pod ends."""
+        """Return whether this process must stop, because of the request or because its pod ends."""
         file = os.environ.get(END_VARIABLE, "")
         return (file != "" and Path(file).exists()) or self.is_sent()
 
     @contextmanager
     def watched(self) -> Iterator[Event]:
         """Yield an event that is set soon after the request was sent. If the block does not end
-        within DRAIN_SECONDS after that, the user's code hangs, and the process exits."""
+        within DRAIN_SECONDS after that, user code hangs, and the process exits."""
         requested, ended = Event(), Event()
         watch = partial(self._watch, requested, ended)
         Thread(target=watch, name="stop", daemon=True).start()
@@ -58,7 +58,7 @@ class StopRequest:
             ended.set()
 
     def watched_for_ever(self) -> Event:
-        """Return an event that is set soon after the request was sent, for an actor, which has too
+        """Return an event that is set soon after the request was sent. For actors, which have too
         many calls for `watched`."""
         requested = Event()
         poll = partial(self._poll, requested, Event())

@@ -24,7 +24,7 @@ from batchinference.pipeline.execution.concurrent_batches import (
 from batchinference.pipeline.execution.dataset import BlockCalls
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.model_use import TURNS, Occupancy, Turns, computing
+from batchinference.pipeline.model_turns import TURNS, Occupancy, Turns, computing
 from batchinference.pipeline.runtimes.device import to_device
 from batchinference.pipeline.steps import model as model_steps
 from batchinference.pipeline.storage.location import Location

@@ -17,7 +17,7 @@ from ray.data.extensions import (
     get_arrow_extension_tensor_types,
 )
 
-from batchinference.pipeline.schema import (
+from batchinference.pipeline.type_widening import (
     TENSORS,
     TypeMismatch,
     cast_to,

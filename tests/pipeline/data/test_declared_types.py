@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline import column_types
-from batchinference.pipeline.column_types import arrow_type, cast_column, cast_texts
-from batchinference.pipeline.schema import exact_cast
+from batchinference.pipeline import declared_types
+from batchinference.pipeline.declared_types import arrow_type, cast_column, cast_texts
+from batchinference.pipeline.type_widening import exact_cast
 from batchinference.spec.column_types import INTEGERS, parse_type
 
 FITTING: dict[str, dict[str, Any]] = {
@@ -121,7 +121,7 @@ def test_types_of_files_are_widened_for_maps_and_nulls(kind: pa.DataType) -> Non
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_are_cast_up_to_the_limits_of_their_type(name: str) -> None:
-    limits = column_types._RANGES[name]
+    limits = declared_types._RANGES[name]
     values = [limits.start - 1, limits.start, limits.stop - 1, limits.stop]
     column, misfits = cast_texts(pa.chunked_array([list(map(str, values))]), name)
     assert misfits.tolist() == [True, False, False, True]
@@ -135,7 +135,7 @@ def test_misfits_are_isolated_by_halving(monkeypatch: pytest.MonkeyPatch) -> Non
         calls.append(len(texts))
         return texts.cast(kind)
 
-    monkeypatch.setattr(column_types, "_cast", counted)
+    monkeypatch.setattr(declared_types, "_cast", counted)
     texts = pa.chunked_array([["1"] * 1000 + ["bad"] + ["2"] * 3095, ["3"]])
     column, misfits = cast_texts(texts, "int64")
     assert misfits.nonzero()[0].tolist() == [1000]

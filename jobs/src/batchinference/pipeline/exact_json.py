@@ -1,9 +1,8 @@
-"""Parses JSON without changing numbers, and finds the values that a type reads as text.
+"""Parses JSON without changing numbers, and keeps the JSON text of values whose type asks for it.
 
-The type `json` is the JSON of a value as text. A `string` holds a text as it is, and the JSON of
-any other value. Parsers of JSON cannot return the text of a value, so it is quoted before:
-`{"a": 1.50}` becomes `{"a": "1.50"}`.
-"""
+The type `json` is the JSON text of any value. A `string` holds a text as it is, and can hold any
+other value as its JSON text. Parsers do not return the JSON text of a value, so such values are
+quoted before they are parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ def has_json(kind: ColumnType) -> bool:
     return any(map(has_json, kind.values() if isinstance(kind, dict) else kind))
 
 
-def with_texts(document: str, kind: ColumnType, *, others: bool = True) -> str:
-    """Return one or more JSON documents of type `kind`, in which each value that is read as text
-    is a string. Null stays null. `others` says whether a `string` also holds values that are no
+def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> str:
+    """Return JSON documents of type `kind`, with quotes around each value that is kept as JSON
+    text. Null stays null. With `any_as_json`, this includes all values of type `string` that are no
     texts. Raises ValueError for invalid JSON."""
-    scanner = _Scanner(document, others)
+    scanner = _Scanner(document, any_as_json)
     at = scanner.skip(0)
     with _valid():
         while at < len(document):
@@ -42,21 +41,21 @@ def with_texts(document: str, kind: ColumnType, *, others: bool = True) -> str:
 
 
 class _Scanner:
-    """Finds the values of a document that are read as text. Methods return the end of what they
-    scan."""
+    """Finds the values of a document that are kept as JSON text. Scanning methods take the position
+    at which they begin, and return the end of what they have scanned."""
 
-    def __init__(self, text: str, others: bool) -> None:
-        self._text, self._others = text, others
+    def __init__(self, text: str, any_as_json: bool) -> None:
+        self._text, self._any_as_json = text, any_as_json
         self._spans: list[tuple[int, int]] = []
 
     def pieces(self) -> Iterator[str]:
-        """Yield the document in parts, with quotes around the values that were found."""
-        done = 0
+        """Yield the document in pieces, with quotes around the values that were found."""
+        copied = 0
         for start, end in self._spans:
-            yield self._text[done:start]
+            yield self._text[copied:start]
             yield json.dumps(self._text[start:end], ensure_ascii=False)
-            done = end
-        yield self._text[done:]
+            copied = end
+        yield self._text[copied:]
 
     def skip(self, at: int) -> int:
         end: int = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]
@@ -69,7 +68,7 @@ class _Scanner:
         if isinstance(kind, list) and opening == "[":
             return self.elements(at + 1, [], kind[0])
         end: int = _decode_at(self._text, at)[1]
-        is_text = kind == "json" or (kind == "string" and self._others and opening != '"')
+        is_text = kind == "json" or (kind == "string" and self._any_as_json and opening != '"')
         if is_text and self._text[at:end] != "null":
             self._spans.append((at, end))
         return end
@@ -104,10 +103,10 @@ class _Scanner:
 
 
 def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
-    """Return the value of a document in one line, or if it is an array, each of its `elements`.
-    Raises ValueError for invalid JSON."""
+    """Return the value of a document in one line; with `elements`, an array becomes a line for each
+    of its elements. Raises ValueError for invalid JSON."""
     text = as_text(document)
-    scanner = _Scanner(text, others=True)
+    scanner = _Scanner(text, any_as_json=True)
     spans: list[tuple[int, int]] = []
     with _valid():
         at = scanner.skip(0)
@@ -123,7 +122,7 @@ def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
 
 @contextmanager
 def _valid() -> Iterator[None]:
-    """Raise ValueError if JSON ends too early or is nested too deep."""
+    """Raise ValueError if the block reads beyond the end of the JSON or nests too deep."""
     try:
         yield
     except IndexError:
@@ -133,29 +132,28 @@ def _valid() -> Iterator[None]:
 
 
 def as_text(document: bytes | str) -> str:
-    """Return a JSON document as text. Its encoding is UTF-8, UTF-16 or UTF-32."""
+    """Return a JSON document as text. Bytes may be UTF-8, UTF-16 or UTF-32."""
     if isinstance(document, str):
         return document
     return document.decode(json.detect_encoding(document))
 
 
 def load_exact(document: bytes | str, **options: Any) -> Any:
-    """Return `load_unique` of a document, with fractions as Decimal and options of the parser."""
+    """Return the parsed JSON as `load_unique` does, with fractions as Decimal."""
     return load_unique(document, fractions=Decimal, **options)
 
 
 def load_unique(
     document: bytes | str, fractions: Callable[[str], Any] = float, **options: Any
 ) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid, or names a field of an object
-    twice."""
+    """Return the parsed JSON. Raises ValueError for invalid JSON and for duplicate fields."""
     with _valid():
         return json.loads(document, parse_float=fractions, object_pairs_hook=_unique, **options)
 
 
 def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
-    """Yield the parsed JSON documents in a text; with `exactly` as `load_exact` parses them. After
-    an invalid one, continue at the next line."""
+    """Yield the parsed JSON documents in a text. After an invalid document, parsing continues at
+    the next line. `exactly` parses as `load_exact` does."""
     decode = _decode_exactly if exactly else _decode_at
     at = _SPACE.match(text).end()  # type: ignore[union-attr]
     while at < len(text):
@@ -172,8 +170,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        twice = next(name for name in counts if counts[name] > 1)
-        raise ValueError(f"an object has two fields '{twice}'")
+        duplicate = next(name for name in counts if counts[name] > 1)
+        raise ValueError(f"an object has two fields '{duplicate}'")
     return fields
 
 

@@ -1,6 +1,6 @@
 """Connects to an existing Ray cluster, or starts Ray on this machine while a job runs.
 
-An existing cluster gets the user's modules in the directory of the job."""
+The nodes of an existing cluster get the user's modules from the directory of the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import ray
 
-from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.ray_compat import (
     AuthenticationTokenLoader,
@@ -43,10 +43,10 @@ CheckStop = Callable[[], None]
 """Raises Interrupted if the user has stopped the job."""
 CONNECT_SECONDS = 10.0
 START_TRIES = 3
-"""How often Ray is started on this machine, if it does not start in time."""
+"""How often starting Ray on this machine is tried if Ray does not start in time."""
 IDLE_SECONDS = 60
-"""How long a process of Ray on this machine waits for its next task. By default Ray ends it after a
-second, and starts others, each of which imports everything again."""
+"""Seconds after which Ray on this machine ends an idle process. By default Ray does so after one
+second, and a new process must import everything again."""
 _SYSTEM_CONFIG = {
     "enable_metrics_collection": False,  # it listens everywhere
     "idle_worker_killing_time_threshold_ms": IDLE_SECONDS * 1000,
@@ -54,12 +54,12 @@ _SYSTEM_CONFIG = {
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
 _BASE = 28
-"""Maximum length of the path before Ray's directory: a socket path has at most 104 characters."""
+"""Maximum length of the path above Ray's files. A socket path has at most 104 characters."""
 
 
 @dataclass
 class RayFiles:
-    """The directory of a Ray that this program starts: sockets, logs and spilled objects."""
+    """The directory of sockets, logs and spilled objects of a Ray that this program starts."""
 
     path: str
     kept: bool = False
@@ -71,14 +71,14 @@ class RayFiles:
 
     @property
     def ray_directory(self) -> str:
-        """Ray's directory. It is inside the private directory, because Ray makes it readable for
-        all users."""
+        """The subdirectory for Ray, which all users may read. Only its parent is private."""
         return f"{self.path}/r"
 
 
 @contextmanager
 def ray_files() -> Iterator[RayFiles]:
-    """Yield a directory that only this user can read. Ray's default is readable for all users."""
+    """Yield a private directory, which is deleted afterwards unless it is `kept`. Ray's default
+    directory is readable for all users."""
     base = tempfile.gettempdir()
     files = RayFiles(tempfile.mkdtemp(prefix="ray-", dir=base if len(base) < _BASE else "/tmp"))  # noqa: S108
     try:
@@ -93,7 +93,7 @@ def ray_files() -> Iterator[RayFiles]:
 
 @contextmanager
 def random_token() -> Iterator[None]:
-    """Set a random token for Ray, instead of a token in a file that all users can read."""
+    """Set a random token for Ray. Ray would otherwise use one in a file that all users can read."""
     before = os.environ.get("RAY_AUTH_TOKEN")
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     AuthenticationTokenLoader.instance().reset_cache()
@@ -107,7 +107,7 @@ def random_token() -> Iterator[None]:
 
 
 def no_stop() -> None:
-    """The check of a job that nobody can stop."""
+    """Never raises, for jobs that nobody can stop."""
 
 
 @contextmanager
@@ -117,11 +117,9 @@ def local_ray(
     """Start Ray with `cpus` logical CPUs on this machine and yield its resources.
 
     The resources have Ray's names: CPU, GPU, NPU, and memory in bytes. Ray's workers can import
-    modules in `directory`. `files` is the directory for Ray's own files. `quiet`
-    redirects the output of Ray to a file. Raises JobFailure if Ray does not start, and Interrupted
-    if `check_stop` does meanwhile.
-    """
-    if ray.is_initialized():  # by code of the user, whose data would be lost
+    modules in `directory`. `quiet` redirects the output of Ray to a file. Raises JobFailure if Ray
+    does not start, and Interrupted if `check_stop` raises it meanwhile."""
+    if ray.is_initialized():  # by code of the user, whose Ray must not be shut down
         raise JobFailure(
             "Ray runs in this process already, and a job starts its own. Call ray.shutdown() first"
         )
@@ -153,17 +151,15 @@ def machine_cpus() -> int:
 
 
 def machine_devices() -> Resources:
-    """Return the devices that Ray will find on this machine, by its names: GPU, NPU and others."""
+    """Return the devices that Ray will find on this machine, by Ray's names such as GPU and NPU."""
     name, count = accelerator_of_machine()
     return {name: count} if count else {}
 
 
 @contextmanager
 def _output_to_file() -> Iterator[None]:
-    """Redirect stdout and stderr of the process, including its C++ parts, to a temporary file.
-
-    The file is deleted afterwards; `--verbose` shows the output. Ray prints worker deaths to
-    stdout."""
+    """Redirect stdout and stderr of the process, including C++ code, to a temporary file, which is
+    deleted afterwards. Ray prints deaths of workers to stdout; `--verbose` shows them."""
     sys.stdout.flush()
     saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with tempfile.TemporaryFile() as file:
@@ -179,8 +175,8 @@ def _output_to_file() -> Iterator[None]:
 
 
 def _start(check_stop: CheckStop, arguments: dict[str, Any]) -> None:
-    """Initialize Ray. A local Ray that does not start in time is started again, because the machine
-    may be busy."""
+    """Initialize Ray. Ray on this machine is started again if it does not start in time, because
+    the machine may be busy."""
     tries = 1 if "address" in arguments else START_TRIES
     for number in range(1, tries + 1):
         try:
@@ -196,8 +192,8 @@ def _start(check_stop: CheckStop, arguments: dict[str, Any]) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Make Ctrl-C also raise KeyboardInterrupt, which ends a start of Ray at once, and restore the
-    handler of SIGTERM, which Ray replaces."""
+    """Make Ctrl-C also raise KeyboardInterrupt, which interrupts the start of Ray at once.
+    Afterwards, restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -217,9 +213,8 @@ def _interruptible() -> Iterator[None]:
 
 
 def _init(check_stop: CheckStop, **arguments: Any) -> None:
-    """Initialize Ray. Raises JobFailure, or Interrupted if the job was stopped before Ray was
-    ready."""
-    # a thread that a failed job left behind must not start Ray again
+    """Initialize Ray. Raises JobFailure if Ray cannot start, or Interrupted if the job stops."""
+    # a thread of a failed job may still run, and must not start Ray again
     auto_init_hook.enable_auto_connect = False
     try:
         with _interruptible():
@@ -246,14 +241,13 @@ def remote_ray(
 ) -> Iterator[list[dict[str, Any]]]:
     """Connect to an existing Ray cluster and yield its nodes.
 
-    This process and the workers can import the modules in `directory`, if any. `quiet` redirects
-    the output of Ray to a file. Raises JobFailure if there is no such cluster, and Interrupted if
-    `check_stop` does meanwhile.
-    """
+    This process and the workers can import the modules in `directory`, if given. `quiet` redirects
+    the output of Ray to a file. Raises JobFailure if the cluster cannot be reached, and Interrupted
+    if `check_stop` raises it meanwhile."""
     is_local = _probe_address(address)
     with _output_to_file() if quiet else nullcontext():
         if is_local or os.environ.keys() & _TOKENS:
-            # as Ray does for 'auto'; a token in a file is only sent to other machines on request
+            # as Ray does for 'auto'. A token file is not used for other machines by default
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         environment = environment_with_modules(directory) if directory else None
         if directory and environment:
@@ -266,9 +260,8 @@ def remote_ray(
 
 
 def _probe_address(address: str) -> bool:
-    """Return whether HOST:PORT is on this machine.
-
-    Raises JobFailure if nothing answers there: Ray would wait for minutes."""
+    """Return whether HOST:PORT is on this machine. Raises JobFailure if nothing answers there,
+    because Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return False
@@ -298,9 +291,9 @@ def _connect(
 
 
 def spilled_bytes() -> int | None:
-    """Return the bytes that the object stores of all nodes spilled to disk; None if unknown."""
+    """Return the bytes that all object stores have spilled to disk; None if unknown."""
     if not ray.is_initialized():
-        return None  # the runtime context would start Ray
+        return None  # get_runtime_context would start Ray
     try:
         address = ray.get_runtime_context().gcs_address
         stats = get_memory_info_reply(get_state_from_address(address)).store_stats
@@ -310,13 +303,13 @@ def spilled_bytes() -> int | None:
 
 
 def environment_with_modules(directory: str) -> dict[str, Any] | None:
-    """Return the runtime environment in which Ray sends the modules and packages of a directory to
-    the nodes, and not its data, outputs and hidden files; None if there are no modules."""
+    """Return a runtime environment with which Ray sends the modules and packages of a directory,
+    but not its data and hidden files, to the nodes; None if there are no modules."""
     entries = sorted(Path(directory).iterdir())
-    others = [entry.name for entry in entries if not _is_module(entry)]
-    if len(others) == len(entries):
+    excluded = [entry.name for entry in entries if not _is_module(entry)]
+    if len(excluded) == len(entries):
         return None
-    excludes = ["__pycache__", ".?*", *(f"/{glob.escape(name)}" for name in others)]
+    excludes = ["__pycache__", ".?*", *(f"/{glob.escape(name)}" for name in excluded)]
     return {"working_dir": directory, "excludes": excludes}
 
 

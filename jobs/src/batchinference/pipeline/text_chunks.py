@@ -1,9 +1,8 @@
-"""Divides texts into spans of at most a number of units: characters, words or tokens.
+"""Splits long texts into chunks: spans of at most a number of characters, words or tokens (units).
 
-The spans of a text cover it without gaps, so that without an overlap, their texts joined together
-are the text. A span ends after a paragraph, else a sentence, else a word, if one ends in its second
-half. The time is linear in the length of the text, and only a few spans are in memory.
-"""
+The spans cover a text without gaps. A span ends after a paragraph if one ends in the second half of
+the maximum length, or else after a sentence, a line or a word that ends there. The time is linear
+in the length of the text, and only a few spans are in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Units = Callable[[str], np.ndarray]
-"""Returns the first character of each unit of a text, ascending (int64)."""
+"""Returns the index of the first character of each unit of a text, ascending (int64)."""
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
 _CLOSING = "\N{RIGHT DOUBLE QUOTATION MARK}\N{RIGHT CORNER BRACKET}"
 _FULL_STOPS = "\N{IDEOGRAPHIC FULL STOP}\N{FULLWIDTH EXCLAMATION MARK}\N{FULLWIDTH QUESTION MARK}"
@@ -24,15 +23,15 @@ _SENTENCE = re.compile(rf"[.!?]+[\"'{_CLOSING})\]]*\s+|[{_FULL_STOPS}]+[{_CLOSIN
 _LINE = re.compile(r"\n\s*")
 _WORD = re.compile(r"\s+")
 _BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
-"""What a span should end with, the best first."""
+"""The preferred ends of a span, the best first."""
 _UNIT_LENGTH = 6.0
-"""A guess of the characters of a unit. If it is too low, the text is read again."""
+"""First guess of the characters per unit. If the guess is too low, more of the text is read."""
 _MARGIN = 1.25
-"""How much more of the text is read than the previous span had."""
+"""The next span may have this many times as many characters before more text must be read."""
 
 
 class Span(NamedTuple):
-    """The text from character `start` to character `end`, and its number of units."""
+    """A part of a text, from character `start` up to `end`, with its number of units."""
 
     start: int
     end: int
@@ -45,12 +44,12 @@ def characters(text: str) -> np.ndarray:
 
 
 def words(text: str) -> np.ndarray:
-    """Return the beginnings of words, which are separated by white space (int64)."""
+    """Return the beginnings of the words of a text, which white space separates (int64)."""
     return np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int64)
 
 
 def tokens_of(tokenizer: Any) -> Units:
-    """Return a function for the tokens of a fast tokenizer, without special tokens."""
+    """Return a function that finds the tokens of a fast tokenizer, without special tokens."""
     return partial(_tokens, tokenizer)
 
 
@@ -68,8 +67,8 @@ def _tokens(tokenizer: Any, text: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Divides texts into spans of at most `size` units. Each span begins with up to `overlap` units
-    of the previous one."""
+    """Splits texts into spans of at most `size` units. Each span repeats up to `overlap` units from
+    the end of the previous one."""
 
     units: Units
     size: int
@@ -81,7 +80,7 @@ class Splitter:
         while True:
             piece, starts = self._read(text, start, int(unit_length * (self.size + 2)) + 1)
             end, starts = self._end(piece, starts, repeated)
-            if repeated >= end > 0:  # nothing is new, because its beginning has other tokens here
+            if repeated >= end > 0:  # nothing new fits, because the overlap has other tokens here
                 start, repeated = start + repeated, 0
                 continue
             yield Span(start, start + end, len(starts))
@@ -92,19 +91,19 @@ class Splitter:
             start, repeated = start + begin, end - begin
 
     def _read(self, text: str, start: int, length: int) -> tuple[str, np.ndarray]:
-        """Return the next characters of the text and the beginnings of their units: more than
-        `size` units, or all."""
+        """Return a piece of the text from character `start` on, and the beginnings of its units.
+        The piece has more than `size` units, or is the rest of the text."""
         while True:
             piece = text[start : start + length]
             starts = self.units(piece)
-            # the last unit may be longer than the piece shows
+            # one unit more, because the piece may cut its last unit
             if len(starts) > self.size + 1 or start + length >= len(text):
                 return piece, starts
             length *= 2
 
     def _end(self, piece: str, starts: np.ndarray, repeated: int) -> tuple[int, np.ndarray]:
-        """Return the end of the span that begins a piece, and the beginnings of its units. The
-        previous span has its first `repeated` characters, too."""
+        """Return the end of the span at the beginning of a piece, and the beginnings of its units.
+        The first `repeated` characters are also in the previous span."""
         end = len(piece)
         while len(starts) > self.size:
             limit = _limit(starts, self.size, end)
@@ -116,7 +115,7 @@ class Splitter:
         return end, starts
 
     def _next_begin(self, piece: str, end: int, starts: np.ndarray) -> int:
-        """Return where the next span begins: with the beginning of a word, if possible."""
+        """Return where the next span begins: at the beginning of a word, if possible."""
         # at least a quarter of a span is new, so that the number of spans is limited
         repeated = min(self.overlap, len(starts) - self.size // 4 - 1)
         if repeated < 1:
@@ -129,8 +128,8 @@ class Splitter:
 
 
 def _limit(starts: np.ndarray, size: int, end: int) -> int:
-    """Return the maximum end of a span with `size` units. A character that has several units, such
-    as the tokens of its bytes, is not divided."""
+    """Return the maximum end of a span with `size` units. A character of several units, such as
+    byte tokens, is not divided."""
     if starts[size] > 0:
         return int(starts[size])
     later = starts[starts > 0]
@@ -138,7 +137,7 @@ def _limit(starts: np.ndarray, size: int, end: int) -> int:
 
 
 def _best_end(piece: str, first: int, limit: int) -> int:
-    """Return the best end of a span after character `first`, of at most `limit` characters."""
+    """Return the best end of a span between the characters `first` and `limit`."""
     for boundary in _BOUNDARIES:
         ends = [match.end() for match in boundary.finditer(piece, first, limit)]
         if ends:

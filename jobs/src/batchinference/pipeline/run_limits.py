@@ -1,5 +1,4 @@
-"""Checks limits while a job runs: on failed rows and warnings, such as `errors.maxPercent`, and on
-tokens."""
+"""Checks the limits of a running job on failed rows, warnings and tokens."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted
 
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
-"""How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
-An estimate can end a job only after ESTIMATE_FROM rows have been read."""
+"""The input may have ESTIMATE_MARGIN times the estimated number of rows. An estimate ends a job
+only after ESTIMATE_FROM rows have been read."""
 
 
 def check_errors(
@@ -30,10 +29,9 @@ def check_errors(
 ) -> None:
     """Raise TooManyErrors if more rows have failed than the policy allows.
 
-    A percentage refers to the whole input. It is only checked if the number of rows is known or
-    estimated. `example` returns a description of one failed row. `resumes` is whether the next run
-    keeps the rows of this one.
-    """
+    Percentages refer to the whole input, and are checked only if its number of rows is known or
+    estimated. `example` returns a description of one failed row. `resumes` says whether the next
+    run keeps the rows of this one, for the message."""
     if counts.failed == 0:
         return
     if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
@@ -54,13 +52,13 @@ def check_errors(
 
 
 def _sufficient_limits(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str:
-    """Return the smallest limits that allow the failed rows, as text. Empty if most rows have
-    failed: then the job must be corrected."""
+    """Return the smallest limits that allow the failed rows, as text. Empty if more than half of
+    the rows have failed, because the job must be corrected then."""
     if 2 * counts.failed > counts.read:
         return ""
     limits = []
-    most = 0 if policy.max_rows is None and policy.max_percent is None else policy.max_rows
-    if most is not None and counts.failed > most:
+    max_rows = 0 if policy.max_rows is None and policy.max_percent is None else policy.max_rows
+    if max_rows is not None and counts.failed > max_rows:
         limits.append(f"errors.maxRows to at least {counts.failed}")
     if _exceeded_percentage(policy.max_percent, counts.failed, counts, total) and total:
         percent = math.ceil(10_000 * counts.failed / max(total.rows, counts.read)) / 100
@@ -75,11 +73,11 @@ def check_warnings(
     total: RowCount | None,
 ) -> None:
     """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
-    checked like those of `check_errors`."""
+    checked as in `check_errors`."""
     for index, limits in enumerate(policy.warnings):
-        of_name = [warning for warning in warnings if warning.name == limits.name]
-        most = max(of_name, key=lambda warning: warning.count, default=None)
-        count = most.count if most else 0
+        matching = [warning for warning in warnings if warning.name == limits.name]
+        largest = max(matching, key=lambda warning: warning.count, default=None)
+        count = largest.count if largest else 0
         percentage = _exceeded_percentage(limits.max_percent, count, counts, total)
         if limits.max_rows is not None and count > limits.max_rows:
             limit = f"maxRows ({limits.max_rows})"
@@ -90,12 +88,12 @@ def check_warnings(
         raise TooManyErrors(
             f"{counted(count, limits.name.unit)} with the warning {limits.name.value}, limit: "
             f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
-            f"{most.example if most else None}"
+            f"{largest.example if largest else None}"
         )
 
 
 def check_tokens(limits: Limits, counts: Counts) -> None:
-    """Raise LimitExceeded if the models have used more tokens than the job may use."""
+    """Raise LimitExceeded if the models have used more tokens than `limits` allow."""
     if limits.tokens is not None and counts.tokens > limits.tokens:
         raise LimitExceeded(
             f"the job has used {counts.tokens_text}, and cluster.limits.tokens allows "
@@ -106,9 +104,8 @@ def check_tokens(limits: Limits, counts: Counts) -> None:
 def _exceeded_percentage(
     max_percent: float | None, count: int, counts: Counts, total: RowCount | None
 ) -> str | None:
-    """Return the percentage limit as text if `count` rows exceed it; None if they do not.
-
-    If the row count is an estimate, the input may have many more rows."""
+    """Return the percentage limit as text if `count` rows exceed it, else None. An estimated row
+    count is multiplied by ESTIMATE_MARGIN."""
     if max_percent is None or total is None:
         return None
     if total.estimated and counts.read < ESTIMATE_FROM:

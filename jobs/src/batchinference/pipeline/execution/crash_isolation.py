@@ -1,17 +1,17 @@
-"""Finds the row at which processes die, so that it becomes a failed row.
+"""Finds rows that kill their process, so that they become failed rows.
 
 A process that replaces a dead one stores a note before a step computes rows, and removes it
-afterwards (see `crash_notes`). A note that is left names the rows of a death. From then on these
-rows are suspects: they are computed apart from others, in parts that are smaller after each death.
+afterwards (see `crash_notes`). A remaining note names the rows on which a process died. From then
+on these rows are suspects: they are computed apart from others, in parts that become smaller with
+each death.
 
-    1,024 rows die    -> they are computed in 32 parts of 32 rows
-    32 rows die       -> they are computed one by one
-    a row dies alone, and then once more -> it becomes a failed row
+    a process dies on 1,024 rows -> they are computed in 32 parts of 32 rows
+    a process dies on 32 rows    -> they are computed one by one
+    a process dies on one row, and again -> the row becomes a failed row
 
-The rule is the same for tasks and for actors. A process that replaces another one applies it to the
-deaths of its predecessors, and the driver applies it to all deaths when it plans the next pass. A
-process that is lost with its node blames no row.
-"""
+Tasks and actors follow the same rules. A process that replaces another one applies them to the
+deaths of its predecessors, and the driver applies them to all deaths when it plans the next pass.
+If a process is lost with its node, its rows do not become suspects."""
 
 from __future__ import annotations
 
@@ -28,24 +28,22 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 
 PARTS = 32
-"""Number of parts into which the rows of a note are divided. Up to this many rows are computed one
-by one."""
+"""Number of parts into which the rows of a note are divided, at least one row each."""
 DEATHS_ALONE = 2
-"""Deaths on one row alone after which it becomes a failed row."""
+"""Number of deaths on a single row after which the row becomes a failed row."""
 ADJACENT_ROWS = 4
-"""If this many adjacent rows kill their process, their values are not the cause, but for example a
-broken device."""
+"""If this many adjacent rows crash, the cause is not their values but, for example, a device."""
 CRASHED = (
     "the process died twice while it computed only this row: it was killed because memory ran out, "
     "or native code crashed"
 )
-"""The error of a crashed row."""
+"""The error of a row that became a failed row because of deaths."""
 
 
 @dataclass(frozen=True)
 class CrashNote:
-    """The input rows that a step of a process was computing, as ranges of ids: first, after the
-    last. `node` is the id of the node of the process."""
+    """The input rows that a step was computing, as ranges of IDs (first, after the last). `node` is
+    the ID of the node of the process."""
 
     step: str
     ranges: tuple[tuple[int, int], ...]
@@ -53,7 +51,7 @@ class CrashNote:
 
     @classmethod
     def of(cls, step: str, ids: np.ndarray, node: str = "") -> CrashNote:
-        """Return the note for rows with these ids of input rows (int64, at least one)."""
+        """Return the note for rows with these input row IDs (int64, at least one)."""
         rows = RowSet.merged(ids, ids + 1)
         ranges = zip(rows.starts.tolist(), rows.stops.tolist(), strict=True)
         return cls(step, tuple(ranges), node)
@@ -75,7 +73,7 @@ class CrashNote:
         return self.rows == 1
 
     def holds(self, ids: np.ndarray) -> np.ndarray:
-        """Return a mask (bool) of the ids (int64) that the note holds."""
+        """Return a mask (bool) of the IDs (int64) that the note contains."""
         return RowSet(*np.array(self.ranges, np.int64).T).holds(ids)
 
     def serialized(self) -> str:
@@ -89,12 +87,12 @@ class CrashNote:
 
 
 Death = tuple[CrashNote, ...]
-"""The notes of one dead process. It has several if it computed rows in several threads."""
+"""The notes of one dead process: several if several of its threads were computing rows."""
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """Which rows are computed apart, and which are not computed, because of earlier deaths."""
+    """The rows that are computed apart or not at all, because of earlier deaths."""
 
     deaths: tuple[Death, ...] = ()
 
@@ -107,22 +105,22 @@ class Isolation:
 
     @cached_property
     def crashed(self) -> dict[int, CrashNote]:
-        """The rows that become failed rows: the last note of each, by the id of the input row."""
+        """The last note of each row that becomes a failed row, by input row ID."""
         alone = [notes[0] for notes in self.deaths if len(notes) == 1 and notes[0].is_one_row]
         times = Counter(note.first for note in alone)
         return {note.first: note for note in alone if times[note.first] >= DEATHS_ALONE}
 
     @cached_property
     def suspects(self) -> list[CrashNote]:
-        """The notes whose rows are computed apart, those with the fewest rows first."""
+        """The notes whose rows are computed apart, beginning with the smallest."""
         notes = {note for death in self.deaths for note in death}
-        left = [n for n in notes if not (n.is_one_row and n.first in self.crashed)]
-        return sorted(left, key=lambda note: (note.rows, note.first, note.step))
+        suspects = [n for n in notes if not (n.is_one_row and n.first in self.crashed)]
+        return sorted(suspects, key=lambda note: (note.rows, note.first, note.step))
 
     @property
     def is_systemic(self) -> bool:
-        """Whether adjacent rows have crashed, so that their values are not the cause. The first row
-        of a file is adjacent to any row of the file before, which may have few rows."""
+        """Whether ADJACENT_ROWS adjacent rows have crashed, so that their values are not the cause.
+        The first row of a file is adjacent to all rows of the previous file, which may be short."""
         rows = np.sort(np.array([*self.crashed], np.int64))
         if len(rows) < ADJACENT_ROWS:
             return False
@@ -132,9 +130,8 @@ class Isolation:
         return bool(pairs.all(axis=1).any())
 
     def divided(self, batch: RowBatch) -> tuple[list[RowBatch], RowBatch]:
-        """Return the suspects in a batch in small parts, and the other rows with everything else.
-
-        All rows of an input row are in the same part."""
+        """Return the suspects in a batch, in small parts, and the rest of the batch with everything
+        else. All rows of an input row are in the same part."""
         parts: list[RowBatch] = []
         for note in self.suspects:
             ids = np.unique(batch.ids)
@@ -142,26 +139,20 @@ class Isolation:
             if len(apart):
                 suspects = replace(batch.only(apart), ends=(), notes=())
                 parts += _cut(suspects, apart, math.ceil(note.rows / PARTS))
-                batch = batch.only(np.setdiff1d(_known_ids(batch), apart))
+                batch = batch.only(np.setdiff1d(batch.all_ids(), apart))
         return parts, batch
 
     def crashed_rows(self, batch: RowBatch) -> dict[int, CrashNote]:
-        """Return the notes of the crashed rows of a batch, by the index of the row."""
+        """Return the notes of the crashed rows of a batch, by row index."""
         indexes = np.flatnonzero(np.isin(batch.ids, [*self.crashed])).tolist()
         return {index: self.crashed[int(batch.ids[index])] for index in indexes}
 
 
 NO_DEATHS = Isolation()
-"""No process died."""
-
-
-def _known_ids(batch: RowBatch) -> np.ndarray:
-    tables = (batch.errors, batch.warnings)
-    ids = (table.column("id").to_numpy() for table in tables)
-    return np.concatenate([batch.ids, batch.source, batch.filtered, *ids])
+"""The isolation of a job in which no process has died."""
 
 
 def _cut(batch: RowBatch, ids: np.ndarray, rows: int) -> Iterator[RowBatch]:
-    """Yield a batch in parts of up to `rows` input rows. `ids` are the ids of its input rows."""
+    """Yield a batch in parts of up to `rows` input rows. `ids` are the IDs of its input rows."""
     for start in range(0, len(ids), rows):
         yield batch.only(ids[start : start + rows])

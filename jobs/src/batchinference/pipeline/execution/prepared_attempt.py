@@ -1,5 +1,6 @@
-"""One attempt of a job that is ready to run, its end, and whether another pass follows it. None of
-this needs Ray."""
+"""An attempt that is ready to run, how it ended, and whether another pass follows. Needs no Ray.
+
+Each pass over the missing rows is an attempt of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import WarningTracker, with_paths
 from batchinference.pipeline.errors import Incomplete, JobFailure
-from batchinference.pipeline.execution.isolation import NO_DEATHS, Death, Isolation
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Death, Isolation
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.input.planning import Sizing
@@ -26,14 +27,14 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
 MAX_PASSES, MAX_STALLED = 50, 4
-"""Maximum number of passes over missing rows, and of consecutive passes that commit nothing and in
-which no process dies at a row. If rows are still missing afterwards, the job fails."""
+"""Maximum number of passes, and of consecutive passes that make no progress: they commit nothing,
+and no process dies while it computes rows. If rows are still missing then, the job fails."""
 
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """The result of an attempt: the snapshot of the output, the input rows that are missing, the
-    notes of the steps (step, JSON), and the files of the output, if they were listed."""
+    """The result of an attempt: the snapshot of the output, the missing input rows, the notes of
+    the steps (step, JSON), and the files of the output if they were listed."""
 
     snapshot: Snapshot
     missing: MissingRows
@@ -42,7 +43,7 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True)
-class AttemptRun:
+class PreparedAttempt:
     """An attempt that is ready to run. `missing` are the input rows that the output lacks; None
     means all rows. `table` is the table that the job writes, if any."""
 
@@ -54,22 +55,22 @@ class AttemptRun:
     missing: MissingRows | None = None
     table: Table | None = None
     first_file: int = 0
-    """The number of the first input file, for the numbers of rows."""
+    """The number of the first input file, for `write.rowNumber`."""
     isolation: Isolation = NO_DEATHS
-    """The rows at which processes died in earlier passes."""
+    """The rows on which processes died in earlier passes."""
     kind: str = ""
-    """What the run does with the output, as the history names it."""
+    """What the run does with the output, as a word of the run history."""
     is_sample: bool = False
-    """Whether `missing` are only rows that the gate of the job must see first. `count` and `sizing`
-    are those of these rows."""
+    """Whether `missing` is limited to the first rows for the gate and the cascades. `count` and
+    `sizing` are then those of these rows."""
 
     @property
     def share(self) -> float:
-        """The fraction of the rows in `count` that is missing."""
+        """The missing fraction of the `count` rows."""
         return 1.0 if self.is_sample else self.input.share(self.missing)
 
     def counts(self) -> Counts:
-        """Return the counts of the committed rows."""
+        """Return the counts of the committed rows, including those of earlier attempts."""
         return self.start.counts + self.attempt.counts()
 
     @cached_property
@@ -77,12 +78,12 @@ class AttemptRun:
         return WarningTracker(self.attempt, warnings_of(self.start.entries))
 
     def warnings(self, counts: Counts) -> list[WarningCount]:
-        """Return the warnings about files, and about the committed rows, of which there are
-        `counts`. Fetches manifests with warnings."""
+        """Return the warnings about files and committed rows. `counts` are the current counts,
+        which show whether new manifests with warnings must be fetched."""
         return self._described(self._warnings.update(counts.warned))
 
     def final_warnings(self, end: Snapshot) -> list[WarningCount]:
-        """Return the warnings about files, and about the rows of a snapshot."""
+        """Return the warnings about files and about the rows of a snapshot."""
         return self._described(warnings_of(end.entries))
 
     def _described(self, warnings: list[WarningCount]) -> list[WarningCount]:
@@ -96,9 +97,8 @@ class AttemptRun:
         return bad_row(self.attempt.layout, entries)
 
     def close(self) -> AttemptEnd:
-        """Close the attempt for commits and return its result. Fetches all manifests.
-
-        Raises BadOutput if another run has taken over the output."""
+        """Stop commits of this attempt and return its result. Fetches all manifests. Raises
+        BadOutput if another run has taken over the output."""
         self.attempt.stop_commits()
         manifests = self.attempt.manifests()
         layout = self.attempt.layout
@@ -108,9 +108,9 @@ class AttemptRun:
         notes = [note for manifest in manifests for note in manifest.notes]
         return AttemptEnd(snapshot, missing, notes, files)
 
-    def next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> AttemptRun:
-        """Begin the next pass, over the rows that are still missing after these deaths of
-        processes, and return it. Raises BadOutput if another run has begun in the output."""
+    def begin_next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> PreparedAttempt:
+        """Begin the attempt of the next pass, over the rows that are still missing, and return it.
+        `deaths` are those in the last pass. Raises BadOutput if another run has begun."""
         layout, lease = self.attempt.layout, self.attempt.lease
         attempt = Attempt.begin(layout, lease, end.snapshot, lease.job, end.files)
         isolation = self.isolation.after(deaths)
@@ -120,28 +120,28 @@ class AttemptRun:
 
 @dataclass
 class Passes:
-    """The passes of a run at one output so far.
+    """Counts the passes of a run at one output.
 
-    One pass is enough unless a node is lost, a device fails, or processes die at a row."""
+    One pass is enough unless a node is lost, a device fails, or a row kills its process."""
 
     number: int = 0
     stalled: int = 0
-    """The number of passes since the last one that committed rows or knew of further deaths."""
+    """The number of consecutive passes that made no progress."""
 
-    def after(
+    def begin_next(
         self,
-        run: AttemptRun,
+        run: PreparedAttempt,
         end: AttemptEnd,
         deaths: Collection[Death],
         losses: Sequence[JobFailure] = (),
         *,
         excluded: bool = False,
-    ) -> AttemptRun:
-        """Begin the next pass after a pass that has left rows, and return it. `deaths` are those of
-        processes that computed rows, and `losses` says why tasks were lost. With `excluded`, the
-        next pass leaves out more faulty nodes.
+    ) -> PreparedAttempt:
+        """Begin the next pass after one that has left rows missing, and return it. `deaths` are
+        those of processes that computed rows, and `losses` are the causes of lost tasks. With
+        `excluded`, the next pass avoids further faulty nodes.
 
-        Raises the last loss, or Incomplete, if another pass would be in vain."""
+        Raises the last loss, or Incomplete, if another pass would not help."""
         advanced = bool(deaths) or len(end.snapshot.entries) > len(run.start.entries)
         self.number, self.stalled = self.number + 1, 0 if advanced else self.stalled + 1
         exhausted = self.number == MAX_PASSES or self.stalled == MAX_STALLED
@@ -152,4 +152,4 @@ class Passes:
                 "the output does not contain each input row once. Missing: "
                 f"{format_missing_rows(end.missing)}. Run the job again to compute them"
             )
-        return run.next_pass(end, deaths)
+        return run.begin_next_pass(end, deaths)

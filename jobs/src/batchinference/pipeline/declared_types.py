@@ -1,8 +1,7 @@
 """Converts texts and JSON values to declared column types, in the notation of `spec.column_types`.
 
-A value that a type cannot hold exactly is a misfit: only its row fails. Fractions are the
-exception, because `float64` holds the nearest number to most of them.
-"""
+A value that the type of its column cannot hold exactly is a misfit, and its row fails. Fractions
+are exempt: most have no exact `float64`, so the nearest number is stored."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.json_texts import as_text, has_json, load_exact, with_texts
-from batchinference.pipeline.schema import exact_cast, plain_type
+from batchinference.pipeline.exact_json import as_text, has_json, load_exact, with_texts
+from batchinference.pipeline.type_widening import exact_cast, plain_type
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
-"""The integers up to which a type of floating-point numbers holds all integers."""
+"""For each floating-point type, the number up to which it holds all integers exactly."""
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
 _RANGES = {
@@ -34,7 +33,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def arrow_type(declared: ColumnType) -> pa.DataType:
-    """Return the Arrow type of a declared type. `json` is text."""
+    """Return the Arrow type of a declared type. `json` is stored as text."""
     if isinstance(declared, dict):
         return pa.struct([(name, arrow_type(kind)) for name, kind in declared.items()])
     if isinstance(declared, list):
@@ -54,7 +53,7 @@ def arrow_type(declared: ColumnType) -> pa.DataType:
 
 
 def name_of(declared: ColumnType) -> str:
-    """Return a declared type for messages, without the fields of a struct."""
+    """Return a declared type as text for messages, without the fields of a struct."""
     if isinstance(declared, dict):
         return "struct"
     if isinstance(declared, list):
@@ -63,7 +62,7 @@ def name_of(declared: ColumnType) -> str:
 
 
 def is_time(declared: ColumnType) -> bool:
-    """Return whether a type is a date or a timestamp, which JSON writes as a text."""
+    """Return whether a type is a date or a timestamp. JSON writes both as texts."""
     return isinstance(declared, str) and declared.startswith(("date", "timestamp"))
 
 
@@ -71,7 +70,7 @@ def misfit(
     column: str, value: object, kind: ColumnType, *, sampled: bool, problem: str = ""
 ) -> ValueError:
     """Return the error of a row with a value that the type of its column cannot hold. `sampled`
-    says whether the type is that of the first rows of the input, or was declared."""
+    says whether the type comes from the first rows of the input; otherwise it was declared."""
     problem = problem or f"{shown(value)} is not {name_of(kind)}"
     nested = isinstance(value, list | dict) or not isinstance(kind, str)
     origin = "the type of the first rows of the input" if sampled else "its declared type"
@@ -82,15 +81,15 @@ def misfit(
 
 
 def shown(value: object) -> str:
-    """Return a value for messages, as JSON of limited length."""
+    """Return a value as JSON of limited length, for messages."""
     is_fraction = isinstance(value, Decimal)
     text = str(value) if is_fraction else json.dumps(value, ensure_ascii=False, default=float)
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
 def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Return a column of texts with a declared type, and a mask (bool) of the values that do not
-    fit: they are null. Lists, structs and `json` are written as JSON. Null stays null."""
+    """Return a column of texts converted to a declared type, and a mask (bool) of the misfits,
+    which become null. Texts for lists, structs and `json` must be JSON. Null stays null."""
     kind = arrow_type(declared)
     if declared == "json" or not isinstance(declared, str):
         return _parsed(texts, declared, kind)
@@ -105,8 +104,8 @@ def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.Chunked
 
 
 def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArray:
-    """Return a column of any type with a declared type. Raises ValueError if a value does not fit,
-    and NotImplementedError if no value does."""
+    """Return a column of any type converted to a declared type. Raises ValueError for a value that
+    does not fit, and NotImplementedError if the two types cannot be converted."""
     if plain_type(column.type) in (pa.string(), pa.large_string()):
         texts = column.cast(pa.string())
         cast, misfits = cast_texts(texts, declared)
@@ -120,8 +119,8 @@ def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArra
 def _halved(
     texts: pa.Array, convert: Callable[[pa.Array], pa.Array]
 ) -> Iterator[tuple[int, pa.Array | None]]:
-    """Yield consecutive parts of an array: their numbers of values, and their converted values, or
-    None for a value that does not fit."""
+    """Yield consecutive parts of an array, each as its length and its converted values. A part is
+    halved if it cannot be converted; a single value that does not fit has None."""
     try:
         yield len(texts), convert(texts)
     except ValueError:
@@ -138,9 +137,9 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return texts as numbers. Raises ValueError for a text that is no number, or an integer that
-    would be rounded, or a number that would become infinite."""
-    import pyarrow.compute as pc  # commands that only read need it rarely
+    """Return texts as numbers. Raises ValueError if a text is no number, if an integer would be
+    rounded, or if a finite number would become infinite."""
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     numbers = texts.cast(kind)
     large = pc.greater_equal(pc.abs(numbers), EXACT_INTEGERS[f"float{kind.bit_width}"])
@@ -167,7 +166,7 @@ def _parsed(
 
 
 def _value_in(text: str, declared: ColumnType) -> Any:
-    """Return the value of a JSON text. Raises TypeError or ValueError if it does not fit."""
+    """Return the value of a JSON text. Raises TypeError or ValueError if the value does not fit."""
     value = parse_declared(text, declared)
     _check_fields(value, declared)
     return fitting(value, declared)
@@ -186,8 +185,8 @@ def _check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
 
 
 def json_problem(text: str, declared: ColumnType) -> str:
-    """Return why a text of JSON does not fit a list or a struct; empty for other types, and for
-    texts that are no JSON."""
+    """Return why a JSON text does not fit a list or struct; empty for other types and invalid
+    texts."""
     try:
         if not isinstance(declared, str):
             _value_in(text, declared)
@@ -198,29 +197,30 @@ def json_problem(text: str, declared: ColumnType) -> str:
     return ""
 
 
-def parse_declared(document: bytes | str, kind: ColumnType, *, others: bool = False) -> Any:
-    """Return a parsed JSON document for `fitting`. `others` says whether a `string` holds the JSON
-    of any other value. Raises ValueError if the document is invalid."""
-    if others or has_json(kind):
-        document = with_texts(as_text(document), kind, others=others)
+def parse_declared(document: bytes | str, kind: ColumnType, *, any_as_json: bool = False) -> Any:
+    """Return a parsed JSON document, prepared for `fitting`. With `any_as_json`, values of type
+    `string` that are no texts become their JSON text. Raises ValueError for invalid JSON."""
+    if any_as_json or has_json(kind):
+        document = with_texts(as_text(document), kind, any_as_json=any_as_json)
     return load_exact(document)
 
 
-def fitting(value: Any, kind: ColumnType, path: str = "", *, others: bool = False) -> Any:
-    """Return a value of `load_exact` as Arrow takes it for a declared type, without fields that are
-    not declared. `others` says whether a `string` holds any value, as the readers do.
-
-    Raises TypeError if its type is another, and ValueError if it would be changed."""
-    if value is None or (others and kind in ("string", "json")):
+def fitting(value: Any, kind: ColumnType, path: str = "", *, any_as_json: bool = False) -> Any:
+    """Return a value of `load_exact` as Arrow accepts it for a declared type, without undeclared
+    fields. With `any_as_json`, a `string` accepts any value, as in the readers. Raises TypeError
+    for a value of another type, and ValueError for a value that would be changed."""
+    if value is None or (any_as_json and kind in ("string", "json")):
         return value
     if isinstance(kind, dict) and isinstance(value, dict):
         present = (name for name in kind if name in value)
         return {
-            name: fitting(value[name], kind[name], f"{path}.{name}", others=others)
+            name: fitting(value[name], kind[name], f"{path}.{name}", any_as_json=any_as_json)
             for name in present
         }
     if isinstance(kind, list) and isinstance(value, list):
-        return [fitting(element, kind[0], f"{path}[]", others=others) for element in value]
+        return [
+            fitting(element, kind[0], f"{path}[]", any_as_json=any_as_json) for element in value
+        ]
     if not isinstance(kind, str) or type(value) not in _python_types(kind):
         where = f" in {path.removeprefix('.')}" if path else ""
         raise TypeError(f"{shown(value)}{where} is not {name_of(kind)}")
@@ -228,7 +228,7 @@ def fitting(value: Any, kind: ColumnType, path: str = "", *, others: bool = Fals
 
 
 def _python_types(kind: str) -> tuple[type, ...]:
-    """Return the types of the JSON values that a scalar type can hold."""
+    """Return the Python types of the JSON values that a scalar type accepts."""
     if kind in ("string", "json") or is_time(kind):
         return (str,)
     if kind in ("bool", *_RANGES):
@@ -250,7 +250,7 @@ def _scalar(value: Any, kind: str) -> Any:
 
 def exact_float(value: Any, kind: str) -> float:
     """Return a number of `load_exact` as `float32` or `float64`. Raises ValueError if an integer
-    would be rounded, or if the number would become infinite."""
+    would be rounded or a number would become infinite."""
     with np.errstate(over="ignore"):
         number = float(value) if kind == "float64" else float(np.float32(value))
     if type(value) is int and number != value:

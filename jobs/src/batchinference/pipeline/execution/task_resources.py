@@ -1,4 +1,4 @@
-"""Computes the CPUs, memory, nodes and retries that the tasks and actors of a plan need."""
+"""Computes the CPUs, memory, nodes and retries of the tasks and actors of a plan."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from batchinference.spec.report import Capacity
 from batchinference.spec.steps import Replicas
 
 TASK_RETRIES = 10
-"""Retries of a task whose process died. Nodes may be lost, but code that crashes its process does
-so in every retry, and the job must not run forever."""
+"""Retries of a task whose process died. Code that always kills its process must not run forever."""
 ACTOR_RESTARTS = 20
 """Restarts of an actor whose process died."""
 
@@ -30,12 +29,12 @@ TASKS_AT_ONCE = 2
 """Submitted tasks for each task that the CPUs can run, so that no CPU waits for the driver."""
 SCALE_UP_SECONDS = 10.0
 _NODE_LABEL = "ray.io/node-id"
-"""The label of a node with its id, which Ray sets."""
+"""The label in which Ray stores the ID of a node."""
 
 
 def selector(plan: Plan, group: str) -> dict[str, str] | None:
-    """Return the label selector of the nodes of a worker group on which no device failed; None on a
-    single machine, without groups."""
+    """Return the label selector of the nodes of a worker group, without faulty nodes; None on a
+    single machine, which has no groups."""
     if not plan.groups:
         return None
     faulty = {_NODE_LABEL: f"!in({','.join(plan.faulty_nodes)})"} if plan.faulty_nodes else {}
@@ -43,7 +42,7 @@ def selector(plan: Plan, group: str) -> dict[str, str] | None:
 
 
 def all_cpus(plan: Plan) -> float:
-    """Return the CPUs that Ray has, or will have when its worker groups are at their maximum."""
+    """Return the CPUs that Ray has, or will have when all worker groups have their maximum size."""
     planned = sum(group.max * group.cpus for group in plan.groups)
     return max(planned, float(ray.cluster_resources().get("CPU", 0)))
 
@@ -58,15 +57,15 @@ def capacity_of(plan: Plan) -> Capacity | None:
         return None
     return Capacity(
         cpus=_cpus_of_tasks(plan, nodes),
-        gpus=sum(found.get(GPU, 0.0) for _, found in nodes),
+        gpus=sum(resources.get(GPU, 0.0) for _, resources in nodes),
         writers=int(cpus / plan.task_cpus) if plan.single_segment else writers(cpus),
     )
 
 
 def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]]) -> float:
-    """Return the CPUs on which tasks run: of the group `cpu`, or of the machine."""
-    used = (found for group, found in nodes if not plan.groups or group == CPU_GROUP)
-    cpus = sum(found.get("CPU", 0.0) for found in used)
+    """Return the CPUs on which tasks run: those of the group `cpu`, or of the machine."""
+    used = (resources for group, resources in nodes if not plan.groups or group == CPU_GROUP)
+    cpus = sum(resources.get("CPU", 0.0) for resources in used)
     if plan.groups or plan.single_segment:
         return cpus
     return float(math.floor(cpus - writers(cpus) * WRITE_CPUS))
@@ -75,8 +74,8 @@ def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]])
 def tasks_at_once(plan: Plan, seconds: float) -> int:
     """Return how many tasks may be submitted `seconds` after the start of a single segment.
 
-    In the first seconds these are the tasks that the running workers can run: each waiting task
-    makes the autoscaler start another worker, which a short job does not need."""
+    In the first seconds, this is the number of tasks that the running workers can run, because each
+    waiting task makes the autoscaler start a worker, which a short job does not need."""
     if plan.groups and seconds < SCALE_UP_SECONDS:
         running = float(ray.cluster_resources().get("CPU", 0))
         return max(1, int(running / plan.task_cpus))
@@ -84,24 +83,24 @@ def tasks_at_once(plan: Plan, seconds: float) -> int:
 
 
 def write_task_arguments(plan: Plan, stages: Sequence[Stage] = ()) -> dict[str, Any]:
-    """Return Ray's arguments for tasks that write, after they have run these stages."""
+    """Return Ray's arguments for write tasks that first run these stages."""
     cpus = max((stage.cpus for stage in stages), default=WRITE_CPUS)
     return _task_arguments(plan, cpus, TASK_RETRIES)
 
 
 def read_retries(*, repeatable: bool) -> int:
-    """Return how often tasks that read are retried. If the input is not repeatable, a retry might
-    read rows in another order, and they would get the ids of other rows."""
+    """Return how often read tasks are retried. If the input is not repeatable, a retry might read
+    the rows in another order, so that their IDs would belong to other rows."""
     return TASK_RETRIES if repeatable else 0
 
 
 def commit_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
-    """Return Ray's arguments for tasks that read, compute and write."""
+    """Return Ray's arguments for tasks that read, compute and commit."""
     arguments = _task_arguments(plan, plan.task_cpus, read_retries(repeatable=repeatable))
     arguments["scheduling_strategy"] = "SPREAD"
     threads = int(plan.task_cpus)
     if threads > 1:
-        # Ray starts new processes: in existing ones, libraries may have been loaded with one thread
+        # makes Ray start new processes: libraries in existing ones may be limited to one thread
         arguments["runtime_env"] = {"env_vars": {"OMP_NUM_THREADS": str(threads)}}
     return arguments
 
@@ -115,10 +114,10 @@ def _task_arguments(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
 def cpus_of(stage: Stage, plan: Plan) -> float:
     """Return the CPUs of a task or actor.
 
-    Ray rounds the CPUs of a pod up. The replicas in their own pods share these CPUs, so that
-    another replica does not fit into the remainder.
+    Ray rounds the CPUs of a pod up. The replicas of a pod share these CPUs, so that no further
+    replica fits into the remainder.
 
-    On a single machine, replicas need 0 CPUs in two cases. Replicas with a device are limited by
+    On a single machine, two kinds of replicas need 0 CPUs. Replicas with a device are limited by
     the number of devices, and their CPUs are idle while they wait for rows. Pools that grow until
     they use all CPUs must leave some for the tasks that feed them."""
     if stage.replicas and not plan.groups and (stage.resources or not stage.needs_pool):
@@ -131,48 +130,48 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
 
 
 def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
-    """Return the minimum and maximum number of actors of a pool. Pools for which the job requests
-    only CPUs grow until they use all CPUs."""
+    """Return the minimum and maximum number of actors of a pool. Pools that need only CPUs grow
+    until they use all CPUs."""
     replicas = stage.replicas or Replicas()
-    if stage.searches and stage.gpus:  # so many replicas of each device have been chosen
+    if stage.searches and stage.gpus:  # ReplicaSearch has chosen the replicas of each device
         chosen = replicas_per_device(stage)
-        least, most = (chosen * math.ceil(count / stage.per_pod)
-                       for count in (replicas.min, replicas.max))  # fmt: skip
-        return min(least, replicas.min), min(most, replicas.max)
+        smallest, largest = (chosen * math.ceil(count / stage.per_pod)
+                             for count in (replicas.min, replicas.max))  # fmt: skip
+        return min(smallest, replicas.min), min(largest, replicas.max)
     if stage.needs_pool:
         return replicas.min, replicas.max
     nodes, cpus = _nodes_for_pools(plan)
-    others = _reserved_cpus(plan)
-    pools = [one.cpus for one in plan.stages if one.replicas and not one.needs_pool]
+    reserved = _reserved_cpus(plan)
+    pools = [pool.cpus for pool in plan.stages if pool.replicas and not pool.needs_pool]
 
     def fit(size: int) -> bool:
-        return pods_needed([*others, *(pools * size)], cpus) <= nodes
+        return pods_needed([*reserved, *(pools * size)], cpus) <= nodes
 
     return 1, next((size for size in range(int(nodes * cpus / sum(pools)), 1, -1) if fit(size)), 1)
 
 
 def replicas_per_device(stage: Stage) -> int:
-    """Return how many replicas share a GPU, whose part has four decimal places."""
+    """Return how many replicas share a GPU. Ray rounds parts of a GPU to four decimal places."""
     return round(1 / stage.gpus)
 
 
 def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
-    """Return the number of nodes that pools may use, and the CPUs of each: of the machine, or of
-    the nodes of the group `cpu`. An autoscaling cluster can start as many as the plan says."""
+    """Return the number of nodes for pools and the CPUs of each: of the machine, or of the group
+    `cpu`. An autoscaling cluster can start as many nodes as the plan allows."""
     if not plan.groups:
         cpus = all_cpus(plan)
         return 1, cpus if plan.single_segment else cpus - writers(cpus) * WRITE_CPUS
     nodes = _nodes_by_group(ray.nodes())
-    found = [resources.get("CPU", 0.0) for group, resources in nodes if group == CPU_GROUP]
-    found = [cpus for cpus in found if cpus]  # a node may have only other resources
-    if HEAD_GROUP in dict(nodes) or not found:
+    in_group = [resources.get("CPU", 0.0) for group, resources in nodes if group == CPU_GROUP]
+    with_cpus = [cpus for cpus in in_group if cpus]
+    if HEAD_GROUP in dict(nodes) or not with_cpus:
         return plan.groups[0].max, plan.groups[0].cpus
-    return len(found), min(found)
+    return len(with_cpus), min(with_cpus)
 
 
 def _reserved_cpus(plan: Plan) -> list[float]:
-    """Return the CPUs of everything that runs next to the pools that grow: of each other actor and,
-    on a cluster, where each actor holds CPUs, of a task and a write task."""
+    """Return the CPUs that growing pools must leave free: those of each other actor and, on a
+    cluster, where every actor occupies CPUs, those of a task and a write task."""
     cpus: list[float] = []
     if plan.groups:
         tasks = [stage.cpus for stage in plan.stages if stage.replicas is None]
@@ -184,48 +183,46 @@ def _reserved_cpus(plan: Plan) -> list[float]:
 
 
 def memory_of(stage: Stage, plan: Plan) -> int | None:
-    """Return the memory of an actor in bytes; None on a cluster or if it is not set.
-
-    On a single machine it limits the number of actors. On a cluster, the pod of the actor has
-    this memory."""
+    """Return the memory of an actor in bytes; None if it is not set or the pod of the actor limits
+    it. On a single machine, it limits the number of actors."""
     return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
 
 
 def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
-    """Return the plan without the nodes on which a device failed, as some of the failures say.
-    Raises DeviceFailed if the other nodes of Ray cannot run the plan."""
+    """Return the plan without the nodes of DeviceFailed failures. Raises DeviceFailed if the
+    remaining nodes of Ray cannot run the plan."""
     faults = [failure for failure in failures if isinstance(failure, DeviceFailed)]
     if not faults:
         return plan
     faulty = {*plan.faulty_nodes, *(fault.node for fault in faults)}
-    others = replace(plan, faulty_nodes=tuple(sorted(faulty)))
-    if not plan.groups or _groups_without_nodes(others, ray.nodes()):
+    healthy = replace(plan, faulty_nodes=tuple(sorted(faulty)))
+    if not plan.groups or _groups_without_nodes(healthy, ray.nodes()):
         raise DeviceFailed(f"{faults[0].message}. No other node can run the job")
-    return others
+    return healthy
 
 
 def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise JobFailure that names the missing nodes: Ray would wait for them forever. `nodes` is
-    the result of `ray.nodes()`."""
+    """Raise JobFailure with the missing nodes of a cluster, because Ray would wait for them
+    forever. `nodes` is the result of `ray.nodes()`."""
     if problems := _groups_without_nodes(plan, nodes):
         raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
 
 
 def _groups_without_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a description of each worker group that has no node for its stages, and gets none.
+    """Return a description of each worker group that has no suitable node and cannot get one.
 
-    A head node in the group `head` belongs to an autoscaling cluster, which starts nodes on demand,
-    unless faulty ones are all that a group may have."""
+    A cluster whose head node is in the group `head` is autoscaling: it starts nodes on demand,
+    unless the faulty nodes of a group have used up its maximum."""
     faulty = [node for node in nodes if node.get("NodeID") in plan.faulty_nodes]
-    found = _nodes_by_group([node for node in nodes if node not in faulty])
-    if HEAD_GROUP in dict(found):
-        taken = Counter(name for name, _ in _nodes_by_group(faulty))
-        return [group.name for group in plan.groups if taken[group.name] >= group.max]
+    healthy = _nodes_by_group([node for node in nodes if node not in faulty])
+    if HEAD_GROUP in dict(healthy):
+        used_up = Counter(name for name, _ in _nodes_by_group(faulty))
+        return [group.name for group in plan.groups if used_up[group.name] >= group.max]
     problems = [
         _describe_missing_node(
             group.name,
             _required_resources(plan, group),
-            [resources for name, resources in found if name == group.name],
+            [resources for name, resources in healthy if name == group.name],
         )
         for group in plan.groups
     ]
@@ -235,7 +232,7 @@ def _groups_without_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> lis
 def _nodes_by_group(
     nodes: Sequence[Mapping[str, Any]],
 ) -> list[tuple[str | None, dict[str, float]]]:
-    """Return the group and the resources of each node that is alive."""
+    """Return the group and the resources of each living node."""
     return [
         ((node.get("Labels") or {}).get(GROUP_LABEL), node["Resources"])
         for node in nodes
@@ -244,7 +241,7 @@ def _nodes_by_group(
 
 
 def _required_resources(plan: Plan, group: WorkerGroup) -> dict[str, float]:
-    """Return the minimum resources of a node of a group, by the names that Ray uses."""
+    """Return the minimum resources of a node of a group, by Ray's names."""
     if group.name == CPU_GROUP:
         cpus = [stage.cpus for stage in plan.stages if is_cpu_stage(stage)]
         return {"CPU": max([TASK_CPUS, *cpus])}

@@ -1,0 +1,172 @@
+"""Checks a job, and begins its first attempt at an output unless there is nothing to do.
+
+A job that cannot succeed is refused before its output is changed and before rows are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.attempt_plan import AttemptPlan, begin_attempt, plan_attempt
+from batchinference.pipeline.commit.changed_input_files import without_input_files
+from batchinference.pipeline.commit.lease import Lease, is_cluster_job
+from batchinference.pipeline.commit.output_paths import Layout, work_of
+from batchinference.pipeline.commit.output_state import (
+    CachedReader,
+    Request,
+    storage_errors_as_bad_output,
+)
+from batchinference.pipeline.commit.output_targets import OutputTarget
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.start_or_resume import Action, restart_advice
+from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.input import NO_ENDS, JobInput
+from batchinference.pipeline.input.changed_files import (
+    NoNewFiles,
+    check_previous_versions,
+    describe_changes,
+)
+from batchinference.pipeline.input.file_input import FileInput, known_columns, open_at_output
+from batchinference.pipeline.input.planning import sizing_of
+from batchinference.pipeline.job_checks import check_input, check_job
+from batchinference.pipeline.output.file_split import FileSplit
+from batchinference.pipeline.output.tables import Table, table_or_none
+from batchinference.pipeline.output.writers import rewriting_writer_for
+from batchinference.pipeline.report.stored_report import finished_report
+from batchinference.pipeline.row_batch import MissingRows
+from batchinference.pipeline.steps.code_hashes import code_of
+from batchinference.pipeline.steps.schema_inference import columns_after_all
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.spec.job import BatchInferenceSpec
+
+
+@dataclass(frozen=True)
+class NothingToDo:
+    """There is nothing to do, because the output with the layout `complete` is complete. `remark`
+    says which part of the input is not in the output. If the job would only append new files, and
+    there are none, `parts` are all outputs of the job."""
+
+    complete: Layout
+    remark: str = ""
+    parts: Sequence[Layout] = ()
+
+
+def prepare_attempt(
+    spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
+) -> PreparedAttempt | NothingToDo:
+    """Check the job and begin its first attempt at an output, and return the attempt. `job` is the
+    identity of the job. With `own_only`, only output of this job may be replaced. Raises BadOutput
+    if the job must not change the output."""
+    check_job(spec, target.layout)
+    request, table = request_of(spec, job, own_only=own_only), table_or_none(spec.write)
+    request = replace(request, recompute=target.recompute)
+    plan = plan_attempt(target, request, table)
+    if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
+        _complete(spec, target.layout, plan.state.lease)
+        plan = plan_attempt(replace(target, reader=CachedReader()), request, table)
+    try:
+        source = _open_input(spec, target, plan, job)
+    except NoNewFiles as remark:
+        return NothingToDo(target.complete[0], str(remark), target.complete)
+    if plan.action is Action.ALREADY_COMPLETE:
+        complete = plan.state.layout
+        parts = target.complete or [complete]
+        if spec.write.mode == "addColumn":  # the commit of the table has changed the input
+            return NothingToDo(complete)
+        restart = restart_advice(command=not is_cluster_job(job))
+        return NothingToDo(complete, describe_changes(source, parts, restart))
+    plan = _with_changes(plan, source, spec.read.format)
+    _open_table(table, spec, source)
+    count = source.count(plan.start.ends if plan.start else NO_ENDS)
+    merged = table is not None or rewriting_writer_for(spec.write) is not None
+    sizing = sizing_of(source, spec.read, count, merged=merged)
+    with storage_errors_as_bad_output(spec.write):
+        missing = _missing_rows(source, plan.start)
+        attempt, start = begin_attempt(spec, plan, request, source.serialized)
+        first_file = _first_file_number(spec, target)
+    kind = _kind_of(plan, spec, target.layout)
+    return PreparedAttempt(
+        source, count, sizing, attempt, start, missing, table, first_file, kind=kind
+    )
+
+
+_KINDS = {Action.RETRY_FAILED: "retry", Action.RECOMPUTE: "recompute", Action.RESUME: "resume"}
+
+
+def _kind_of(plan: AttemptPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
+    """Return what a run does with the output, as a word of the run history (`RunRecord.kinds`)."""
+    if kind := _KINDS.get(plan.action):
+        return kind
+    if plan.state.layout.is_replacement or plan.state.complete:
+        return "overwrite"
+    if layout.addition_number:
+        return "append"
+    again = "start" if plan.state.lease is None else "restart"
+    return spec.write.mode if spec.write.adds and again == "start" else again
+
+
+def _with_changes(plan: AttemptPlan, source: JobInput, kind: str) -> AttemptPlan:
+    """Return the plan without committed rows that this source cannot continue, and without the rows
+    of input files that were changed or removed."""
+    if plan.start is not None and not source.has_ids_of(plan.start.input):
+        plan = plan.restarted(kind)
+    if plan.start is None or not isinstance(source, FileInput):
+        return plan
+    changes = source.changes
+    start = (
+        without_input_files(plan.start, changes.changed, changes.removed) if changes else plan.start
+    )
+    return replace(plan, start=start, relisted=changes.relisted)
+
+
+def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
+    """Complete an output whose driver, which had this lease, died after the commit of its table."""
+    with storage_errors_as_bad_output(spec.write):
+        end = Snapshot.read(layout.final_snapshot, layout.key)
+        Attempt(layout, lease).mark_complete(end, finished_report(layout, end))
+
+
+def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
+    """Raise BadOutput if a table cannot take the rows, as far as their columns are known by now."""
+    if table is not None:
+        columns = columns_after_all(spec.steps, known_columns(source))
+        names = FileSplit.of(spec.write).written(columns.names)
+        table.open(pa.schema(map(columns.field, names)))
+
+
+def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
+    """Return what a job requests of its output, including the hashes of its code."""
+    code, work = code_of(spec), work_of(spec)
+    retry = spec.errors.retry_failed_rows
+    return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
+
+
+def _open_input(
+    spec: BatchInferenceSpec, target: OutputTarget, plan: AttemptPlan, job: str
+) -> JobInput:
+    """Return the input of the job after checks against the steps and the output.
+
+    Raises BadInput, BadOutput, and NoNewFiles if there is nothing to append."""
+    source = open_at_output(spec, target, plan)
+    check_input(spec, source, target.layout)
+    if spec.write.mode == "append":
+        with storage_errors_as_bad_output(spec.write):
+            check_previous_versions(source, target.previous_versions(job))
+    return source
+
+
+def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | None:
+    """Return the input rows that are not committed; None for all rows of the input."""
+    if start is None and len(source):
+        return None
+    return start.missing_rows(len(source), source.rows_each) if start else {}
+
+
+def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
+    """Return the number of input files of earlier appends, with which row numbers continue."""
+    if spec.write.number_column is None:
+        return 0
+    return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

@@ -1,8 +1,0 @@
-"""Decodes texts that others have written."""
-
-from __future__ import annotations
-
-
-def decode_text(content: bytes, encoding: str = "utf-8") -> str:
-    """Return a text without a byte order mark at its beginning. Raises UnicodeDecodeError."""
-    return content.decode(encoding).removeprefix("\ufeff")

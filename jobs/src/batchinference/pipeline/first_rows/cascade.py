@@ -1,0 +1,95 @@
+"""Learns the score threshold of a cascade from the first rows.
+
+A step with a cascade skips each row whose earlier, cheaper result has a score of at least this
+threshold: the lowest score from which on enough earlier results agree with those of the step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.expression import UnsuitableTypes
+from batchinference.pipeline.first_rows.row_values import values_of_rows
+from batchinference.pipeline.output.python_rows import Row
+from batchinference.plan import Plan
+from batchinference.spec.cascade import Cascade
+from batchinference.spec.steps import Step
+
+_MAX = sys.float_info.max
+CONFIDENCE, _QUANTILE = 95, 1.645
+"""The confidence of lower bounds in percent, and its quantile of the normal distribution."""
+
+
+def with_thresholds(plan: Plan, thresholds: Mapping[str, float | None]) -> Plan:
+    """Return the plan with each cascade replaced by the condition that skips rows with a score of
+    at least its threshold. A cascade without a threshold is kept."""
+
+    def changed(step: Step) -> Step:
+        threshold = thresholds.get(step.name)
+        if step.cascade is None or threshold is None:
+            return step
+        return step.model_copy(update={"when": step.cascade.condition(threshold), "cascade": None})
+
+    stages = (replace(stage, steps=tuple(map(changed, stage.steps))) for stage in plan.stages)
+    return replace(plan, stages=tuple(stages))
+
+
+def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[float | None, str]:
+    """Return the score threshold of the cascade of a step, or None if no score is sufficient, and
+    the measured precision as text. Raises JobFailure if the expressions do not suit the rows.
+
+    The threshold is learned from one half of the rows, and measured with the other half."""
+    try:
+        values = values_of_rows({"score": cascade.score, "agree": cascade.agree}, rows)
+        scores = values.column("score").cast(pa.float64()).to_pylist()
+    except (UnsuitableTypes, pa.ArrowException) as error:
+        raise JobFailure(f"step '{step}': the cascade cannot be computed: {error}") from None
+    pairs = zip(scores, values.column("agree").to_pylist(), strict=True)
+    scored = [(score, agree is True) for score, agree in pairs if score is not None]
+    # without NaN (never > -inf) and infinity, which a condition cannot contain
+    known = sorted((min(score, _MAX), agree) for score, agree in scored if score > -math.inf)
+    random.Random(0).shuffle(known)  # noqa: S311 - a fixed seed: same rows, same halves
+    threshold = lowest_score(known[::2], cascade.precision)
+    if threshold is None:
+        text = f"no score has a precision of {cascade.precision:g}, so the step runs for all rows"
+        return None, f"cascade '{step}': {text}"
+    learned, measured = (
+        [agree for s, agree in half if s >= threshold] for half in (known[::2], known[1::2])
+    )
+    held_out = f"{sum(measured) / len(measured):.1%}" if measured else "unknown"
+    at_least = lower_bound(sum(learned), len(learned))
+    return threshold, (
+        f"cascade '{step}': {cascade.score} >= {threshold:.6g} is enough. The precision is at "
+        f"least {at_least:.1%} with a confidence of {CONFIDENCE} %, and {held_out} in "
+        f"{len(measured)} rows that were held out. About {2 * len(measured) / len(rows):.0%} of "
+        "the rows are skipped"
+    )
+
+
+def lowest_score(known: Iterable[tuple[float, bool]], precision: float) -> float | None:
+    """Return the lowest score for which enough rows with at least this score agree, so that the
+    lower bound of their fraction is at least `precision`; None if there is no such score."""
+    number = agreed = 0
+    lowest = None
+    for score, rows in itertools.groupby(sorted(known, reverse=True), lambda pair: pair[0]):
+        results = [agree for _, agree in rows]
+        number, agreed = number + len(results), agreed + sum(results)
+        if lower_bound(agreed, number) >= precision:
+            lowest = score
+    return lowest
+
+
+def lower_bound(successes: int, number: int) -> float:
+    """Return the lower bound of the one-sided Wilson interval of `successes / number`."""
+    if not number:
+        return 0.0
+    share, z2 = successes / number, _QUANTILE**2 / number
+    spread = _QUANTILE * math.sqrt((share * (1 - share) + z2 / 4) / number)
+    return max(0.0, (share + z2 / 2 - spread) / (1 + z2))

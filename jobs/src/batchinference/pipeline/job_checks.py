@@ -1,0 +1,106 @@
+"""Checks a job before it starts: models and code of its steps, paths, columns and types."""
+
+from __future__ import annotations
+
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.input import JobInput
+from batchinference.pipeline.input.file_input import FileInput, known_columns
+from batchinference.pipeline.steps import check_step
+from batchinference.pipeline.steps.column_checks import code_problems, type_problems
+from batchinference.pipeline.steps.schema_inference import columns_after_all
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import shape_of
+from batchinference.plan.column_checks import check_columns, partition_problems
+from batchinference.spec.addresses import fix_of_variable, is_windows_path, unexpanded_variable
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.read import Read, ReadFiles, ReadVersioned
+
+
+def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
+    """Raise ModelLoad or BadInput if the model or code of a step does not exist, and BadOutput if
+    the job must not write to its output paths. Nothing is loaded."""
+    for step in spec.steps:
+        check_step(step)
+    check_errors_path(layout)
+    check_caches(spec, layout)
+    check_paths(spec.read, layout)
+
+
+def check_paths(read: Read, layout: Layout) -> None:
+    """Raise BadOutput if an output path contains a path of the input, an unexpanded shell variable
+    or a Windows path. Must come before checks of existing content, whose advice would be wrong."""
+    variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
+    if variable and not layout.output.exists():
+        raise BadOutput(
+            f"spec.write.path: '{layout.output.uri}' has the variable {variable}, which is not "
+            f"expanded. {fix_of_variable(variable)}"
+        )
+    if layout.output.local and is_windows_path(layout.output.uri):
+        raise BadOutput(
+            f"spec.write.path: '{layout.output.uri}' is a path of Windows. Write a path with '/'"
+        )
+    if not isinstance(read, ReadFiles | ReadVersioned):
+        return
+    for path in read.locations.values():
+        source = Location(path, read.storage)
+        for target in (layout.output, layout.errors):
+            is_same = source.path.rstrip("/") == target.path.rstrip("/")
+            if target.holds(source) or (is_same and source.in_store_of(target)):
+                raise BadOutput(
+                    f"'{target.uri}' is an output path and contains the input '{source.uri}'. "
+                    "Choose another write.path or errors.path"
+                )
+
+
+def check_errors_path(layout: Layout) -> None:
+    """Raise BadOutput if readers of the output would read the error records as output. Readers skip
+    names that begin with an underscore or a dot."""
+    output, errors = layout.output, layout.errors
+    parent, child = output.path.rstrip("/") + "/", f"{errors.path}/"
+    if not (child.startswith(parent) and errors.in_store_of(output)):
+        return
+    if not any(part.startswith(("_", ".")) for part in child.removeprefix(parent).split("/")):
+        raise BadOutput(
+            f"spec.errors.path: '{errors.uri}' is below write.path '{output.uri}', so readers "
+            "would read error records as output. Choose another errors.path, or remove the field"
+        )
+
+
+def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
+    """Raise BadOutput if a cache is inside the output, where readers would find its files."""
+    for cache in filter(None, (step.cache for step in spec.steps)):
+        if layout.output.holds(Location(cache.path, cache.storage) / "file"):
+            raise BadOutput(
+                f"spec.steps.cache.path: '{cache.path}' is in write.path '{layout.output.uri}'. "
+                "Choose another path"
+            )
+
+
+def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
+    """Raise BadOutput if an input file is in an output path, where attempts remove files. Raise
+    BadInput if a step reads a missing or unsuitable column, if the first rows must be computed
+    first but can differ in each read, or if the job does not accept that files are ignored."""
+    for target in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
+        if (inside := source.path_inside(target)) is not None:
+            raise BadOutput(
+                f"'{target.uri}' is an output path and contains an input file ({inside}). Choose "
+                "another write.path or errors.path"
+            )
+    source.ignored.check(spec.errors.warnings)
+    for field in () if source.repeatable else spec.first_rows_columns:
+        raise BadInput(
+            f"spec.{field}: rows of {spec.read.format} may differ each time that they are read, so "
+            "that no rows can be computed first. Remove the field, or read files"
+        )
+    columns = source.columns()
+    problems = [*check_columns(spec, columns), *code_problems(spec.steps, columns)]
+    if not problems:
+        types = source.types() if isinstance(source, FileInput) else {}
+        problems = list(type_problems(spec.steps, types))
+    if not problems:
+        written = columns_after_all(spec.steps, known_columns(source))
+        shapes = {field.name: shape_of(field.type) for field in written}
+        problems = list(partition_problems(spec.write, shapes))
+    if problems:
+        raise BadInput("; ".join(map(str, problems)))

@@ -2,7 +2,8 @@
 
 Usage: python tools/chart_readme.py charts/batch-inference-operator
 
-A comment that starts with `# -- ` describes the value below it. Every value needs a description.
+A comment that starts with `# -- ` describes the value below it. Every value needs a description, or
+is a mapping of described values.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def readme(chart: Path) -> str:
 
 
 def _rows(node: Any, values: Any, lines: list[str], path: str) -> Iterator[str]:
+    """Yield the table row of each described value below `path`."""
     for key, child in node.value:
         name, value = f"{path}{key.value}", values[key.value]
         if about := _description(lines, key.start_mark.line):

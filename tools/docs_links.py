@@ -1,8 +1,8 @@
 """MkDocs hook that rewrites links to files outside the site.
 
-In the repository, these links are relative paths. The site has neither files outside docs/ nor
-docs/contributing/, so the links become links to the repository (REPOSITORY_URL), or plain text if
-its URL is not set.
+In the repository, these links are relative paths. The site has no files outside docs/ and none of
+docs/contributing/, so links to them become links to the repository (REPOSITORY_URL), or plain text
+if this variable is not set.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
@@ -35,7 +35,7 @@ def spec_in(directory: Path) -> BatchInferenceSpec:
 def write(directory: Path) -> None:
     layout = Layout.of(spec_in(directory))
     attempt = Attempt.begin(layout, None, Snapshot(layout.key, "0" * 64))
-    place = Path(attempt.place.path)
+    place = Path(attempt.directory.path)
     for task in range(MANIFESTS - 1):
         manifest = _manifest(layout, task)
         (place / manifest.new_name()).write_bytes(manifest.serialized())
@@ -46,7 +46,7 @@ def write(directory: Path) -> None:
 def _manifest(layout: Layout, task: int) -> Manifest:
     middle = EACH // 2
     row_ranges = [(task, middle, EACH), ((task + 1) % MANIFESTS, 0, middle)]
-    data = [DataFile(layout.part_name(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
+    data = [DataFile(layout.task_file_prefix(1, task, f"{task:08x}") + "-0000.parquet", 0, 0)]
     columns = [("id", "int64"), ("text", "string"), ("embedding", "list<element: float>")]
     entry = ManifestEntry(Counts(read=EACH, written=EACH), row_ranges, [], data, columns, None)
     return Manifest(task, 0, [entry], [(task, EACH)], [("write", '{"peak_bytes": 314159265}')])

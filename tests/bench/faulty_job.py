@@ -18,8 +18,8 @@ from faults import at
 from ray.data.block import Block
 
 from batchinference.cli.main import app
-from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import parse_manifest_name
+from batchinference.pipeline.commit.output_paths import Layout, part_prefix
 from batchinference.pipeline.execution import dataset
 from batchinference.pipeline.execution.dataset import CommitSink
 from batchinference.pipeline.storage.location import Location, base_name
@@ -67,14 +67,14 @@ def beyond(self: Layout, attempt: int, task: int, unique: str) -> str:
 
 
 _write: Callable[[Location, bytes | memoryview], None] = Location.write
-_part_name: Callable[[Layout, int, int, str], str] = Layout.part_name
+_part_name: Callable[[Layout, int, int, str], str] = Layout.task_file_prefix
 NAMES = {"": _part_name, "unpadded": unpadded, "beyond": beyond}
 
 
 def inject() -> None:
     """Patch the product in this process. Each process of the run calls this."""
     setattr(Location, "write", write)  # noqa: B010 - mypy reports an assignment
-    setattr(Layout, "part_name", NAMES[os.environ.get("FILE_NAMES", "")])  # noqa: B010
+    setattr(Layout, "task_file_prefix", NAMES[os.environ.get("FILE_NAMES", "")])  # noqa: B010
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import time
 import pyarrow as pa
 
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
-from batchinference.pipeline.commit.retry_errors import without_failed
+from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -43,7 +43,7 @@ def main(files: int) -> None:
         entries = [piece_of(file, paths, errors) for file in range(files)]
         snapshot = Snapshot("work", "input", entries, dict.fromkeys(range(files), EACH))
         began, before = time.monotonic(), _peak()
-        start = without_failed(snapshot, errors)
+        start = without_failed_rows(snapshot, errors)
         size = len(start.serialized())
         gaps = start.missing_rows(files, None)
         seconds = time.monotonic() - began

@@ -19,7 +19,7 @@ from batchinference.credentials import (
     SecretVariables,
     add_secrets,
     is_credential,
-    names_credential,
+    is_query_credential,
     without_credentials,
 )
 
@@ -166,5 +166,5 @@ def test_long_text_is_searched_in_linear_time(part: str) -> None:
 
 def test_names_of_query_fields() -> None:
     secret = ("subscription-key", "code", "sig", "key", "X-Amz-Signature", "access_token", "sas")
-    assert all(map(names_credential, secret))
-    assert not any(map(names_credential, ("page", "max_tokens", "codec", "keyword", "version")))
+    assert all(map(is_query_credential, secret))
+    assert not any(map(is_query_credential, ("page", "max_tokens", "codec", "keyword", "version")))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchinference.cli import exits
-from batchinference.shadows import shadowing
+from batchinference.shadowing_files import shadowing
 from support.program import run_program
 
 

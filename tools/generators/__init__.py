@@ -1,1 +1,1 @@
-"""Generate the definitions and the pages of the documentation from the models."""
+"""Generators of the CRDs, the admission rules and tables of the documentation, from the models."""

@@ -26,7 +26,7 @@ RULES_FILE = "charts/batch-inference-operator/files/admission-rules.yaml"
 
 
 def generated_files() -> dict[str, str]:
-    """Return the content of each generated file, by its path below the root of the repository."""
+    """Return the content of each generated file, by its path in the repository."""
     return {
         CRD_FILE: _yaml(custom_resource_definition()),
         SCHEDULE_CRD_FILE: _yaml(schedule_definition()),

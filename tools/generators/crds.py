@@ -1,10 +1,11 @@
-"""The CustomResourceDefinitions, generated from the models."""
+"""Generates the CustomResourceDefinitions."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from batchinference.spec.base import DNS_LABEL
+from batchinference.spec.crd_schema import Schema, structural_schema
 from batchinference.spec.job import (
     GROUP,
     KIND,
@@ -23,7 +24,6 @@ from batchinference.spec.schedule import (
     ScheduleSpec,
     ScheduleStatus,
 )
-from batchinference.spec.schema import Schema, structural_schema
 from batchinference.spec.status import BatchInferenceStatus
 
 PRINTER_COLUMNS = (
@@ -140,12 +140,12 @@ def _root(description: str, max_name: int, spec: Schema, status: Schema) -> Sche
 def _spec() -> Schema:
     """Return the schema of the spec, with a rule for each field that cannot be changed.
 
-    The rules of steps are at the items. CEL compares lists of the type `map` without their order,
-    but the order of the steps matters.
+    Fields of a step have their rules at the items of `steps`. A rule at `steps` compares the names,
+    because CEL ignores the order of lists of the type `map`, but the order of steps matters.
     """
     spec = structural_schema(BatchInferenceSpec)
     for section, name in (("retry", "maxAttempts"), ("ttl", "cluster")):
-        # a default of the API server would replace the default of the platform
+        # the API server would set this default, so that the default of the platform had no effect
         del spec["properties"][section]["properties"][name]["default"]
     fixed = [name for name in spec["properties"] if name not in (*MUTABLE, "steps", "errors")]
     errors = spec["properties"]["errors"]["properties"]
@@ -154,7 +154,9 @@ def _spec() -> Schema:
         *(_unchanged(name) for name in fixed),
         _rule("steps", f"has(self.steps) == has(oldSelf.steps) && (!has(self.steps) || {order})"),
         *(
-            _rule(f"errors.{name}", " == ".join(_error(owner, name, field) for owner in OWNERS))
+            _rule(
+                f"errors.{name}", " == ".join(_field_of_errors(one, name, field) for one in OWNERS)
+            )
             for name, field in errors.items()
             if name not in MUTABLE_LIMITS
         ),
@@ -176,7 +178,7 @@ def _unchanged(name: str) -> Schema:
     return _rule(name, f"{given} && (!has(self.{name}) || self.{name} == oldSelf.{name})")
 
 
-def _error(owner: str, name: str, schema: Schema) -> str:
+def _field_of_errors(owner: str, name: str, schema: Schema) -> str:
     """Return a CEL expression for a field of `errors`, with a default if it is absent."""
     absent = "false" if schema["type"] == "boolean" else "''"
     given = f"has({owner}.errors) && has({owner}.errors.{name})"

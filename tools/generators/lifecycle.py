@@ -1,4 +1,4 @@
-"""The phases of a job and their transitions, for docs/lifecycle.md."""
+"""Generates the table of phases and their transitions for docs/lifecycle.md."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
     Phase.SUCCEEDED: {},
     Phase.FAILED: {Phase.PENDING: "the job failed as `InvalidSpec`, and its spec has changed"},
 }
-"""The possible next phases of each phase, and when they follow. None is a job without a phase."""
+"""For each phase, the phases that can follow, and when they do. None is a job without a phase."""
 
 
 def phases() -> str:

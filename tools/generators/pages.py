@@ -1,4 +1,5 @@
-"""Pages of the documentation whose tables are generated: each is between two comments."""
+"""Replaces the generated tables between two comments in pages of the documentation, and generates
+the tables of findings and warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def page(name: str, **tables: str) -> str:
-    """Return the page with this name, with its current tables."""
+    """Return the page `name` with these tables, by the comment before the table."""
     text = (DOCS / name).read_text(encoding="utf-8")
     for comment, content in tables.items():
         pattern = rf"(?<=<!-- {comment} -->\n).*?(?=<!-- end -->)"

@@ -1,4 +1,4 @@
-"""The field reference and the JSON schema for editors, generated from the models."""
+"""Generates the field reference and the JSON schema for editors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from batchinference.spec.base import MEMORY
+from batchinference.spec.crd_schema import Schema, expanded_schema
 from batchinference.spec.descriptions import WithDescriptions
 from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.job import (
@@ -19,7 +20,6 @@ from batchinference.spec.job import (
 from batchinference.spec.quantities import NUMBER
 from batchinference.spec.report import Report
 from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
-from batchinference.spec.schema import Schema, expanded_schema
 from batchinference.spec.status import BatchInferenceStatus
 
 _INTRODUCTION = f"""---
@@ -40,7 +40,7 @@ A quantity is a number with at most three decimal places such as `2` or `0.5`, o
 A duration is a text such as `90s`, `1h30m` or `7d`, in whole days, hours, minutes and seconds.
 """
 _NOTATIONS = {NUMBER: "quantity", MEMORY: "size", DURATION: "duration"}
-"""The names of texts and numbers in a notation, by their pattern."""
+"""The names of types in the reference, by the pattern of a field."""
 _SECTIONS: dict[str, type[BaseModel]] = {
     "spec": BatchInferenceSpec,
     "status": BatchInferenceStatus,
@@ -57,7 +57,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _without_cel_rules(schema: Any) -> Any:
-    """Return the schema without CEL rules. Strict validators reject unknown keywords."""
+    """Return the schema without CEL rules, because strict validators reject unknown keywords."""
     if isinstance(schema, list):
         return [_without_cel_rules(child) for child in schema]
     if not isinstance(schema, dict):
@@ -75,8 +75,8 @@ def reference() -> str:
 
 
 def _section(path: str, schema: Schema, heading: str = "##", title: str = "") -> list[str]:
-    """Return a heading, a table of the fields below `path`, and a section for each variant of each
-    union."""
+    """Return a heading, a table of the fields below `path`, and a section for each variant of a
+    union in it."""
     unions: list[tuple[str, Schema]] = []
     rows = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     rows += _rows(schema, path, unions)
@@ -90,7 +90,8 @@ def _section(path: str, schema: Schema, heading: str = "##", title: str = "") ->
 
 
 def _rows(schema: Schema, path: str, unions: list[tuple[str, Schema]]) -> list[str]:
-    """Return the table rows of the fields below `path`, and add the unions to `unions`."""
+    """Return the table rows of the fields below `path`, and append unions with their path to
+    `unions`."""
     rows = []
     required = schema.get("required", [])
     for name, child in schema.get("properties", {}).items():

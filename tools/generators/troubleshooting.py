@@ -1,4 +1,4 @@
-"""What can stop a job, why, and what to do, for docs/troubleshooting.md."""
+"""Generates the tables of failures and of reasons for waiting for docs/troubleshooting.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from generators.pages import table
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the catalogue: what happened and why, and what to do."""
+    """A reason for waiting: what happened and why, and what to do."""
 
     meaning: str
     remedy: str
@@ -61,7 +61,7 @@ WAITING = {
         "Correct the clock of the operator's node.",
     ),
 }
-"""Reasons of the condition Ready while a job waits, except phases and causes of failure."""
+"""Reasons of the condition Ready while a job waits, without those that are phases or causes."""
 _NOTES = {
     Cause.OUT_OF_MEMORY: " See [Out of memory](steps.md#out-of-memory).",
     Cause.OUT_OF_DISK: " On your machine, set `TMPDIR` to a directory on a larger disk.",
@@ -81,7 +81,7 @@ _LINKS = {
     re.compile("searches for the row"): "errors.md#rows-that-kill-their-process",
     re.compile("[Rr]etry the failed rows"): "errors.md#run-only-the-failed-rows",
 }
-"""The target of a link on each of these phrases."""
+"""Phrases in remedies that become links, and the targets."""
 
 
 def causes() -> str:

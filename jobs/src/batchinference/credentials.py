@@ -1,4 +1,4 @@
-"""Masks credentials in texts and URLs. They are found by their format or the name before them.
+"""Masks credentials in texts and URLs. Finds them by value, by format, or by the name before them.
 
 Libraries put URLs, headers and connection strings into their error messages. Masking too much is
 acceptable; showing a credential is not.
@@ -27,7 +27,7 @@ _CREDENTIAL_NAMES = (
 )
 """Names of credentials anywhere in a text. `pad_token` and `max_tokens` do not match."""
 _QUERY_NAMES = r"key|code|sig|sas|signature|auth|pass"
-"""Additional names of credentials in the query of a URL. Elsewhere they have other meanings."""
+"""Additional names of credentials in the query of a URL, where they have no other meaning."""
 _VALUE = r"""(?:"[^"]*"?|'[^']*'?|(?:(?:basic|bearer|token)\s+)?[^\s&;,'"]+)"""
 _MAX_USER = 512
 """Maximum length of the user and of the password in a URL."""
@@ -50,16 +50,17 @@ _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]+$")
 MAX_KEY_LINES = 200
 """Maximum number of lines of a private key."""
 MIN_VALUE = 6
-"""Minimum length of a secret value that is masked wherever it occurs. Shorter ones are words."""
+"""Minimum length of a secret value that is masked wherever it occurs. A shorter value may be an
+ordinary word."""
 MIN_LINE = 16
-"""Minimum length of a line of a secret value that is masked by itself."""
+"""Minimum length of a single line of a secret value that is masked without the other lines."""
 _DIRECTORIES = ("PWD", "OLDPWD")
-"""Variables of shells that hold no password."""
+"""Shell variables that look like passwords but hold directories."""
 _values: set[str] = set()
-"""The values of secrets that this process has read."""
+"""The values that `add_secrets` got."""
 _WORD = re.compile(r"\S+")
 _CONTAINERS = ("abfs://", "abfss://")
-"""What precedes CONTAINER@ACCOUNT, which is no credential."""
+"""Schemes of URLs such as abfs://CONTAINER@ACCOUNT, in which the text before @ is no credential."""
 _NOT_IN_USER = frozenset("/?#@")
 """Characters that a user name in a URL does not have."""
 _NAME_PATTERN = re.compile(_CREDENTIAL_NAMES, re.IGNORECASE)
@@ -75,7 +76,7 @@ def add_secrets(values: Iterable[str]) -> None:
 class SecretVariables:
     """The names of environment variables with secrets.
 
-    The values of the variables are masked in each process that makes or unpickles this object."""
+    Each process that creates or unpickles this object masks the values of these variables."""
 
     names: tuple[str, ...] = ()
 
@@ -91,8 +92,8 @@ NO_SECRETS = SecretVariables()
 
 @lru_cache(maxsize=1)
 def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str]) -> tuple[str, ...]:
-    """Return the forms of these values and of the environment variables whose names are those of
-    credentials. The longest are first."""
+    """Return the forms (see `_forms`) of `values` and of the environment variables that are named
+    like credentials, longest first."""
     named = {
         value for name, value in environment if is_credential(name) and name not in _DIRECTORIES
     }
@@ -102,7 +103,7 @@ def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str])
 
 
 def _forms(value: str) -> set[str]:
-    """Return the texts that a secret becomes in messages, logs, JSON and URLs."""
+    """Return a secret as it may be written in messages, logs, JSON and URLs."""
     nested = repr(f"{value}'\"").removesuffix("\\'\"'")[1:]  # in a text with both kinds of quotes
     lines = (line.strip() for line in value.splitlines())
     return {
@@ -113,8 +114,8 @@ def _forms(value: str) -> set[str]:
 
 
 def without_credentials(text: str) -> str:
-    """Return the text with each credential replaced by ***: those that are known by their value,
-    their name or their format."""
+    """Return the text with each credential that is known by its value, name or format replaced by
+    ***."""
     for value in _secrets_of(frozenset(os.environ.items()), frozenset(_values)):
         text = text.replace(value, MASK)
     if "://" in text and "@" in text:
@@ -129,7 +130,7 @@ class LineMasker:
 
     def __init__(self) -> None:
         self._key_lines = 0
-        """How many of the next lines may belong to a private key."""
+        """Number of the next lines that may belong to a private key."""
 
     def __call__(self, line: str) -> str:
         if self._key_lines:
@@ -141,10 +142,8 @@ class LineMasker:
 
 
 def _mask_user(word: re.Match[str]) -> str:
-    """Return a word with user and password masked in all its URLs.
-
-    A regular expression would scan up to the maximum length of a password for each `://`.
-    """
+    """Return a word with user and password masked in all its URLs. A loop, because a regular
+    expression would scan _MAX_USER characters for each `://`."""
     text, done, parts = word[0], 0, []
     while (scheme := text.find("://", done)) >= 0:
         start = scheme + len("://")
@@ -157,10 +156,8 @@ def _mask_user(word: re.Match[str]) -> str:
 
 
 def _end_of_user(text: str, start: int) -> int:
-    """Return the index of the @ after user and password, or -1 if there is none.
-
-    A password may contain slashes.
-    """
+    """Return the index of the @ after `USER:PASSWORD`, or -1 if there is none. The password may
+    contain slashes."""
     slash = text.find("/", start, start + _MAX_USER)
     end = text.rfind("@", start, slash if slash >= 0 else start + _MAX_USER + 1)
     colon = text.find(":", start, start + _MAX_USER + 1)
@@ -174,7 +171,7 @@ def is_credential(name: str) -> bool:
     return _NAME_PATTERN.fullmatch(name) is not None
 
 
-def names_credential(name: str) -> bool:
+def is_query_credential(name: str) -> bool:
     """Return whether a URL query parameter with this name holds a credential."""
     return _QUERY_NAME_PATTERN.fullmatch(name) is not None
 
@@ -185,5 +182,5 @@ def _mask(match: re.Match[str]) -> str:
     value = match[1]
     quote = value[0] if value[0] in "\"'" else ""
     closing = quote if len(value) > 1 and value.endswith(quote) else ""
-    start, whole = match.start(1) - match.start(), match[0]
-    return f"{whole[:start]}{quote}{MASK}{closing}"
+    start, text = match.start(1) - match.start(), match[0]
+    return f"{text[:start]}{quote}{MASK}{closing}"

@@ -1,8 +1,8 @@
-r"""Local paths as text, also if they are not valid UTF-8.
+r"""Converts local paths to text and back, also if they are not valid UTF-8.
 
 Linux allows any bytes in the name of a file. A byte that is not part of valid UTF-8 is written as
-`\xe9`, for example in `caf\xe9.txt`. A backslash that would begin such an escape is written as
-`\x5c`. So each path has one text, and each text is one path. Other backslashes stay as they are.
+`\xe9`, for example in `caf\xe9.txt`. A backslash before text that looks like such an escape is
+written as `\x5c`, so that each text stands for exactly one path. Other backslashes are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def escaped(path: str) -> str:
 
 
 def os_path(text: str) -> str:
-    """Return the path that a text stands for, for functions of Python that open files."""
+    """Return the path of the operating system that a text of `escaped` stands for."""
     if "\\x" not in text:
         return text
     path = _ESCAPE.sub(_unescaped, text)

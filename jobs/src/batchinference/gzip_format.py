@@ -1,7 +1,5 @@
-"""Compresses to the gzip format. Equal content gives equal bytes with every version of Python.
-
-The module `gzip` writes another header in some versions.
-"""
+"""Compresses to the gzip format, with the same bytes in every version of Python. The header that
+the module `gzip` writes depends on the version."""
 
 from __future__ import annotations
 
@@ -13,5 +11,5 @@ _GZIP = 31
 
 
 def gzip_compressor() -> zlib._Compress:
-    """Return a compressor for content that is not in memory as a whole."""
+    """Return a compressor that takes the content in parts."""
     return zlib.compressobj(_LEVEL, wbits=_GZIP)

@@ -9,10 +9,8 @@ from typing import Any
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Return a plain value as JSON: one line, or lines with an indentation.
-
-    NaN and infinity become null, because JSON cannot represent them.
-    """
+    """Return a plain value as JSON, on one line unless `indent` is set. NaN and infinity become
+    null, because JSON cannot represent them."""
     try:
         return json.dumps(
             value, ensure_ascii=False, allow_nan=False, default=_as_text, indent=indent
@@ -33,8 +31,7 @@ def _finite(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value that JSON cannot represent as text: bytes as base64, others such as dates as
-    their `str`."""
+    """Return the text for a value of a type that JSON lacks: base64 of bytes, `str` of others."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)

@@ -1,4 +1,4 @@
-"""The packages that jobs import, and the extras that install them."""
+"""Packages whose versions `doctor` and reports show, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -16,5 +16,4 @@ EXTRAS = {
     "kubernetes": "cluster",
     "vllm": None,
 }
-"""The packages whose versions `doctor` and reports state, with the extra of each, if there is
-one."""
+"""The extra that installs each package; None if no extra does."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from batchinference.shadows import check_start
+from batchinference.shadowing_files import check_start
 
 
 def main() -> None:
-    """Check the directories in PYTHONPATH, and run the command line."""
+    """Check the directories in PYTHONPATH, then run the command of the command line."""
     check_start()  # before the imports that a file in PYTHONPATH could break
     from batchinference.cli.main import app
 

@@ -1,8 +1,8 @@
-"""Decodes text, makes text from untrusted sources safe to print, and formats numbers.
+"""Decodes text, makes untrusted text safe to print, and formats numbers and nouns for people.
 
-A path, a row or a message of another program may contain escape sequences, which a terminal
-executes: they move the cursor, clear the screen or set the title. Bidirectional controls change the
-displayed order of characters.
+A path, a row or a message of another program may contain escape sequences, with which a terminal
+moves the cursor, clears the screen or sets the title. Bidirectional controls change the displayed
+order of characters.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def without_controls(text: str) -> str:
-    """Return the text without control characters, except newlines and tabs.
-
-    A lone surrogate, which cannot be encoded, becomes U+FFFD.
-    """
+    """Return the text without control characters, except newlines and tabs. A lone surrogate, which
+    cannot be encoded, becomes U+FFFD."""
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
 
 
 def in_one_line(text: str) -> str:
     """Return the text without control characters, with each run of whitespace as one space."""
-    spaced = " ".join(text.split())  # replaces all line breaks before controls are removed
+    spaced = " ".join(text.split())  # first, because some line breaks are control characters
     return " ".join(without_controls(spaced).split())
 
 
@@ -47,19 +45,19 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def byte_size(size: float) -> str:
-    """Return a number of bytes in the largest unit of which it has at least one."""
+    """Return a number of bytes such as `1.5 KiB`, in the largest unit that gives 1 or more."""
     power = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
     value = size / 1024**power
     return f"{value:.0f} {_UNITS[power]}" if value >= 10 else f"{value:.1f} {_UNITS[power]}"
 
 
 def counted(number: float, noun: str, form: str = "") -> str:
-    """Return a number, formatted by `form`, and the noun in the form that follows the number."""
+    """Return a number, formatted by `form`, with its noun, such as `1 row` or `2 rows`."""
     return f"{number:{form}} {noun}{'' if number == 1 else 's'}"
 
 
 def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
-    """Return a line for each value. Only the first one has the name."""
+    """Return a line (name, value) for each value. Only the first line has the name."""
     return [("" if number else name, str(value)) for number, value in enumerate(values)]
 
 
@@ -79,5 +77,5 @@ def money(amount: float | str, currency: str) -> str:
 
 
 def decimal_text(amount: float) -> str:
-    """Return an amount of money in the form of the API, such as `1234.5000`."""
+    """Return an amount of money as reports and statuses hold it, such as `1234.5000`."""
     return f"{amount:.4f}"

@@ -1,7 +1,5 @@
-"""A plugin of vLLM: its engine ends with the process that has started it.
-
-Otherwise, the engine of a killed process would keep its memory, and its GPUs.
-"""
+"""A plugin of vLLM that ends an engine process when the process that started it has ended.
+Otherwise, the engine of a killed process would keep its memory and its GPUs."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from typing import Any
 
 
 def end_with_parent() -> None:
-    """Make this process end after its parent has, if it is a process of an engine. vLLM calls this
-    in all of its processes."""
+    """Make this process end after its parent, unless it is the main process. vLLM calls this
+    function in all of its processes."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=_end_after, args=(parent,), daemon=True).start()

@@ -26,7 +26,7 @@ import batchinference
 from batchinference import pipeline
 from batchinference.pipeline import remove_autoload
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.commit.retry_errors import failed_ids
+from batchinference.pipeline.commit.retry_failed_rows import failed_ids
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.input_snapshot import InputSnapshot, paths_of
 from batchinference.pipeline.storage.arrow_files import (

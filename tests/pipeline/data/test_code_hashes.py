@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.commit.changes import changed_code, write_code
+from batchinference.pipeline.commit.code_and_spec_changes import describe_code_change, write_code
 from batchinference.pipeline.errors import BadOutput, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import code_hashes
@@ -195,7 +195,7 @@ def test_modules_of_constructor_refs_count(modules: Path) -> None:
 def test_new_files_of_a_model_and_new_modules_count(tmp_path: Path, name: str) -> None:
     place = Location(str(tmp_path / "code.json"))
     write_code(place, {})
-    assert "from none to 1)" in changed_code(place, {name: "1"})
+    assert "from none to 1)" in describe_code_change(place, {name: "1"})
 
 
 def test_model_of_the_hub_counts_by_its_spec() -> None:
@@ -204,14 +204,14 @@ def test_model_of_the_hub_counts_by_its_spec() -> None:
 
 def test_changes_are_named(tmp_path: Path, messages: Messages) -> None:
     place = Location(str(tmp_path / "code.json"))
-    assert changed_code(place, {"a": "1"}) == ""
+    assert describe_code_change(place, {"a": "1"}) == ""
     write_code(place, {"a": "1" * 64, "b": "2"})
-    assert changed_code(place, {"a": "1" * 64, "b": "2"}) == ""
-    messages.check(changed_code(place, {"b": "3"}))
+    assert describe_code_change(place, {"a": "1" * 64, "b": "2"}) == ""
+    messages.check(describe_code_change(place, {"b": "3"}))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"code": {"a": 1}}'])
 def test_damaged_hashes_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "code.json").write_bytes(content)
     with pytest.raises(BadOutput, match=r"code\.json' is damaged"):
-        changed_code(Location(str(tmp_path / "code.json")), {})
+        describe_code_change(Location(str(tmp_path / "code.json")), {})

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.output import openai_errors
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.storage.location import Location

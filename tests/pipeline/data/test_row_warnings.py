@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.committer import (
+from batchinference.pipeline.commit.commit_groups import (
     commit_groups,
     counts_of_group,
     warnings_of_group,

@@ -71,7 +71,7 @@ def before_commit(target: TableTarget, rows: pa.Table, **fields: Any) -> Callabl
     job = target.open(rows, **fields)
     end, files = job.place(job.check())
     report = succeeded_report(job.attempt.layout.output.uri)
-    return lambda: job.attempt.register(job.spec.write, job.table, files, end, report)  # type: ignore[arg-type]
+    return lambda: job.attempt.commit_table(job.spec.write, job.table, files, end, report)  # type: ignore[arg-type]
 
 
 class TestDelta:

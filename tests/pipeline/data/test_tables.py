@@ -14,10 +14,7 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.commit.table_commit import (
-    Fence,
-    TableFiles,
-)
+from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.output_rows import first_rows
 from plugins.messages import Messages

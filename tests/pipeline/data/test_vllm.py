@@ -165,7 +165,7 @@ def test_details_have_the_type_that_the_plan_knows(folder: str) -> None:
         fields = {"sampling": sampling, "details": "about"}
         spec = model(source=folder, chat=False, **fields)
         done = Asked(spec, text=["ab", None]).table
-        for name, kind in {"answer": spec.output_type, **spec.other_outputs}.items():
+        for name, kind in {"answer": spec.output_type, **spec.extra_outputs}.items():
             assert done.schema.field(name).type == arrow_type(kind)
 
 

@@ -75,14 +75,14 @@ def files(path: Path) -> list[list[str]]:
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Change) -> None:
     """Change the dataset after the rows of the next job are computed, and before its commit."""
-    real = Attempt.register
+    real = Attempt.commit_table
 
     def register(self: Attempt, *arguments: Any) -> None:
-        monkeypatch.setattr(Attempt, "register", real)
+        monkeypatch.setattr(Attempt, "commit_table", real)
         change(lance.dataset(path))
         real(self, *arguments)
 
-    monkeypatch.setattr(Attempt, "register", register)
+    monkeypatch.setattr(Attempt, "commit_table", register)
 
 
 def during_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Change) -> None:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.attempt_start import NothingToDo, prepare_attempt
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.output_plan import plan_outputs
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.input import RowCount
@@ -35,7 +35,7 @@ def source(tmp_path: Path) -> Path:
 
 def prepare_job(job: Document, identity: str = "") -> PreparedAttempt | NothingToDo:
     spec = parse(job).spec
-    return prepare_attempt(spec, next(plan_outputs(spec, Layout.of(spec))), identity)
+    return prepare_attempt(spec, next(output_targets(spec, Layout.of(spec))), identity)
 
 
 def local_model(folder: Path) -> Document:
@@ -92,7 +92,7 @@ def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> No
     job = job_document("job", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
     prepared = begin_job(job)
     assert prepared.count == RowCount(2, estimated=False)
-    prepared.attempt.lease.complete(prepared.attempt.layout)
+    prepared.attempt.lease.write_success_marker(prepared.attempt.layout)
     found = prepare_job(job)
     assert isinstance(found, NothingToDo)
     assert found.remark == ""
@@ -105,7 +105,7 @@ def test_complete_output_with_other_input_is_reported(
 ) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = begin_job(job)
-    prepared.attempt.lease.complete(prepared.attempt.layout)
+    prepared.attempt.lease.write_success_marker(prepared.attempt.layout)
     if change == "gone":
         (source / "b.txt").unlink()
     else:

@@ -49,7 +49,7 @@ COMMON_DAMAGES = ["truncated", "rubbish", "a later version's", OTHERS, GONE]
 """The damages of a whole job. The tests of each reader cover more (test_snapshots.py)."""
 
 REFUSED = {
-    "job.json": ("job.json' is damaged", "remove this one"),
+    "job.json": ("job.json' is damaged", "delete the files in this one"),
     "input.parquet": ("input.parquet' is missing, damaged or of another", "resume: false"),
     "attempts/*/unified.json": ("unified.json' is missing, damaged or of another", "resume: false"),
     "attempts/*/start.json": ("start.json' is missing, damaged or of another", "resume: false"),

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from batchinference.cli import exits
-from batchinference.pipeline.commit import output_plan
-from batchinference.pipeline.commit.changes import changed_spec, parse_code
-from batchinference.pipeline.commit.layout import Layout, work_key, work_of
+from batchinference.pipeline.commit import attempt_plan
+from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change, parse_code
 from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.output_paths import Layout, work_key, work_of
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import segment
 from batchinference.pipeline.steps.code_hashes import code_of
@@ -135,7 +135,7 @@ def test_new_code_is_refused_if_an_earlier_run_commits_before_it_ends(
     earlier = begin_job(job.document()).attempt
     job.change("2")
     monkeypatch.setattr(
-        output_plan, "ensure_not_running", lambda *_: commit_rows(earlier, good(0, 0, [1]))
+        attempt_plan, "ensure_not_running", lambda *_: commit_rows(earlier, good(0, 0, [1]))
     )
     with pytest.raises(BadOutput, match=r"changing\.py changed"):
         begin_job(job.document())
@@ -240,14 +240,14 @@ def test_changes_of_a_spec(
 ) -> None:
     place = Location(str(tmp_path / "spec.json"))
     place.write(json.dumps(without_secrets(before)).encode())
-    messages.check(changed_spec(place, work_of(now)))
+    messages.check(describe_spec_change(place, work_of(now)))
 
 
 def test_only_the_first_changes_are_listed(tmp_path: Path) -> None:
     place = Location(str(tmp_path / "spec.json"))
     step = {"filter": "x"}
     place.write(json.dumps(without_secrets(spec_of(step))).encode())
-    text = changed_spec(place, work_of(spec_of(*[step] * 6)))
+    text = describe_spec_change(place, work_of(spec_of(*[step] * 6)))
     assert text.count(" was not set, is ") == 3
     assert text.endswith("; and 2 more")
 
@@ -259,7 +259,7 @@ def test_a_spec_that_cannot_be_read_has_no_known_changes(
     place = Location(str(tmp_path / "spec.json"))
     if content is not None:
         place.write(content)
-    assert changed_spec(place, work_of(spec_of())) == ""
+    assert describe_spec_change(place, work_of(spec_of())) == ""
 
 
 def spec(**fields: Any) -> BatchInferenceSpec:
@@ -343,14 +343,14 @@ def test_job_name_is_not_part_of_the_key() -> None:
 
 def test_all_files_are_below_the_output() -> None:
     layout = Layout.of(spec())
-    uris = [layout.state.uri, layout.success.uri, layout.job.uri, layout.report.uri]
+    uris = [layout.state.uri, layout.success.uri, layout.lease_file.uri, layout.report.uri]
     assert uris == [
         "s3://out/result/_batchinference",
         "s3://out/result/_SUCCESS",
         "s3://out/result/_batchinference/job.json",
         "s3://out/result/_batchinference/report.json",
     ]
-    assert Lease(layout.key, 12, "0a1b2c3d4e5f").place(layout).uri == (
+    assert Lease(layout.key, 12, "0a1b2c3d4e5f").attempt_directory(layout).uri == (
         "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
     )
     assert layout.errors.uri == "s3://out/result/_batchinference/errors"

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.committer import (
+from batchinference.pipeline.commit.commit_groups import (
     commit_groups,
     counts_of_group,
     row_ranges_of,

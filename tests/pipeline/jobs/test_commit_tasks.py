@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.committer import Committer, counts_of_group
+from batchinference.pipeline.commit.commit_groups import counts_of_group
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution import (
@@ -355,7 +356,7 @@ class TestRetriedTask:
     def test_numbers_continue_after_a_damaged_commit(self, committer: Committer) -> None:
         for number, batch in enumerate(batches_of_four_rows()[:3]):
             committer.put(batch, TASK, number)
-        min(Path(committer.attempt.place.path).glob("0*.json")).write_bytes(b"")
+        min(Path(committer.attempt.directory.path).glob("0*.json")).write_bytes(b"")
         task_of(committer)(retried=True)
         assert [number for number, *_ in commits(committer.attempt)] == [1, 2, 3, 3, 4]
         assert counted_rows(committer.attempt) == [(0, ROWS)]

@@ -19,7 +19,7 @@ import pytest
 from batchinference.pipeline.arrow import concat, to_column
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
 from batchinference.pipeline.execution import dataset
@@ -91,7 +91,7 @@ def errors_of(layout: Layout) -> list[dict[str, object]]:
 
 
 def manifest_files(attempt: Attempt) -> list[Path]:
-    return sorted(Path(attempt.place.path).glob("0*.json"))
+    return sorted(Path(attempt.directory.path).glob("0*.json"))
 
 
 def manifest_names(attempt: Attempt) -> list[str]:
@@ -300,7 +300,7 @@ def test_output_of_another_run_is_not_touched(
     with messages.raises(BadOutput):
         close_attempt(commit.attempt)
     assert rows_of(Path(layout.output.path)) == [{"n": 77}]
-    assert not commit.attempt.closed.exists()
+    assert not commit.attempt.closed_file.exists()
 
 
 def test_commit_is_refused_after_another_run_took_over(
@@ -485,7 +485,7 @@ def test_planted_link_of_a_partition_is_not_followed(
     with messages.raises(BadOutput):
         commit.put(rows_to_put, 0)
     assert list(other.iterdir()) == []
-    theirs = other / f"{attempt.layout.part_name(1, 0, 'ab')}.parquet"
+    theirs = other / f"{attempt.layout.task_file_prefix(1, 0, 'ab')}.parquet"
     theirs.write_text("not ours")
     attempt.remove_orphans([])
     assert theirs.exists()

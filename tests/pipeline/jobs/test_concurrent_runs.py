@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as pipeline_job
-from batchinference.pipeline.commit import heartbeat, output_plan
+from batchinference.pipeline.commit import attempt_plan, heartbeat
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.input import file_input
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
@@ -140,7 +140,7 @@ def test_output_that_is_being_written_is_not_replaced(
 
     def retry() -> None:
         layout.success.delete()
-        lease.put(layout, read_lease(layout))
+        lease.write_if_unchanged(layout, read_lease(layout))
         read = heartbeat._read_heartbeat
         monkeypatch.setattr(
             heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
@@ -152,7 +152,7 @@ def test_output_that_is_being_written_is_not_replaced(
     messages.check(report.message)
     assert place.rows() == ["a1", "a2", "b1"]
     monkeypatch.undo()
-    lease.complete(layout)
+    lease.write_success_marker(layout)
     messages.check(run_without_ray(new).message)
     assert place.rows() == ["x1", "x2", "x3"]
     assert place.is_proven()
@@ -171,12 +171,14 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
     lease = read_lease(layout)
     assert lease is not None
     elsewhere = replace(lease, process="")
-    elsewhere.put(layout, lease)
+    elsewhere.write_if_unchanged(layout, lease)
     layout.success.delete()
     monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.0)
-    before(monkeypatch, heartbeat, "_read_heartbeat", lambda: elsewhere.complete(layout))
+    before(
+        monkeypatch, heartbeat, "_read_heartbeat", lambda: elsewhere.write_success_marker(layout)
+    )
     fail_after_tasks(monkeypatch, place.job("new", source, write={"mode": mode}), tasks=0)
-    assert elsewhere.is_complete(layout)
+    assert elsewhere.has_completed(layout)
     assert place.rows() == ["a1", "a2", "b1"]
 
 
@@ -194,7 +196,7 @@ def test_rows_of_a_running_append_are_not_deleted(
         fail_after_tasks(monkeypatch, append)
         lease, beats, read = read_lease(layout), itertools.count(), heartbeat._read_heartbeat
         assert lease is not None
-        replace(lease, process="").put(layout, lease)  # of another machine
+        replace(lease, process="").write_if_unchanged(layout, lease)  # of another machine
         monkeypatch.setattr(
             heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
         )
@@ -202,7 +204,7 @@ def test_rows_of_a_running_append_are_not_deleted(
     if begun == "before the replacement":
         alive()
     else:  # it began between the two checks, at the same moment
-        monkeypatch.setattr(output_plan, "_has_waited", lambda *_: False)
+        monkeypatch.setattr(attempt_plan, "_has_waited", lambda *_: False)
         before(monkeypatch, pipeline_job, "run_monitored", alive)
     report = run_without_ray(overwrite)
     messages.check(report.message)

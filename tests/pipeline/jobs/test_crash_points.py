@@ -36,7 +36,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Result
 from batchinference.pipeline.verify.verify import verify
@@ -133,8 +133,8 @@ def faults_in_the_end(place: Place, last: Report, seen: OutputFaults) -> list[st
 def unproven(output: Path) -> list[str]:
     """Return the findings of `batchinference verify`; an empty list if the output is proven."""
     proof = verify(Location(str(output)))
-    found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
-    problems = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
+    found = [*proof.findings, *(finding for work in proof.jobs for finding in work.findings)]
+    problems = [f"verify: {one.kind}: {', '.join(map(str, one.positions))}" for one in found]
     return problems if proof.result == Result.PROVEN else [f"verify: {proof.result}", *problems]
 
 

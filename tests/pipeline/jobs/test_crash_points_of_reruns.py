@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit.changes import write_code
+from batchinference.pipeline.commit.code_and_spec_changes import write_code
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
@@ -51,7 +51,7 @@ def faults(
 
     def in_the_end() -> list[str]:
         proof = verify(Location(str(output)))
-        found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
+        found = [*proof.findings, *(finding for work in proof.jobs for finding in work.findings)]
         of_rows = seen().at_the_end() if seen().state != NOWHERE else rows_of_all(seen())
         return [f"in the end: {fault}" for fault in (*found, *of_rows)]
 

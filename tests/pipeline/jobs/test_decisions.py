@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.decision import Action, OutputState, Request, TableState, decide
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_state import OutputState, Request, TableState
+from batchinference.pipeline.commit.start_or_resume import Action, decide
 from batchinference.pipeline.errors import BadOutput
 from support.documents.parsed_write import write_of
 from support.outputs.builders import THEIRS, layout_of
@@ -30,18 +31,18 @@ def state(layout: Layout = LAYOUT, *, begun: bool = True, **fields: object) -> O
 
 
 EMPTY = OutputState(LAYOUT)
-FOREIGN = OutputState(LAYOUT, foreign_files=True)
+FOREIGN = OutputState(LAYOUT, has_foreign_files=True)
 OTHER = OutputState(LAYOUT, replace(lease(), key=THEIRS))
 CLAIMED, UNFINISHED = state(begun=False), state()
 COMPLETE = state(complete=True)
-COMPLETE_WITH_FAILED = state(complete=True, failed_rows=True)
-DONE, CONTINUE = Action.ALREADY_COMPLETE, Action.START_AGAIN
+COMPLETE_WITH_FAILED = state(complete=True, has_failed_rows=True)
+DONE, CONTINUE = Action.ALREADY_COMPLETE, Action.START_IN_SERIES
 
 CASES = {
     # state: the actions with resume in the modes error, append and overwrite
     "empty": (EMPTY, [Action.START] * 3),
     "only added to": (
-        OutputState(LAYOUT, added=True),
+        OutputState(LAYOUT, has_appended_rows=True),
         [Action.START, Action.START, Action.REPLACE],
     ),
     "foreign": (FOREIGN, ["no output of", Action.START, "no output of"]),
@@ -72,10 +73,13 @@ TABLES = {
         state(TABLE, table=TableState(has_rows=True)),
         ["has rows already", Action.RESUME, Action.RESUME],
     ),
-    "committed": (state(TABLE, table=TableState(committed=True)), [Action.FINISH_TABLE_COMMIT] * 3),
+    "committed": (
+        state(TABLE, table=TableState(attempt_committed=True)),
+        [Action.FINISH_TABLE_COMMIT] * 3,
+    ),
     "committed by a delayed attempt": (
         state(TABLE, table=TableState(series_committed=True)),
-        ["rows of a delayed attempt"] * 2 + [Action.START],
+        ["a delayed attempt has"] * 2 + [Action.START],
     ),
     "complete": (
         state(TABLE, complete=True, table=TableState()),
@@ -136,7 +140,7 @@ def test_resource_starts_over_once(job: str, expected: Action) -> None:
 def test_decision_for_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
     """A complete output is retried even if the mode is overwrite."""
     if found.lease is not None and found.lease.key == LAYOUT.key and found.lease.begun:
-        expected = Action.RETRY_FAILED if found.failed_rows or not found.complete else DONE
+        expected = Action.RETRY_FAILED if found.has_failed_rows or not found.complete else DONE
     check(expected, found, mode, retry=True)
 
 
@@ -183,7 +187,7 @@ def test_complete_table_is_never_retried(mode: str) -> None:
 
 
 def changed(found: OutputState, *, committed: bool = True) -> OutputState:
-    return replace(found, changed_code="a.py changed", committed=committed)
+    return replace(found, code_change="a.py changed", has_commits=committed)
 
 
 CHANGED_CODE: dict[str, tuple[OutputState, list[object]]] = {
@@ -234,8 +238,8 @@ def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
 )
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
     """It has done its work, unless more is requested or the code has changed."""
-    check(expected, COMPLETE_WITH_FAILED, "overwrite", continues=True, **fields)
-    check(Action.REPLACE, changed(COMPLETE), "overwrite", continues=True)
+    check(expected, COMPLETE_WITH_FAILED, "overwrite", swapped_in_replacement=True, **fields)
+    check(Action.REPLACE, changed(COMPLETE), "overwrite", swapped_in_replacement=True)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ AS_NAMED: dict[str, Any] = {"job": "embed on here"}
 
 @pytest.mark.parametrize("mode", ["error", "append"])
 def test_output_of_the_job_before_its_spec_changed_names_the_change(mode: str) -> None:
-    found = replace(SAME_NAME, changed_spec="steps was [], is 1")
+    found = replace(SAME_NAME, spec_change="steps was [], is 1")
     check(r"another spec: steps was \[\], is 1\. ", found, mode, **AS_NAMED)
     unknown = "another spec. (Run `batchinference run FILE --restart`|Choose)"
     check(unknown, SAME_NAME, mode, **AS_NAMED)
@@ -278,7 +282,7 @@ def test_advice_for_another_spec_is_possible() -> None:
 
 def test_an_unnamed_job_may_be_the_one_that_has_changed() -> None:
     unnamed = replace(SAME_NAME, lease=replace(lease(job="job on here"), key=THEIRS))
-    found = replace(unnamed, changed_spec="steps was [], is 1")
+    found = replace(unnamed, spec_change="steps was [], is 1")
     check(r"another job \(steps was \[\], is 1\)\. Choose", found, "error", job="job on here")
 
 
@@ -289,9 +293,9 @@ def test_changed_code_of_failed_rows_can_be_retried() -> None:
 
 RESTARTED = {
     "empty": (EMPTY, Action.START),
-    "only added to by the job": (OutputState(LAYOUT, added=True), Action.REPLACE),
+    "only added to by the job": (OutputState(LAYOUT, has_appended_rows=True), Action.REPLACE),
     "only added to by another": (
-        OutputState(LAYOUT, added=True, added_by="other"),
+        OutputState(LAYOUT, has_appended_rows=True, appended_by="other"),
         "rows that other has appended",
     ),
     "foreign": (FOREIGN, "no output of"),
@@ -301,7 +305,7 @@ RESTARTED = {
     "of another spec, complete": (replace(SAME_NAME, complete=True), Action.REPLACE),
     "unfinished": (replace(UNFINISHED, lease=OTHER_NAME), CONTINUE),
     "complete": (replace(COMPLETE, lease=OTHER_NAME), Action.REPLACE),
-    "complete, added to by another": (replace(COMPLETE, added_by="other"), "has appended"),
+    "complete, added to by another": (replace(COMPLETE, appended_by="other"), "has appended"),
     "replaced by another job": (OutputState(LAYOUT, replaced_by=OTHER.lease), "was interrupted"),
     "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Action.START),
     "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
-from batchinference.pipeline.commit.retry_errors import failed_ids, without_failed
+from batchinference.pipeline.commit.retry_failed_rows import failed_ids, without_failed_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput, TooManyErrors
 from batchinference.pipeline.execution.executor import Executor
@@ -69,7 +69,7 @@ def test_failed_rows_are_cut_out_of_ranges_of_any_length(tmp_path: Path) -> None
     errors = DataFile.of(stored(tmp_path, id=ids, step=["own"] * 5).path.rpartition("/")[2], b"")
     ranges = [(0, 0, 7), (0, 9, most), (1, 1, most), (2, 7, 8)]
     entry = ManifestEntry(Counts(read=2 * most, written=1, failed=5), ranges, [], [], [], errors)
-    left = without_failed(Snapshot("0" * 64, "0" * 64, [entry]), Location(str(tmp_path)))
+    left = without_failed_rows(Snapshot("0" * 64, "0" * 64, [entry]), Location(str(tmp_path)))
     assert left.entries[0].row_ranges == [(0, 1, 5), (0, 9, most), (1, 1, most - 1)]
 
 
@@ -82,7 +82,7 @@ def test_warning_about_the_file_of_a_failed_row_is_removed_with_the_row(tmp_path
     commit_rows(attempt, rows.with_warnings(warning_table("read", ids, skipped)))
     snapshot = close_attempt(attempt)
     assert snapshot.counts.warned == 2
-    (left,) = without_failed(snapshot, attempt.layout.errors).entries
+    (left,) = without_failed_rows(snapshot, attempt.layout.errors).entries
     assert (left.row_ranges, left.counts.warned) == ([(0, 0, 2)], 1)
     assert [(each.count, each.amount) for each in left.warnings] == [(1, 1)]
 

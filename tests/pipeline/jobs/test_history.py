@@ -14,7 +14,7 @@ from batchinference.pipeline.report.history import RunHistory, read_history
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.history import RunRecord, table_of
-from batchinference.spec.parameters import Values
+from batchinference.spec.parameters import ParameterValues
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.crash_points import local_place
@@ -96,7 +96,7 @@ def test_history_has_the_parameters_of_a_run_without_credentials(
 ) -> None:
     job = small_job(source, output)
     job["spec"]["parameters"] = [{"name": name}]
-    run_without_ray(parse(job, Values({name: value})))
+    run_without_ray(parse(job, ParameterValues({name: value})))
     assert [run.parameters for run in history_of(str(output))] == [{name: stored}]
 
 

@@ -66,7 +66,7 @@ def test_next_attempt_continues_the_series_of_its_lease(tmp_path: Path) -> None:
     """A table accepts one commit per series. With another series, it would get all rows twice."""
     layout = layout_of(tmp_path / "out")
     before = Lease.new(layout, 1, series="f" * 32)
-    before.put(layout, None)
+    before.write_if_unchanged(layout, None)
     after = Attempt.begin(layout, before, Snapshot(layout.key, "")).lease
     assert (after.attempt, after.series) == (2, "f" * 32)
 

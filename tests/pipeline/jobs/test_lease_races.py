@@ -18,10 +18,10 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import Claim
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage import conditional_put, location, object_stores
@@ -100,13 +100,13 @@ def next_write(
 
 def leased(layout: Layout, before: Lease | None) -> Lease:
     lease = Lease.new(layout, 1, begun=False)
-    lease.put(layout, before)
+    lease.write_if_unchanged(layout, before)
     return lease
 
 
 Beginning = Callable[[Layout, Lease | None], object]
 BEGINNINGS: dict[str, Beginning] = {
-    "claim": lambda layout, before: Claim(layout, before, overwrite=False).put(),
+    "claim": lambda layout, before: Claim(layout, before, overwrite=False).claim_and_clear(),
     "attempt": lambda layout, before: Attempt.begin(layout, before, Snapshot(KEY, "0" * 64)),
 }
 
@@ -160,24 +160,24 @@ def test_of_drivers_that_begin_concurrently_one_has_the_lease(layout: Layout, ne
 def test_delayed_driver_changes_nothing(layout: Layout, messages: Messages) -> None:
     before = leased(layout, None)
     later = Attempt.begin(layout, before, Snapshot(KEY, "0" * 64))
-    later.lease.complete(layout)
+    later.lease.write_success_marker(layout)
     for begin in BEGINNINGS.values():
         with messages.raises(BadOutput):
             begin(layout, before)
     assert read_lease(layout) == later.lease
-    assert later.lease.is_complete(layout)
+    assert later.lease.has_completed(layout)
 
 
 def driver(layout: Layout, name: str, held: dict[str, Attempt]) -> Iterator[None]:
     """Begin an attempt and complete it, in steps. Takes over whatever it finds."""
     before = read_lease(layout)
     yield
-    claim = Claim(layout, before, overwrite=False, job=name).put()
+    claim = Claim(layout, before, overwrite=False, job=name).claim_and_clear()
     yield
     start = Snapshot(layout.key, "0" * 64)
     held[name] = Attempt.begin(layout, claim, start, name)
     yield
-    held[name].complete(start, succeeded_report(layout.output.uri))
+    held[name].mark_complete(start, succeeded_report(layout.output.uri))
 
 
 def has_lease(attempt: Attempt) -> bool:
@@ -210,7 +210,7 @@ def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) 
         assert completed, order
         last = read_lease(layout)
         assert last is not None
-        assert last.is_complete(layout) == (last.job in completed), order
+        assert last.has_completed(layout) == (last.job in completed), order
 
 
 LOST: dict[str, Exception] = {

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit.attempt import Attempt, start_of
-from batchinference.pipeline.commit.claim import Claim
-from batchinference.pipeline.commit.decision import Action, Request, TableState, decide, load_state
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.attempt import Attempt, start_file
 from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_state import Request, TableState, load_state
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.start_or_resume import Action, decide
+from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import snapshot_input
@@ -46,7 +47,7 @@ def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> 
     if action is Action.RESUME and lease is not None:
         start = Attempt(layout, lease).load_committed()
     else:
-        lease = Claim(layout, lease, mode == "overwrite").put()
+        lease = Claim(layout, lease, mode == "overwrite").claim_and_clear()
         source = write_lines(Path(layout.output.path).parent / "in", {"a.txt": ["x"]})
         content = snapshot_input([str(source)], []).serialized()
         layout.input.write(content)
@@ -62,7 +63,7 @@ def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attem
 
 def start_in(attempt: Attempt) -> Snapshot:
     """Return the snapshot of what counted when the attempt began."""
-    return Snapshot.read(start_of(attempt.layout, attempt.lease), attempt.layout.key)
+    return Snapshot.read(start_file(attempt.layout, attempt.lease), attempt.layout.key)
 
 
 def a_run(layout: Layout, *, complete: bool) -> list[Path]:
@@ -70,7 +71,7 @@ def a_run(layout: Layout, *, complete: bool) -> list[Path]:
     attempt = opened(layout, "overwrite")
     commit_rows(attempt, merged([good(0, attempt.number, [10]), failed(0, 0)]))
     if complete:
-        attempt.complete(
+        attempt.mark_complete(
             close_attempt(attempt, start_in(attempt)), succeeded_report(layout.output.uri)
         )
     return parts_of(layout)
@@ -102,7 +103,7 @@ def test_late_commit_of_an_earlier_attempt_does_not_count(
     earlier = opened(layout)
     opened(layout)
     with monkeypatch.context() as patch:
-        patch.setattr(Attempt, "check_open", lambda self: None)
+        patch.setattr(Attempt, "check_can_commit", lambda self: None)
         commit_rows(earlier, good(0, 0, [10]))
     assert len(parts_of(layout)) == 1
     assert start_in(opened(layout)).entries == []
@@ -119,11 +120,11 @@ def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, comple
     layout = layout_of(tmp_path / "out")
     attempt = opened(layout, "overwrite")
     assert attempt.number == 2
-    begun = f"attempts/{Path(attempt.place.path).name}"
+    begun = f"attempts/{Path(attempt.directory.path).name}"
     left = {"job.json", ".job.json.lock", "input.parquet"}
     left |= {f"{begun}/start.json", f"{begun}/heartbeat"}
     assert set(files_below(tmp_path / "out")) == {f"_batchinference/{name}" for name in left}
-    assert json.loads(layout.job.read())["work"] == OURS
+    assert json.loads(layout.lease_file.read())["work"] == OURS
 
 
 @pytest.mark.parametrize("key", [OURS, THEIRS], ids=["same work", "other work"])
@@ -177,8 +178,9 @@ def test_foreign_files_next_to_an_output_are_never_deleted(
     foreign = {
         tmp_path / "out" / "README.md": b"notes",
         tmp_path / "out" / "part-something.parquet": b"not ours",
-        tmp_path / "out" / "deep" / (layout.part_name(1, 0, "0") + ".parquet"): b"a copy",
-        shared / (layout_of(tmp_path, "c" * 64).part_name(1, 0, "0") + ".parquet"): b"other job",
+        tmp_path / "out" / "deep" / (layout.task_file_prefix(1, 0, "0") + ".parquet"): b"a copy",
+        shared
+        / (layout_of(tmp_path, "c" * 64).task_file_prefix(1, 0, "0") + ".parquet"): b"other job",
     }
     for file, content in foreign.items():
         file.parent.mkdir(exist_ok=True)
@@ -205,11 +207,11 @@ WRONG_FIELDS = {
 def test_job_json_with_a_wrong_field_is_rejected(tmp_path: Path, field: str) -> None:
     layout = layout_of(tmp_path / "out")
     a_run(layout, complete=True)
-    stored = json.loads(layout.job.read())
+    stored = json.loads(layout.lease_file.read())
     for value in WRONG_FIELDS[field]:
         if (field, value) == ("work", ""):  # valid in a claim of an output without a lease
             continue
-        layout.job.write(json.dumps(stored | {field: value}).encode())
+        layout.lease_file.write(json.dumps(stored | {field: value}).encode())
         before = files_below(tmp_path)
         with pytest.raises(BadOutput, match=r"job\.json' is damaged"):
             open_output(layout, "overwrite")
@@ -224,10 +226,12 @@ def test_overwrite_deletes_no_file_of_another_directory(
     """Somebody has changed the location of the error records in the state."""
     layout, work = layout_of(tmp_path / "out"), "0" * 64
     a_run(layout, complete=True)
-    table = tmp_path / "table" / (layout_of(tmp_path, work).part_name(1, 0, "0") + ".parquet")
+    table = (
+        tmp_path / "table" / (layout_of(tmp_path, work).task_file_prefix(1, 0, "0") + ".parquet")
+    )
     table.parent.mkdir()
     table.write_bytes(b"another table")
-    stored = json.loads(layout.job.read()) | {"work": work, "errors": f"{tmp_path}/{place}"}
+    stored = json.loads(layout.lease_file.read()) | {"work": work, "errors": f"{tmp_path}/{place}"}
     (layout.output / state / "job.json").write(json.dumps(stored).encode())
     opened(layout, "overwrite")
     assert table.read_bytes() == b"another table"

@@ -16,9 +16,9 @@ from batchinference.api.runner import Runner
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline import ray_compat
 from batchinference.pipeline.commit import heartbeat
-from batchinference.pipeline.commit.decision import OutputReader
 from batchinference.pipeline.commit.heartbeat import keep_heartbeat
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_state import CachedReader
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution import ray_connection
 from batchinference.pipeline.execution.ray_connection import START_TRIES
@@ -90,7 +90,7 @@ def test_a_failed_start_with_overwrite_keeps_the_old_output(
     run_without_ray(document_of(tmp_path, "a"))
     new = document_of(tmp_path, "b", mode="overwrite")
     assert run_on(new, fail(failure)).reason == failure.reason
-    assert OutputReader().is_complete(Layout.of(parse(document_of(tmp_path, "a")).spec))
+    assert CachedReader().is_complete(Layout.of(parse(document_of(tmp_path, "a")).spec))
     assert rows_of(tmp_path / "out") == [{"text": "a"}]
     assert run_without_ray(new).state == JobState.SUCCEEDED
     assert rows_of(tmp_path / "out") == [{"text": "b"}]

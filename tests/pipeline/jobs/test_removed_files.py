@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.changed_input_files import merged_origins, without_input_files
 from batchinference.pipeline.commit.manifest import ManifestEntry, Origin
-from batchinference.pipeline.commit.removed_files import merged_origins, without_files
-from batchinference.pipeline.commit.retry_errors import without_failed
+from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.removed_row_rewrites import without_removed
@@ -49,7 +49,7 @@ def committed(attempt: Attempt, *files: int, by_file: bool = True) -> Snapshot:
 
 
 def test_other_files_count_as_if_they_had_been_committed_alone(attempt: Attempt) -> None:
-    left = without_files(committed(attempt, 0, 1, 2), [1], [2])
+    left = without_input_files(committed(attempt, 0, 1, 2), [1], [2])
     alone = committed(attempt, 0)
     assert left.counts == alone.counts
     assert [entry.warnings for entry in left.entries] == [entry.warnings for entry in alone.entries]
@@ -58,29 +58,29 @@ def test_other_files_count_as_if_they_had_been_committed_alone(attempt: Attempt)
 
 
 def test_entry_that_does_not_know_its_files_is_computed_again(attempt: Attempt) -> None:
-    left = without_files(committed(attempt, 0, 1, by_file=False), [1])
+    left = without_input_files(committed(attempt, 0, 1, by_file=False), [1])
     assert left.entries == []
     assert left.missing_rows(2, None) == {0: [(0, 5)], 1: [(0, None)]}
 
 
 def test_entry_without_rows_of_the_files_is_unchanged(attempt: Attempt) -> None:
     both = committed(attempt, 0, 1)
-    assert without_files(both, [2]).entries == both.entries
+    assert without_input_files(both, [2]).entries == both.entries
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
 def test_failed_rows_of_the_other_files_can_be_retried(attempt: Attempt, retry_first: bool) -> None:
     left, errors = committed(attempt, 0, 1), attempt.layout.errors
     if retry_first:
-        left = without_files(without_failed(left, errors), [1])
+        left = without_input_files(without_failed_rows(left, errors), [1])
     else:
-        left = without_failed(without_files(left, [1]), errors)
+        left = without_failed_rows(without_input_files(left, [1]), errors)
     assert left.missing_rows(2, None) == {0: [(4, 5)], 1: [(0, None)]}
     assert left.counts == Counts(read=4, written=2, filtered=2, warned=1)
 
 
 def test_files_lose_the_removed_rows_and_error_records(attempt: Attempt) -> None:
-    (entry,) = without_files(committed(attempt, 0, 1, 2), [1], [2]).entries
+    (entry,) = without_input_files(committed(attempt, 0, 1, 2), [1], [2]).entries
     rewritten = without_removed(attempt, entry, WRITER)
     (data,) = rewritten.data
     content = WRITER.read((attempt.layout.data / data.name).read())
@@ -92,7 +92,7 @@ def test_files_lose_the_removed_rows_and_error_records(attempt: Attempt) -> None
 
 
 def test_changed_file_is_not_rewritten(attempt: Attempt) -> None:
-    (entry,) = without_files(committed(attempt, 0, 1), [1]).entries
+    (entry,) = without_input_files(committed(attempt, 0, 1), [1]).entries
     place = attempt.layout.data / entry.data[0].name
     place.write(place.read() + b" ")
     with pytest.raises(BadOutput, match=entry.data[0].name):
@@ -101,7 +101,7 @@ def test_changed_file_is_not_rewritten(attempt: Attempt) -> None:
 
 def test_file_with_another_number_of_rows_is_not_rewritten(attempt: Attempt) -> None:
     """The state is damaged, so it is unknown which rows are those of the other files."""
-    (entry,) = without_files(committed(attempt, 0, 1), [1]).entries
+    (entry,) = without_input_files(committed(attempt, 0, 1), [1]).entries
     first, other = entry.origins
     damaged = replace(entry, origins=[replace(first, rows=[(0, 1 << 60)]), other])
     with pytest.raises(BadOutput):
@@ -120,7 +120,7 @@ def test_origins_of_merged_files_follow_each_other() -> None:
 
 
 def test_snapshot_with_origins_is_read_back(attempt: Attempt) -> None:
-    left = without_files(committed(attempt, 0, 1, 2), [1], [2])
-    place = attempt.place / "start.json"
+    left = without_input_files(committed(attempt, 0, 1, 2), [1], [2])
+    place = attempt.directory / "start.json"
     place.write(left.serialized())
     assert Snapshot.read(place, OURS) == left

@@ -16,7 +16,7 @@ import pytest
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
-from batchinference.pipeline.commit.retry_errors import without_failed
+from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
@@ -118,7 +118,7 @@ class TestMerging:
             commit_rows(attempt, batch, task)
         end = close_attempt(attempt)
         entries = rewritten(attempt, end, first=earlier)
-        attempt.put_unified(end.only(entries))
+        attempt.write_unified_snapshot(end.with_entries(entries))
         attempt.remove_orphans(entries)
         assert attempt.load_committed().counts == end.counts
         assert RowSet.of(entries).missing(1, {0: 9}) == RowSet.of(end.entries).missing(1, {0: 9})
@@ -164,7 +164,7 @@ class TestMerging:
         mixed = merged([good(0, 0, [0]), replace(failed(0, 0), source=NO_IDS)])
         entries = self.merged(attempt, mixed, good(0, 1, [1]), good(0, 2, [2]))
         assert self.rows(attempt) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
-        left = without_failed(Snapshot(OURS, "", entries), attempt.layout.errors)
+        left = without_failed_rows(Snapshot(OURS, "", entries), attempt.layout.errors)
         assert left.missing_rows(1, 3) == {0: [(0, 1)]}
         assert [len(entry.data) for entry in left.entries] == [1]
 
@@ -282,7 +282,7 @@ def take_over(attempt: Attempt, end: Snapshot) -> None:
 
 
 def finish(attempt: Attempt, end: Snapshot) -> None:
-    attempt.put_unified(end)
+    attempt.write_unified_snapshot(end)
 
 
 @pytest.mark.parametrize("happens", [take_over, finish])
@@ -317,8 +317,8 @@ def test_old_and_new_files_exist_until_a_snapshot_names_the_new_ones(attempt: At
     output = Path(attempt.layout.output.path)
     assert len(names(output)) == 3
     assert attempt.load_committed().entries == end.entries, "the new file does not count yet"
-    unified = end.only([entry, end.entries[1]])
-    attempt.put_unified(unified)
+    unified = end.with_entries([entry, end.entries[1]])
+    attempt.write_unified_snapshot(unified)
     assert [one.data for one in attempt.load_committed().entries] == [
         one.data for one in unified.entries
     ]
@@ -331,7 +331,7 @@ def test_snapshot_of_an_earlier_attempt_is_not_used(attempt: Attempt) -> None:
     end, _ = rewriting(attempt)
     later = Attempt.begin(attempt.layout, attempt.lease, end)
     stale = Snapshot(end.work, end.input, [], {}, attempt.number)
-    attempt.layout.end.write(stale.serialized())
+    attempt.layout.final_snapshot.write(stale.serialized())
     assert later.load_committed().entries == end.entries
 
 
@@ -346,7 +346,7 @@ def test_file_names_are_never_reused(tmp_path: Path) -> None:
         for entry in manifest.entries
         for file in entry.data
     }
-    final = {file.name: file for entry in Snapshot.read(layout.end, layout.key).entries
+    final = {file.name: file for entry in Snapshot.read(layout.final_snapshot, layout.key).entries
              for file in entry.data}  # fmt: skip
     assert len(final) < len(committed)
     assert final.keys() - committed.keys(), "some were rewritten"

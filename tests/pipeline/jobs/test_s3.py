@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.pipeline.commit.claim import swap_in_replacement
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.replacement import swap_in_replacement
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.file_input import open_files
@@ -228,7 +228,7 @@ class TestOutputStates:
         left = prepared.close()
         assert left.missing == {}
         prepared.attempt.remove_orphans(left.snapshot.entries)
-        prepared.attempt.complete(
+        prepared.attempt.mark_complete(
             left.snapshot, succeeded_report(prepared.attempt.layout.output.uri)
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import attempt_start
-from batchinference.pipeline.commit import layout as layouts
+from batchinference.pipeline.commit import output_paths
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState
@@ -33,7 +33,7 @@ KINDS = {
 }
 PHASES = {
     "check_job": "check",
-    "look_at_output": "look",
+    "plan_attempt": "look",
     "_open_input": "open",
     "begin_attempt": "begin",
 }
@@ -51,7 +51,7 @@ class Storage:
         for name, phase in PHASES.items():
             timed = self._in_phase(phase, getattr(attempt_start, name))
             monkeypatch.setattr(attempt_start, name, timed)
-        monkeypatch.setattr(Attempt, "close", self._in_phase("end", Attempt.close))
+        monkeypatch.setattr(Attempt, "stop_commits", self._in_phase("end", Attempt.stop_commits))
 
     def _counted(self, kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(place: Location, *given: Any, **named: Any) -> Any:
@@ -162,7 +162,7 @@ def until_first_task(found: Requests) -> Requests:
 def test_work_of_a_job_is_hashed_once(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hashed, real = [], layouts.work_key
-    monkeypatch.setattr(layouts, "work_key", lambda spec: hashed.append(1) or real(spec))
+    hashed, real = [], output_paths.work_key
+    monkeypatch.setattr(output_paths, "work_key", lambda spec: hashed.append(1) or real(spec))
     run_without_ray(small_job(source, tmp_path / "out", mode="overwrite"))
     assert len(hashed) == 1

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from batchinference.pipeline.commit import attempt, table_commit
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -87,7 +87,7 @@ def test_rows_that_cannot_fit_the_table_are_refused_before_the_job(table: TextTa
     job["spec"]["steps"] = [{"name": "all", "filter": "text != ''"}]
     report = table.run_job(job)
     assert (report.reason, "'text'" in (report.message or "")) == ("BadOutput", True)
-    assert not Layout.of(parse(job).spec).job.exists()
+    assert not Layout.of(parse(job).spec).lease_file.exists()
 
 
 @pytest.mark.parametrize("table", MERGES, indirect=True)

@@ -132,7 +132,7 @@ def test_commits_of_a_table_are_proven(
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found, done.job["accountedRows"]) == (0, {}, FILES * LINES)
     messages.check(done.job["unproven"])
-    Lease.new(layout, 1).put(layout, read_lease(layout))
+    Lease.new(layout, 1).write_if_unchanged(layout, read_lease(layout))
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found) == (1, {"noCommit": 1})
 
@@ -209,7 +209,7 @@ def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: 
 
 def test_output_whose_attempt_has_not_begun_exits_with_3(texts: Path, tmp_path: Path) -> None:
     layout = make_output(job(texts, tmp_path / "out"), complete=False)
-    Lease.new(layout, 1, begun=False).put(layout, read_lease(layout))
+    Lease.new(layout, 1, begun=False).write_if_unchanged(layout, read_lease(layout))
     assert verified(tmp_path / "out").exit_code == 3
 
 

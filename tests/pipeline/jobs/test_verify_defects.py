@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
-from batchinference.pipeline.commit.output_plan import OutputTarget
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_targets import OutputTarget
 from batchinference.pipeline.storage.state_json import CHECKSUM_FIELD, dump_checksummed
 from plugins.messages import Messages
 from support.documents.minimal import Document
@@ -53,19 +53,19 @@ def flip(content: bytes) -> bytes:
 
 def change_end(layout: Layout, how: Callable[[list[Any]], list[Any]]) -> None:
     """Change the entries of output.json."""
-    end = json.loads(layout.end.read())
+    end = json.loads(layout.final_snapshot.read())
     write_end(layout, {**end, "entries": how(end["entries"])})
 
 
 def write_end(layout: Layout, end: Any) -> None:
     """Write output.json with a correct checksum, as somebody could who knows the format."""
-    layout.end.write(
+    layout.final_snapshot.write(
         dump_checksummed({name: value for name, value in end.items() if name != CHECKSUM_FIELD})
     )
 
 
 def entries_of(layout: Layout) -> list[Any]:
-    return list(json.loads(layout.end.read())["entries"])
+    return list(json.loads(layout.final_snapshot.read())["entries"])
 
 
 def assert_found(kind: str, file: Path, output: Path | str, *options: str) -> None:
@@ -116,7 +116,7 @@ def test_uncommitted_file_is_found(layout: Layout, place: str, name: str | None)
     """Also a copy of a committed file in a subdirectory."""
     directory = Path(getattr(layout, place).path)
     file = data_files(directory)[0]
-    new = layout.part_name(1, 0, "deadbeef") + file.suffix
+    new = layout.task_file_prefix(1, 0, "deadbeef") + file.suffix
     orphan = copied(file, directory / (f"{name}/{file.name}" if name else new))
     assert_found("orphans", orphan, layout.output.path)
 
@@ -202,7 +202,7 @@ def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None
         return entries
 
     change_end(layout, longer)
-    end = json.loads(layout.end.read())
+    end = json.loads(layout.final_snapshot.read())
     ends = [[file, 52 if file == 3 else rows] for file, rows in end["ends"]]
     write_end(layout, {**end, "ends": ends})
     done = verified(layout.output.path)
@@ -213,7 +213,7 @@ def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None
 
 def test_rows_removed_with_their_state_are_found(layout: Layout) -> None:
     """The rows of the input are counted again. The row counts in the state are not trusted."""
-    end = json.loads(layout.end.read())
+    end = json.loads(layout.final_snapshot.read())
     entries = [entry for entry in end["entries"] if [3, 0, 50] not in entry["row_ranges"]]
     ends = [[file, 0 if file == 3 else rows] for file, rows in end["ends"]]
     write_end(layout, {**end, "entries": entries, "ends": ends})
@@ -259,7 +259,7 @@ def test_files_read_twice_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_duplicate_or_foreign_errors_are_found(tmp_path: Path, ids: list[str], wrong: int) -> None:
     """Even if the error file matches the state."""
     layout = make_output(job(tmp_path), every_tenth)
-    end = json.loads(layout.end.read())
+    end = json.loads(layout.final_snapshot.read())
     entry = next(entry for entry in end["entries"] if entry["row_ranges"][0][:2] == [0, 0])
     file = Path(layout.errors.path) / entry["errors"]["name"]
     table = pq.read_table(file)
@@ -271,7 +271,7 @@ def test_duplicate_or_foreign_errors_are_found(tmp_path: Path, ids: list[str], w
 
 
 def test_missing_committed_errors_are_found(layout: Layout) -> None:
-    end = json.loads(layout.end.read())
+    end = json.loads(layout.final_snapshot.read())
     entry = end["entries"][0]
     table = pq.read_table(Path(layout.errors.path) / entry["errors"]["name"])
     forge(layout, end, entry, table.slice(1))
@@ -304,7 +304,8 @@ def test_wrong_report_is_found(layout: Layout) -> None:
 def test_damaged_state_is_found(
     layout: Layout, name: str, content: bytes | None, messages: Messages
 ) -> None:
-    place = getattr(layout, name)
+    attribute = {"end": "final_snapshot", "job": "lease_file"}.get(name, name)
+    place = getattr(layout, attribute)
     place.delete() if content is None else place.write(content)
     done = invoke(layout.output.path)
     if name == "job" and content is None:

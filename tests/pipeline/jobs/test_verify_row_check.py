@@ -7,11 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest import (
-    ManifestEntry,
-    Range,
-    Share,
-)
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, Share
 from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.verify.row_check import AccountedRows, Sizes
 from batchinference.spec.progress import Counts
@@ -65,8 +61,8 @@ def test_duplicate_missing_and_extra_rows_are_listed(
     holdings, often = AccountedRows.of(entries), times(entries)
     sizes = Sizes(FILES, ends)
     assert holdings.rows == len(often)
-    assert sum(rows_of(holdings.twice).values()) == sum(often.values()) - len(often)
-    assert set(rows_of(holdings.twice)) == {row for row, count in often.items() if count > 1}
+    assert sum(rows_of(holdings.repeated).values()) == sum(often.values()) - len(often)
+    assert set(rows_of(holdings.repeated)) == {row for row, count in often.items() if count > 1}
     beyond = {(file, row) for file, row in often if file >= FILES or row >= ends.get(file, 99)}
     assert rows_of(holdings.beyond(sizes)) == Counter(beyond)
     closed = [(file, first, after) for file, gaps in holdings.missing(sizes).items()
@@ -96,7 +92,7 @@ def test_partial_rows_are_missing_or_extra() -> None:
     half = (0, 0, FULL_SHARE // 2)
     one = Sizes(1, {0: 1})
     assert AccountedRows.of([entry([], [half])]).missing(one) == {0: [(0, 1)]}
-    assert AccountedRows.of([entry([], [half]), entry([], [half])]).twice == []
+    assert AccountedRows.of([entry([], [half]), entry([], [half])]).repeated == []
     thrice = AccountedRows.of([entry([], [half])] * 3)
-    assert (thrice.missing(one), thrice.twice) == ({}, [(0, 0, 1)])
-    assert AccountedRows.of([entry([(0, 0, 1)]), entry([], [half])]).twice == [(0, 0, 1)]
+    assert (thrice.missing(one), thrice.repeated) == ({}, [(0, 0, 1)])
+    assert AccountedRows.of([entry([(0, 0, 1)]), entry([], [half])]).repeated == [(0, 0, 1)]

@@ -1,6 +1,5 @@
-"""What a worker process imports: nothing that only the driver or other jobs need.
-
-Every import costs time in each worker of each job."""
+"""What a worker process imports: nothing that only the driver or other jobs need. Every import
+costs time in each worker of each job."""
 
 from __future__ import annotations
 
@@ -35,13 +34,14 @@ pickle.load(sys.stdin.buffer)(retried=False)
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 """Runs a task, as a worker does."""
-NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.plan.pruning"}
+NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.plan.early_drops"}
 UNUSED = (
     *("PIL", "pyarrow.dataset", "fsspec", "torch"),
     *("batchinference.plan", "batchinference.cli"),
     *("ray.data._internal.execution.streaming_executor", "ray.data._internal.issue_detection"),
     *(f"batchinference.spec.{name}" for name in (
-        "cluster", "documents", "job", "problems", "read", "report", "schema", "status", "write")),
+        "cluster", "crd_schema", "job", "read", "report", "status", "validation_messages", "write",
+        "yaml_documents")),
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.dataset as pads
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
@@ -99,7 +99,7 @@ def test_work_continues_where_it_was_begun_in_another_mode(
     first = job(tmp_path, "first", begun)
     assert succeeded(run_in_process(first))
     layout = Layout.of(parse(first).spec)
-    for of_the_end in () if complete else (layout.success, layout.end):
+    for of_the_end in () if complete else (layout.success, layout.final_snapshot):
         of_the_end.delete()
     run = run_in_process(job(tmp_path, "first", mode))
     assert succeeded(run), run.report.message

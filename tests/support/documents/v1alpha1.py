@@ -6,9 +6,9 @@ import copy
 import re
 from typing import Any
 
-from batchinference.spec.documents import parse
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.schedule import parse_schedule
+from batchinference.spec.yaml_documents import parse
 
 Document = dict[str, Any]
 _FIX = re.compile(r"Use ([\w./]+)(?:: (\w+))?|did you mean '(\w+)'")

@@ -38,11 +38,11 @@ def delay_driver(
 
 def kill_after_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the next driver fail right after its commit."""
-    real = Attempt.register
+    real = Attempt.commit_table
 
     def die(self: Attempt, *arguments: Any) -> None:
-        monkeypatch.setattr(Attempt, "register", real)
+        monkeypatch.setattr(Attempt, "commit_table", real)
         real(self, *arguments)
         raise OSError("killed")
 
-    monkeypatch.setattr(Attempt, "register", die)
+    monkeypatch.setattr(Attempt, "commit_table", die)

@@ -11,8 +11,8 @@ from pathlib import Path
 import yaml
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.jobs.command import Command

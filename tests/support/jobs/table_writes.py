@@ -13,16 +13,12 @@ import sqlalchemy as sa
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import Claim
-from batchinference.pipeline.commit.decision import (
-    Action,
-    Request,
-    decide,
-    load_state,
-)
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_state import Request, load_state
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.start_or_resume import Action, decide
+from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
@@ -34,7 +30,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.tables import Table, table_for
-from batchinference.pipeline.report.stored import finished_report
+from batchinference.pipeline.report.stored_report import finished_report
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.plan import Plan
 from batchinference.spec import BatchInferenceSpec
@@ -92,13 +88,13 @@ class TableJob:
         """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""
         end, placed = self.place(self.check() if entries is None else entries)
         report = succeeded_report(self.attempt.layout.output.uri)
-        self.attempt.register(self.spec.write, self.table, placed, end, report)  # type: ignore[arg-type]
+        self.attempt.commit_table(self.spec.write, self.table, placed, end, report)  # type: ignore[arg-type]
         return end.entries
 
     def complete(self) -> None:
         layout = self.attempt.layout
         end = Snapshot(layout.key, "", self.commit(), {0: self.written})
-        self.attempt.complete(end, succeeded_report(layout.output.uri))
+        self.attempt.mark_complete(end, succeeded_report(layout.output.uri))
 
     def _write(self, batch: RowBatch, task: int | None) -> None:
         number = self.written if task is None else task
@@ -117,15 +113,15 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     state = load_state(layout, request, table)
     action = decide(state, request)
     if action is Action.FINISH_TABLE_COMMIT and state.lease is not None:
-        end = Snapshot.read(layout.end, layout.key)
-        Attempt(layout, state.lease).complete(end, finished_report(layout, end))
+        end = Snapshot.read(layout.final_snapshot, layout.key)
+        Attempt(layout, state.lease).mark_complete(end, finished_report(layout, end))
         return None
-    if not action.begins:
+    if not action.begins_attempt:
         return None
     table.open(pa.schema([]))
     overwrite = spec.write.mode == "overwrite"
-    series = state.lease.series if state.lease and action is Action.START_AGAIN else ""
-    lease = Claim(layout, state.lease, overwrite, series=series).put()
+    series = state.lease.series if state.lease and action is Action.START_IN_SERIES else ""
+    lease = Claim(layout, state.lease, overwrite, series=series).claim_and_clear()
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)

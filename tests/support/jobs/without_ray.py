@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline import job
-from batchinference.pipeline.commit import claim, committer
+from batchinference.pipeline.commit import committer, replacement
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.execution import chunk_commits, executor, ray_connection, segment
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
@@ -183,7 +183,7 @@ def run_task_again(given: Document, task: int) -> None:
 @contextmanager
 def _small_commits() -> Iterator[None]:
     with (
-        patch.object(committer, "PUT_THREADS", 1),
+        patch.object(committer, "WRITE_THREADS", 1),
         patch.object(segment, "BATCH_BYTES", 1),
         patch.object(chunk_commits, "COMMIT_SECONDS", 0.0),
     ):
@@ -223,7 +223,7 @@ def in_this_process(rows_per_task: int = ROWS_PER_TASK) -> Iterator[None]:
         patch.object(executor, "ray", _InlineRay()),
         _small_commits(),
         patch.object(location, "DELETE_THREADS", 1),
-        patch.object(claim, "MOVE_THREADS", 1),
+        patch.object(replacement, "MOVE_THREADS", 1),
     ):
         yield
 

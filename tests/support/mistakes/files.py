@@ -73,7 +73,7 @@ MISTAKES = {
     "one slash": _path("s3:/bucket/a.csv", "Write s3://bucket/a.csv"),
     "s3a": _path("s3a://bucket/a.csv", "Write s3://bucket/a.csv"),
     "abfss": _path("abfss://box@me.dfs.core.windows.net/a.csv",
-                   "Write az://box/a.csv, and storage: {endpoint:"),
+                   "Write az://box/a.csv, and set storage: {endpoint:"),
     "an address of S3 in the web": _path("https://b.s3.amazonaws.com/a.csv", "Write s3://b/a.csv"),
     "dbfs": _path("dbfs:/data/a.csv", "Write /dbfs/data/a.csv"),
     "ftp": _path("ftp://host/a.csv", "a path or one of"),

@@ -12,11 +12,12 @@ import pyarrow as pa
 from batchinference.pipeline.attempt_start import prepare_attempt
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, Share, digest
-from batchinference.pipeline.commit.output_plan import plan_outputs
-from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
+from batchinference.pipeline.commit.missing_files import without_missing_files
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_targets import output_targets
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.execution.row_files import OutputFiles
@@ -57,7 +58,7 @@ def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
     content = snapshot_input([str(source)], []).serialized()
     layout.input.write(content)
     before = Lease.new(layout, number - 1, begun=False)
-    before.put(layout, read_lease(layout))
+    before.write_if_unchanged(layout, read_lease(layout))
     return Attempt.begin(layout, before, Snapshot(layout.key, digest(content)))
 
 
@@ -82,7 +83,7 @@ def commit_rows(attempt: Attempt, batch: RowBatch, task: int = 0) -> None:
 def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
     """Close the attempt and return the snapshot of the committed rows."""
     before = start or Snapshot(attempt.layout.key, "")
-    attempt.close()
+    attempt.stop_commits()
     return without_missing_files(attempt.layout, before.with_commits(attempt.manifests()))
 
 
@@ -110,7 +111,7 @@ def succeeded_report(output: str, **fields: Any) -> Report:
 def begin_job(job: Document) -> PreparedAttempt:
     """Begin or resume the output of a job, as its driver does."""
     spec = parse(job).spec
-    prepared = prepare_attempt(spec, next(plan_outputs(spec, Layout.of(spec))))
+    prepared = prepare_attempt(spec, next(output_targets(spec, Layout.of(spec))))
     assert isinstance(prepared, PreparedAttempt)
     return prepared
 
@@ -154,8 +155,8 @@ def make_output(
         if isinstance(spec.write, WriteTable) and prepared.table is not None:
             plan = plan_for_machine(spec, gpus=0)
             placed = Executor(spec, plan, prepared).place_files(prepared.table, end)
-            prepared.attempt.register(spec.write, prepared.table, placed, end, report)
-        prepared.attempt.complete(end, report)
+            prepared.attempt.commit_table(spec.write, prepared.table, placed, end, report)
+        prepared.attempt.mark_complete(end, report)
     return prepared.attempt.layout
 
 

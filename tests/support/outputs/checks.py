@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.commit.attempt import Attempt, is_part
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.attempt import Attempt, is_work_file
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import parse_manifest_name
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
 from support.jobs.without_ray import COUNTS, ERRORS, ROWS
@@ -91,12 +91,12 @@ class OutputFaults:
         output = Location(str(self.output))
         state = output / "_batchinference"
         base = Layout("", output, state, state / "errors")
-        for layout in (base, *base.appended()):
+        for layout in (base, *base.all_appended()):
             if (lease := read_lease(layout)) is not None and lease.begun:
                 end = Attempt(replace(layout, key=lease.key), lease).load_committed()
                 counted |= {file.name for entry in end.entries for file in entry.data}
                 works.add(lease.key)
-        parts = {name for name in self.names() if any(is_part(name, key) for key in works)}
+        parts = {name for name in self.names() if any(is_work_file(name, key) for key in works)}
         return frozenset(parts - counted)
 
     def errors(self) -> list[Row]:

@@ -9,7 +9,7 @@ from batchinference.api.display import summary_of
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.output_status import OutputStatus
-from batchinference.spec.progress import Counts, History, Progress
+from batchinference.spec.progress import Counts, Progress, ProgressHistory
 from support.outputs.builders import succeeded_report
 
 
@@ -34,7 +34,7 @@ def seen(rows: int, rate: float | None = None, *, ended: bool = False) -> Observ
 def test_speed(
     observations: list[tuple[float, Observation]], shown: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meter = SpeedMeter(History(0.0))
+    meter = SpeedMeter(ProgressHistory(0.0))
     for now, each in observations:
         monkeypatch.setattr(observation.time, "monotonic", lambda now=now: now)
         found = meter.measured(each)

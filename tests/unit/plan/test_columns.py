@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.plan.columns import check_columns, replaced_columns
+from batchinference.plan.column_checks import check_columns, replaced_columns
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step

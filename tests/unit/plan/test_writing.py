@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.plan.stages import WRITE_CPUS
-from batchinference.plan.writing import MIN_WRITERS, cpus_with_writers, writers
+from batchinference.plan.write_tasks import MIN_WRITERS, cpus_with_writers, writers
 
 
 @pytest.mark.parametrize(

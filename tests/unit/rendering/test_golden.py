@@ -1,8 +1,5 @@
-"""The objects of some jobs in `jobs` equal their files in `golden`.
-
-After an intended change of the rendering, run
-`python -m pytest tests/unit/rendering --write-golden` and review the diff.
-"""
+"""The objects of some jobs in `jobs` equal their files in `golden`. After an intended change of the
+rendering, run `python -m pytest tests/unit/rendering --write-golden` and review the diff."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.rendering.quantities import cpu_quantity, cpus_of, memory_bytes, smaller_memory
 from batchinference.spec.base import MEMORY
+from batchinference.spec.quantities import cpu_quantity, cpus_of, memory_bytes, smaller_memory
 from plugins.messages import Messages
 
 QUANTITIES = st.from_regex(re.compile(MEMORY, re.ASCII), fullmatch=True).filter(

@@ -16,10 +16,10 @@ from batchinference.rendering.config_map import (
     PLAN_FILE,
     check_mounted_file,
 )
-from batchinference.rendering.quantities import cpus_of
 from batchinference.rendering.rayjob import MAX_SECONDS, entrypoint
 from batchinference.spec import SpecError, parse_one
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.quantities import cpus_of
 from plugins.messages import Messages
 from support.documents.minimal import python_step
 from support.documents.parsed import job

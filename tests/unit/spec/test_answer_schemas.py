@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec.models.answers import AnswerSchema
+from batchinference.spec.models.answer_schema import AnswerSchema
 from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document

@@ -16,8 +16,8 @@ from jsonschema import Draft4Validator
 
 from batchinference.spec import SpecError, parse
 from batchinference.spec.base import ACCELERATOR
-from batchinference.spec.problems import PATTERNS
 from batchinference.spec.quantities import NUMBER
+from batchinference.spec.validation_messages import PATTERNS
 from generators.crds import custom_resource_definition
 from support.documents.minimal import Document, document, python_step
 from support.documents.refusals import READ_OPTIONS, reading, valid_documents, writing

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from batchinference.spec.fixes import duration_fix, length_fix, memory_fix, number_fix
+from batchinference.spec.value_fixes import duration_fix, length_fix, memory_fix, number_fix
 from plugins.messages import Messages
 from support.documents.minimal import document, model_step, python_step
 from support.documents.refusals import refused, refused_at, short

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.plan.columns import check_columns
+from batchinference.plan.column_checks import check_columns
 from batchinference.spec import parse
 from batchinference.spec.gate import Measure, parse_expectation
 from support.documents.minimal import Document, document

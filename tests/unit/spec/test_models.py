@@ -1,7 +1,5 @@
-"""The model of a step: the fields of each runtime.
-
-Tasks of transformers are tested in test_transformers_models.py.
-"""
+"""The model of a step: the fields of each runtime. Tasks of transformers are tested in
+test_transformers_models.py."""
 
 from __future__ import annotations
 
@@ -27,10 +25,8 @@ MODEL = "spec.steps[0].model"
 
 
 def changed(model: Document | str, /, **fields: Any) -> Document:
-    """Return a document that runs a model with some fields changed.
-
-    `model` is a model, or the name of a model with all fields.
-    """
+    """Return a document that runs a model with some fields changed. `model` is a model, or the name
+    of a model with all fields."""
     merged = {**(full_model(model) if isinstance(model, str) else model), **fields}
     return running({field: value for field, value in merged.items() if value is not REMOVED})
 

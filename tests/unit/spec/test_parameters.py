@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.layout import work_of
+from batchinference.pipeline.commit.output_paths import work_of
 from batchinference.rendering.config_map import job_file
 from batchinference.spec import SpecError, parse, parse_one
-from batchinference.spec.parameters import Values
+from batchinference.spec.parameters import ParameterValues
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, python_step
 
@@ -23,12 +23,12 @@ def job(*parameters: Document, **spec: Any) -> Document:
 def parsed(path: str, *parameters: Document, **values: str) -> str:
     """Return the output path of a job with this path and these values given."""
     body = job(*parameters, write={"format": "parquet", "path": path})
-    return parse(body, Values(given=values)).spec.write.path
+    return parse(body, ParameterValues(given=values)).spec.write.path
 
 
 def refused(body: Document, **values: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        parse(body, Values(given=values))
+        parse(body, ParameterValues(given=values))
     return str(caught.value).splitlines()
 
 
@@ -38,15 +38,15 @@ def test_value_is_taken_from_the_command_line_then_the_environment_then_the_file
     assert parsed(path, DATE, date="today") == "s3://out/today/today"
     environment = {"BATCHINFERENCE_PARAM_DATE": "env", "BATCHINFERENCE_PARAM_OTHER": "x"}
     body = job(DATE, write={"format": "parquet", "path": path})
-    from_environment = parse(body, Values(environment=environment))
+    from_environment = parse(body, ParameterValues(environment=environment))
     assert from_environment.spec.write.path == "s3://out/env/env"
-    both = parse(body, Values({"date": "set"}, environment))
+    both = parse(body, ParameterValues({"date": "set"}, environment))
     assert both.spec.write.path == "s3://out/set/set"
 
 
 def test_the_driver_gets_the_values_of_parameters_for_the_history_only() -> None:
     write = {"format": "parquet", "path": "s3://out/{{ params.date }}"}
-    resolved = parse(job(DATE, write=write), Values({"date": "today"}))
+    resolved = parse(job(DATE, write=write), ParameterValues({"date": "today"}))
     plain = parse(document(write={"format": "parquet", "path": "s3://out/today"}))
     assert work_of(resolved.spec) == work_of(plain.spec)
     assert [(one.name, one.value) for one in resolved.spec.parameters] == [("date", "today")]
@@ -92,7 +92,7 @@ def test_gate_has_parameters() -> None:
 def test_value_is_substituted_as_a_single_text(value: str) -> None:
     step = python_step()
     step["python"]["constructorArgs"] = {"x": "{{ params.x }}"}
-    own = parse(job({"name": "x"}, steps=[step]), Values({"x": value})).spec.steps[0]
+    own = parse(job({"name": "x"}, steps=[step]), ParameterValues({"x": value})).spec.steps[0]
     assert own.python is not None
     assert own.python.constructor_args == {"x": value}
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from batchinference.spec import Problem, SpecError, parse
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.problems import problems_of
 from batchinference.spec.read import ReadImages
+from batchinference.spec.validation_messages import problems_of
 from plugins.messages import Messages
 from support.documents.minimal import document, model_step, python_step
 from support.documents.refusals import refused, refused_at, short

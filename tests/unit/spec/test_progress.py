@@ -9,15 +9,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchinference.spec.durations import duration_text
-from batchinference.spec.progress import MAX_POINTS, MAX_ROWS, History, Progress
+from batchinference.spec.progress import MAX_POINTS, MAX_ROWS, Progress, ProgressHistory
 
 ROWS = st.integers(0, 2000)
 READINGS = st.lists(st.tuples(st.floats(-10, 100), st.integers(0, 500)), max_size=300)
 
 
-def history(*points: tuple[float, int]) -> History:
+def history(*points: tuple[float, int]) -> ProgressHistory:
     """Return the history of a job that has this number of rows at each time."""
-    found = History(start=points[0][0] if points else 0.0)
+    found = ProgressHistory(start=points[0][0] if points else 0.0)
     for now, rows in points:
         found.add(rows, now)
     return found
@@ -150,7 +150,7 @@ def test_rate(points: list[tuple[float, int]], rate: float | None) -> None:
 @example([(10.0, 20), (-6.0, 20)])
 @example([(1.0, 1)] * 300)
 def test_history_is_bounded_and_keeps_its_ends(readings: list[tuple[float, int]]) -> None:
-    now, rows, found = 0.0, 0, History(start=0.0)
+    now, rows, found = 0.0, 0, ProgressHistory(start=0.0)
     for seconds, more in [(0.0, 0), *readings]:
         now, rows = now + seconds, rows + more
         found.add(rows, now)

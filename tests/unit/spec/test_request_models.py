@@ -49,4 +49,4 @@ def of_http(**fields: Any) -> Document:
 def test_output_of_requests_is_text(job: Document) -> None:
     model = parse(job).spec.steps[0].model
     assert model is not None
-    assert (model.output_type, model.other_outputs, model.needs_finite) == ("string", {}, False)
+    assert (model.output_type, model.extra_outputs, model.needs_finite) == ("string", {}, False)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from batchinference.spec.schema import structural_schema
+from batchinference.spec.crd_schema import structural_schema
 from plugins.messages import Messages
 
 

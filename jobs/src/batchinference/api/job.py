@@ -15,7 +15,7 @@ from batchinference.credentials import without_credentials
 from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
 from batchinference.spec.base import SpecModel
 from batchinference.spec.job import DEFAULT_NAME
-from batchinference.spec.parameters import Values
+from batchinference.spec.parameters import ParameterValues
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.read import Read
 from batchinference.spec.steps import Step
@@ -76,7 +76,7 @@ class Job:
         """Return the job in a YAML file. `parameters` are the values for its `spec.parameters`.
         Raises SpecError, which lists every problem."""
         job = cls.__new__(cls)
-        values = Values(parameters, os.environ)
+        values = ParameterValues(parameters, os.environ)
         job._set(parse_one(read_file_or_stdin(str(path)), values), directory_of(str(path)))
         return job
 

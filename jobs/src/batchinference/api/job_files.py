@@ -10,8 +10,8 @@ from pathlib import Path
 from batchinference.file_names import escaped
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
 from batchinference.spec.addresses import is_local, local_path
-from batchinference.spec.parameters import Values
-from batchinference.spec.step_facts import Place
+from batchinference.spec.parameters import ParameterValues
+from batchinference.spec.step_facts import NamedSource
 from batchinference.spec.steps import Step
 
 
@@ -26,7 +26,7 @@ def read_file_or_stdin(file: str) -> str:
         raise SpecError([Problem("", f"cannot be read: {error}")]) from None
 
 
-def parameter_values(settings: Sequence[str] = ()) -> Values:
+def parameter_values(settings: Sequence[str] = ()) -> ParameterValues:
     """Return the values of parameters from `--set NAME=VALUE` and from the environment. Raises
     SpecError if a setting is not NAME=VALUE, or if a name is set twice."""
     given: dict[str, str] = {}
@@ -36,7 +36,7 @@ def parameter_values(settings: Sequence[str] = ()) -> Values:
             problem = "is set twice" if equals else "is not written as NAME=VALUE"
             raise SpecError([Problem("--set", f"'{name}' {problem}. Write --set NAME=VALUE once")])
         given[name] = value
-    return Values(given, os.environ)
+    return ParameterValues(given, os.environ)
 
 
 def load_job(file: str, settings: Sequence[str] = ()) -> BatchInference:
@@ -66,17 +66,17 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
     changed = {
         field: _absolute(place.uri, directory)
-        for field, place in step.facts.places.items()
+        for field, place in step.facts.sources.items()
         if _is_path(place, directory)
     }
-    step = step.with_places(changed) if changed else step
+    step = step.with_sources(changed) if changed else step
     if step.cache is None:
         return step
     path = _absolute(step.cache.path, directory)
     return step.model_copy(update={"cache": step.cache.model_copy(update={"path": path})})
 
 
-def _is_path(place: Place, directory: Path) -> bool:
+def _is_path(place: NamedSource, directory: Path) -> bool:
     """Return whether `place` is a path. The name of a Hub model may look like a path."""
     if not place.may_be_of_hub or place.uri.startswith(("./", "../", "~")):
         return True

@@ -14,9 +14,9 @@ from batchinference.spec.write import WriteTable
 def retried(job: BatchInference) -> BatchInference:
     """Return the job with settings that retry its failed rows. Raises BadInput if the job cannot
     retry rows, or has no output yet."""
-    from batchinference.pipeline.commit.changes import changed_spec
-    from batchinference.pipeline.commit.layout import Layout, work_of
+    from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change
     from batchinference.pipeline.commit.lease import read_lease
+    from batchinference.pipeline.commit.output_paths import Layout, work_of
     from batchinference.pipeline.errors import BadInput
 
     if why := job.spec.why_not_retried:
@@ -24,7 +24,7 @@ def retried(job: BatchInference) -> BatchInference:
     layout = Layout.of(job.spec)
     lease = read_lease(layout)
     if lease is None or lease.key != layout.key:
-        changes = changed_spec(layout.spec, work_of(job.spec)) if lease is not None else ""
+        changes = describe_spec_change(layout.spec, work_of(job.spec)) if lease is not None else ""
         fix = f" as it is now ({changes}). Restore it, or run it" if changes else ". Run it"
         raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} first")
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": True})

@@ -9,7 +9,7 @@ from typing import Any
 
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.spec import SpecError, parse
-from batchinference.spec.parameters import Values, substitute
+from batchinference.spec.parameters import ParameterValues, substitute
 from batchinference.spec.phases import ENDED_PHASES
 from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.status import Cost
@@ -117,11 +117,11 @@ class JobHandle:
         self.cluster.delete(self.name)
 
 
-def checked_for_cluster(document: dict[str, Any], values: Values) -> dict[str, Any]:
+def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
     """Return a BatchInference document with the values of its parameters inserted. Raises SpecError
     if it is invalid, or if a cluster would refuse it."""
     from batchinference.plan import plan_for_cluster  # imported here: only `submit` needs it
-    from batchinference.rendering.paths import check_paths
+    from batchinference.rendering.path_checks import check_paths
 
     document = substitute(document, values)
     job = parse(document)

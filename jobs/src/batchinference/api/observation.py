@@ -10,7 +10,7 @@ from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.output_status import OutputStatus
 from batchinference.api.worker_pods import Workers
 from batchinference.spec.durations import duration_text
-from batchinference.spec.progress import STARTING, Counts, History, Progress
+from batchinference.spec.progress import STARTING, Counts, Progress, ProgressHistory
 from batchinference.spec.status import Choice
 from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
@@ -150,14 +150,14 @@ def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
 class SpeedMeter:
     """Measures the speed of a job while it is watched, if its driver does not report it."""
 
-    history: History = field(default_factory=lambda: History(time.monotonic()))
+    history: ProgressHistory = field(default_factory=lambda: ProgressHistory(time.monotonic()))
 
     def measured(self, seen: Observation) -> Observation:
         """Return `seen`, which was observed just now, with its speed. If it has fewer rows than
         before, the measurement starts over."""
         rows, points, now = seen.progress.rows, self.history.points, time.monotonic()
         if points and rows < points[-1][1]:
-            self.history = History(now)
+            self.history = ProgressHistory(now)
         self.history.add(rows, now)
         if seen.ended or seen.progress.rows_per_second is not None:
             return seen

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.jobs import StoredJob
+    from batchinference.pipeline.verify.stored_jobs import StoredJob
 
 _SHOWN_FIELDS = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
@@ -64,7 +64,7 @@ def stored_jobs(output: str) -> list[StoredJob]:
     """Return the jobs that have written to an output. Raises JobFailure if there are none."""
     from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.storage.location import Location
-    from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
+    from batchinference.pipeline.verify.stored_jobs import stored_job, stored_layouts
 
     found = [job for layout in stored_layouts(Location(output)) if (job := stored_job(layout))]
     if not found:
@@ -109,12 +109,12 @@ def _has_stopped(job: StoredJob, report: Report | None) -> bool:
 def _counts(job: StoredJob) -> tuple[Counts, int]:
     """Return the counts of all committed rows, and the number of rows that the last attempt has
     finished (0 if the output is complete). Does not read every manifest."""
-    from batchinference.pipeline.commit.attempt import Attempt, start_of
+    from batchinference.pipeline.commit.attempt import Attempt, start_file
     from batchinference.pipeline.commit.snapshot import Snapshot
 
     if job.finished:
         return job.committed().counts, 0
-    start = Snapshot.read(start_of(job.layout, job.lease), job.layout.key)
+    start = Snapshot.read(start_file(job.layout, job.lease), job.layout.key)
     added = Attempt(job.layout, job.lease).counts()
     return start.counts + added, added.read
 
@@ -178,7 +178,7 @@ def outputs_below(directory: str) -> list[str]:
 
 
 def _outputs_in(directory: Location, levels: int) -> Iterator[Location]:
-    from batchinference.pipeline.commit.layout import STATE_DIRECTORY
+    from batchinference.pipeline.commit.output_paths import STATE_DIRECTORY
     from batchinference.pipeline.storage.location import base_name
 
     inside = {base_name(each.path): each for each in directory.directories()}
@@ -201,7 +201,7 @@ def logs_of(job: StoredJob) -> list[Location]:
     """Return the stored logs of an output, oldest first."""
     from batchinference.api.run_log import LOG_DIRECTORY, stored_logs
 
-    return stored_logs(job.layout.whole.state / LOG_DIRECTORY)
+    return stored_logs(job.layout.main.state / LOG_DIRECTORY)
 
 
 def last_log(output: str) -> str:

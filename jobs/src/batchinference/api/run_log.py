@@ -149,9 +149,9 @@ def _stdout_size() -> int | None:
 
 def log_directory(job: BatchInference) -> Location:
     """Return the directory of the logs of a job."""
-    from batchinference.pipeline.commit.layout import Layout
+    from batchinference.pipeline.commit.output_paths import Layout
 
-    return Layout.of(job.spec).whole.state / LOG_DIRECTORY
+    return Layout.of(job.spec).main.state / LOG_DIRECTORY
 
 
 def stored_logs(directory: Location) -> list[Location]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from batchinference.api.job import Job
 from batchinference.api.jobs_on_cluster import JobHandle, checked_for_cluster
 from batchinference.api.kubernetes import Kubernetes
-from batchinference.spec.parameters import Values
+from batchinference.spec.parameters import ParameterValues
 
 
 def submit(job: Job, *, namespace: str | None = None, context: str | None = None) -> JobHandle:
     """Create or change a job on the cluster of the kubeconfig, and return its handle. `namespace`
     and `context` default to the values of the kubeconfig. Raises SpecError if a cluster would
     refuse the job, and ClusterError if the request fails."""
-    document = checked_for_cluster(job.to_dict(), Values())
+    document = checked_for_cluster(job.to_dict(), ParameterValues())
     cluster = Kubernetes(namespace or job.resource.metadata.namespace, context)
     cluster.apply(document)
     return JobHandle(job.name, cluster)

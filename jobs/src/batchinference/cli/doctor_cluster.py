@@ -19,8 +19,8 @@ from batchinference.cli.doctor_versions import (
     check_operator,
 )
 from batchinference.rendering.rayjob import RAY_VERSION
+from batchinference.spec.crd_schema import structural_schema
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
-from batchinference.spec.schema import structural_schema
 from batchinference.version import __version__
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")

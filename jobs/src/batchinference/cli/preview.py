@@ -17,7 +17,7 @@ from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.credentials import LineMasker
 from batchinference.plan import plan_for_machine
-from batchinference.shadows import shadowing
+from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
 from batchinference.text import counted, in_one_line, without_controls
 

@@ -34,7 +34,7 @@ from batchinference.rendering.config_map import (
     PLAN_PATH,
     check_mounted_file,
 )
-from batchinference.shadows import shadowing
+from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line

@@ -15,7 +15,7 @@ from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.spec import KIND, Problem, SpecError, load_documents
 from batchinference.spec.job import SCHEDULE_KIND
-from batchinference.spec.parameters import Values
+from batchinference.spec.parameters import ParameterValues
 from batchinference.spec.schedule import parse_schedule
 
 _PAST_TENSE = {"suspend": "suspended", "resume": "resumed", "cancel": "deleted"}
@@ -60,7 +60,7 @@ def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return {**documents[0], "metadata": metadata}
 
 
-def _checked(document: dict[str, Any], values: Values) -> dict[str, Any]:
+def _checked(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
     """Return a document with inserted parameters. Raises SpecError if a cluster would refuse it."""
     if document["kind"] == KIND:
         return checked_for_cluster(document, values)

@@ -24,7 +24,7 @@ from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import plan_for_cluster
-from batchinference.plan.columns import replaced_columns
+from batchinference.plan.column_checks import replaced_columns
 from batchinference.rendering import (
     Names,
     attempt_objects,
@@ -33,7 +33,7 @@ from batchinference.rendering import (
     with_platform_defaults,
 )
 from batchinference.rendering.policy import parse_policy
-from batchinference.shadows import shadowing
+from batchinference.shadowing_files import shadowing
 from batchinference.spec import (
     KIND,
     BatchInference,
@@ -44,9 +44,9 @@ from batchinference.spec import (
     parse_defaults,
     parse_one,
 )
+from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.job import SCHEDULE_KIND
-from batchinference.spec.merge import with_defaults
-from batchinference.spec.parameters import Values
+from batchinference.spec.parameters import ParameterValues
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU, Profile
@@ -116,7 +116,7 @@ def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[C
 
 
 def _check_document(
-    document: dict[str, Any], values: Values, directory: Path | None
+    document: dict[str, Any], values: ParameterValues, directory: Path | None
 ) -> tuple[str, list[str]]:
     """Return a message about a valid document, and notes on it. If `directory`, that of its file,
     is given, also check its input, models and code. Raises SpecError."""
@@ -151,7 +151,7 @@ def _check_deep(job: BatchInference, directory: Path) -> list[str]:
     return notes
 
 
-def _validate_schedule(document: dict[str, Any], values: Values) -> str:
+def _validate_schedule(document: dict[str, Any], values: ParameterValues) -> str:
     """Return a message with the next run of a schedule. Raises SpecError if it is not valid."""
     from batchinference.spec.schedule import parse_schedule
 

@@ -8,14 +8,14 @@ from batchinference.cli.printing import echo
 from batchinference.pipeline.verify.findings import (
     Finding,
     JobReport,
+    Position,
     Result,
-    Spot,
     VerificationReport,
 )
 from batchinference.spec.warnings import WarningCount, sum_warnings, summarize
 from batchinference.text import counted, named_lines
 
-MAX_SPOTS = 5
+MAX_POSITIONS = 5
 WIDTH = 13
 _RESULT_TEXTS = {
     Result.PROVEN: "proven: each input row was written, failed or filtered, exactly once",
@@ -32,12 +32,12 @@ def show(report: VerificationReport) -> None:
 
 def _lines(report: VerificationReport) -> Iterator[Line]:
     yield "output", report.output
-    for job in report.works:
-        yield from _job_lines(job, named=len(report.works) > 1)
+    for job in report.jobs:
+        yield from _job_lines(job, named=len(report.jobs) > 1)
     for finding in report.findings:
         yield from _finding_lines(finding)
-    if len(report.works) > 1 or report.findings:
-        warnings = sum_warnings(warning for job in report.works for warning in job.warnings)
+    if len(report.jobs) > 1 or report.findings:
+        warnings = sum_warnings(warning for job in report.jobs for warning in job.warnings)
         yield "overall", _with_warnings(report.result, warnings)
 
 
@@ -61,7 +61,7 @@ def _job_lines(job: JobReport, *, named: bool) -> Iterator[Line]:
     )
     yield "committed", f"{data}, {errors}, {committed.bytes} B"
     if job.missing:
-        yield from _spot_lines("missing", job.missing, len(job.missing))
+        yield from _position_lines("missing", job.missing, len(job.missing))
     for finding in job.findings:
         yield from _finding_lines(finding)
     yield from named_lines("warnings", job.warnings)
@@ -82,12 +82,12 @@ def _with_warnings(result: Result, warnings: Iterable[WarningCount]) -> str:
 
 def _finding_lines(finding: Finding) -> Iterator[Line]:
     yield finding.kind.value, f"{finding.count} {finding.kind.meaning}"
-    yield from _spot_lines("", finding.spots, len(finding.spots))
+    yield from _position_lines("", finding.positions, len(finding.positions))
     yield "", f"-> {finding.kind.fix}"
 
 
-def _spot_lines(name: str, spots: list[Spot], count: int) -> Iterator[Line]:
-    for number, spot in enumerate(spots[:MAX_SPOTS]):
-        yield "" if number else name, f"  {spot}"
-    if count > MAX_SPOTS:
-        yield "", f"  and {count - MAX_SPOTS} more"
+def _position_lines(name: str, positions: list[Position], count: int) -> Iterator[Line]:
+    for number, position in enumerate(positions[:MAX_POSITIONS]):
+        yield "" if number else name, f"  {position}"
+    if count > MAX_POSITIONS:
+        yield "", f"  and {count - MAX_POSITIONS} more"

@@ -10,7 +10,7 @@ from batchinference.cli import exits
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.verbosity import note
-from batchinference.spec.uris import Uri
+from batchinference.spec.uri_fields import Uri
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 

@@ -10,23 +10,18 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.decision import (
-    Action,
-    OutputReader,
+from batchinference.pipeline.commit.attempt_plan import AttemptPlan, begin_attempt, plan_attempt
+from batchinference.pipeline.commit.changed_input_files import without_input_files
+from batchinference.pipeline.commit.lease import Lease, is_cluster_job
+from batchinference.pipeline.commit.output_paths import Layout, work_of
+from batchinference.pipeline.commit.output_state import (
+    CachedReader,
     Request,
-    restart_of,
     storage_errors_as_bad_output,
 )
-from batchinference.pipeline.commit.layout import Layout, work_of
-from batchinference.pipeline.commit.lease import Lease, is_resource
-from batchinference.pipeline.commit.output_plan import (
-    OutputPlan,
-    OutputTarget,
-    begin_attempt,
-    look_at_output,
-)
-from batchinference.pipeline.commit.removed_files import without_files
+from batchinference.pipeline.commit.output_targets import OutputTarget
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.start_or_resume import Action, restart_advice
 from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.input import NO_ENDS, JobInput
 from batchinference.pipeline.input.changed_files import (
@@ -40,7 +35,7 @@ from batchinference.pipeline.job_checks import check_input, check_job
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.tables import Table, table_or_none
 from batchinference.pipeline.output.writers import rewriting_writer_for
-from batchinference.pipeline.report.stored import finished_report
+from batchinference.pipeline.report.stored_report import finished_report
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.steps.code_hashes import code_of
 from batchinference.pipeline.steps.schema_inference import columns_after_all
@@ -68,10 +63,10 @@ def prepare_attempt(
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_or_none(spec.write)
     request = replace(request, recompute=target.recompute)
-    plan = look_at_output(target, request, table)
+    plan = plan_attempt(target, request, table)
     if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
         _complete(spec, target.layout, plan.state.lease)
-        plan = look_at_output(replace(target, reader=OutputReader()), request, table)
+        plan = plan_attempt(replace(target, reader=CachedReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:
@@ -81,7 +76,7 @@ def prepare_attempt(
         parts = target.complete or [complete]
         if spec.write.mode == "addColumn":  # the commit of the table has changed the input
             return NothingToDo(complete)
-        restart = restart_of(command=not is_resource(job))
+        restart = restart_advice(command=not is_cluster_job(job))
         return NothingToDo(complete, describe_changes(source, parts, restart))
     plan = _with_changes(plan, source, spec.read.format)
     _open_table(table, spec, source)
@@ -101,7 +96,7 @@ def prepare_attempt(
 _KINDS = {Action.RETRY_FAILED: "retry", Action.RECOMPUTE: "recompute", Action.RESUME: "resume"}
 
 
-def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
+def _kind_of(plan: AttemptPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
     """Return what a run does with the output, as a word of the run history (`RunRecord.kinds`)."""
     if kind := _KINDS.get(plan.action):
         return kind
@@ -113,23 +108,25 @@ def _kind_of(plan: OutputPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
     return spec.write.mode if spec.write.adds and again == "start" else again
 
 
-def _with_changes(plan: OutputPlan, source: JobInput, kind: str) -> OutputPlan:
+def _with_changes(plan: AttemptPlan, source: JobInput, kind: str) -> AttemptPlan:
     """Return the plan without committed rows that this source cannot continue, and without the rows
     of input files that were changed or removed."""
     if plan.start is not None and not source.has_ids_of(plan.start.input):
-        plan = plan.without_rows(kind)
+        plan = plan.restarted(kind)
     if plan.start is None or not isinstance(source, FileInput):
         return plan
     changes = source.changes
-    start = without_files(plan.start, changes.changed, changes.removed) if changes else plan.start
+    start = (
+        without_input_files(plan.start, changes.changed, changes.removed) if changes else plan.start
+    )
     return replace(plan, start=start, relisted=changes.relisted)
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
     """Complete an output whose driver, which had this lease, died after the commit of its table."""
     with storage_errors_as_bad_output(spec.write):
-        end = Snapshot.read(layout.end, layout.key)
-        Attempt(layout, lease).complete(end, finished_report(layout, end))
+        end = Snapshot.read(layout.final_snapshot, layout.key)
+        Attempt(layout, lease).mark_complete(end, finished_report(layout, end))
 
 
 def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
@@ -148,7 +145,7 @@ def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) ->
 
 
 def _open_input(
-    spec: BatchInferenceSpec, target: OutputTarget, plan: OutputPlan, job: str
+    spec: BatchInferenceSpec, target: OutputTarget, plan: AttemptPlan, job: str
 ) -> JobInput:
     """Return the input of the job after checks against the steps and the output.
 

@@ -11,12 +11,12 @@ from functools import cached_property, partial
 import numpy as np
 
 from batchinference.pipeline.attempt_start import NothingToDo, prepare_attempt
-from batchinference.pipeline.commit.claim import swap_in_replacement
 from batchinference.pipeline.commit.heartbeat import keep_heartbeat
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.commit.output_plan import OutputTarget, plan_outputs
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_targets import OutputTarget, output_targets
+from batchinference.pipeline.commit.replacement import swap_in_replacement
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, WorkerCrashed
@@ -105,7 +105,7 @@ class JobRun:
         self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
             self._publish_first()
-            targets = plan_outputs(self.job.spec, layout, has_changes(self.job.spec))
+            targets = output_targets(self.job.spec, layout, has_changes(self.job.spec))
             reports = [self._run_output(target) for target in targets]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
@@ -213,7 +213,7 @@ class JobRun:
         self._check_final(run, snapshot)
         unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
-            attempt.put_unified(unified)
+            attempt.write_unified_snapshot(unified)
             listed = None  # list again, because a retried task may have rewritten a file twice
         snapshot = unified
         attempt.remove_orphans(snapshot.entries, listed)
@@ -221,13 +221,13 @@ class JobRun:
         self._reports.output_bytes = sum(file.bytes for file in files)
         if run.table is not None and isinstance(write, WriteTable):
             placed = executor.place_files(run.table, snapshot)
-            attempt.register(write, run.table, placed, snapshot, self._reports.build())
+            attempt.commit_table(write, run.table, placed, snapshot, self._reports.build())
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         if write.id_column is not None:
             write_error_file(attempt.layout, write.id_column, snapshot.entries, run.first_file)
-        attempt.complete(snapshot, report)
+        attempt.mark_complete(snapshot, report)
         if attempt.layout.is_replacement:
             # the report in the replacement is final, even if swapping in the replacement fails
             self._attempt = None
@@ -259,7 +259,7 @@ class JobRun:
         self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # unavailable storage may be the cause
             if run is not None:
-                run.attempt.close()  # no task commits after the report
+                run.attempt.stop_commits()  # no task commits after the report
                 self._reports.read(run.counts())
                 if not self._has_ended:
                     manifests = run.attempt.manifests()
@@ -272,7 +272,7 @@ class JobRun:
         published = self._publish(report)
         with suppress(OSError, BadOutput):
             if run is not None:
-                run.attempt.put_report(report)
+                run.attempt.write_report(report)
                 layout = run.attempt.layout
                 runs = self._history.shown()
                 self.page = write_page(layout, self.job.spec, report, self._entries, runs)

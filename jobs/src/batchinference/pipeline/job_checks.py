@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.file_input import FileInput, known_columns
@@ -11,7 +11,7 @@ from batchinference.pipeline.steps.column_checks import code_problems, type_prob
 from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import shape_of
-from batchinference.plan.columns import check_columns, partition_problems
+from batchinference.plan.column_checks import check_columns, partition_problems
 from batchinference.spec.addresses import fix_of_variable, is_windows_path, unexpanded_variable
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned

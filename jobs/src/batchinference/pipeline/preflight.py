@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from batchinference.pipeline.attempt_start import request_of
-from batchinference.pipeline.commit.decision import decide, load_state
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.output_plan import plan_outputs
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_state import load_state
+from batchinference.pipeline.commit.output_targets import output_targets
+from batchinference.pipeline.commit.start_or_resume import decide
 from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure
 from batchinference.pipeline.input.file_input import FileInput, open_input
@@ -28,7 +29,7 @@ from batchinference.pipeline.output.tables import table_or_none
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.reachable import unreachable
-from batchinference.plan.columns import replaced_columns
+from batchinference.plan.column_checks import replaced_columns
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
@@ -77,7 +78,7 @@ def _locations(spec: BatchInferenceSpec) -> dict[str, Location]:
         paths = read.locations.items()
         by_field = {f"read.{name}": Location(path, read.storage) for name, path in paths}
     for number, step in enumerate(spec.steps):
-        if (source := step.facts.places.get("source")) is not None:
+        if (source := step.facts.sources.get("source")) is not None:
             by_field[f"steps[{number}].model.source"] = Location(source.uri, step.facts.storage)
         if step.cache:
             by_field[f"steps[{number}].cache.path"] = Location(step.cache.path, step.cache.storage)
@@ -126,7 +127,7 @@ def _check_output(
     check_writable(Location(spec.write.path, spec.write.storage))
     if not reads_content:
         return
-    (target, *_) = plan_outputs(spec, layout)
+    (target, *_) = output_targets(spec, layout)
     request = request_of(spec, job)
     decide(load_state(target.layout, request, table_or_none(spec.write), target.reader), request)
 

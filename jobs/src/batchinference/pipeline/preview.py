@@ -13,8 +13,8 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.commit.committer import warnings_of_group
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.commit_groups import warnings_of_group
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
@@ -27,7 +27,7 @@ from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
-from batchinference.plan.columns import replaced_columns
+from batchinference.plan.column_checks import replaced_columns
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read
 from batchinference.spec.secrets import secret_variables

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from batchinference.plan.stages import Custom, Stage
-from batchinference.spec.merge import with_defaults
+from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.profiles import GPU, Profile, known_profiles
 
 Profiles = Mapping[str, Profile]
 
 
 def with_devices(stage: Stage, profiles: Profiles) -> Stage:
-    """Return the stage with the custom resources and the device kinds of its pool."""
+    """Return the stage with its custom resources, accelerator type and PyTorch device types."""
     asked = stage.steps[0].resources if stage.replicas else None
     if asked is None:
         return stage
@@ -26,10 +26,10 @@ def with_devices(stage: Stage, profiles: Profiles) -> Stage:
 def profiles_of(
     gpus: float, custom: Custom, accelerator: str | None, profiles: Profiles
 ) -> dict[str, Profile]:
-    """Return the profile of each requested resource, keyed by Ray's resource name, GPUs first.
+    """Return the profile of each requested resource by Ray's resource name, GPUs first.
 
-    The profile of the accelerator type overrides the profile of its device. A resource without a
-    profile gets an empty one.
+    The profile of the accelerator type overrides that of the first resource that is a device. A
+    resource without a profile gets an empty one.
     """
     known = known_profiles(profiles)
     names = [GPU, *dict(custom)] if gpus else list(dict(custom))

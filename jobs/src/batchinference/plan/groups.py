@@ -1,8 +1,8 @@
-"""Worker groups: the kinds of pods that a job's stages run on.
+"""Computes the worker groups: the kinds of pods that the stages of a job run on.
 
 All stages that request only CPUs share the group `cpu`. A pool that requests GPUs, memory or custom
-resources gets pods that fit exactly one replica, or as many as the step says. Pools with the same
-resources share a group.
+resources gets pods for exactly one replica, or for as many as `replicasPerPod` says. Pools with the
+same resources share a group.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Custom, Stage
 from batchinference.spec.cluster import Workers
-from batchinference.spec.fixes import above_max
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference.spec.steps import Replicas
+from batchinference.spec.value_fixes import above_max
 
 CPU_GROUP = "cpu"
 HEAD_GROUP = "head"
-"""Group label of the head in clusters that start their other nodes on demand."""
+"""The name of the group of the head, and its value of GROUP_LABEL."""
 GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
-"""Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head. A
-gang starts as many as its replicas need."""
+"""Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head.
+With gang scheduling, the minimum is what the minimum number of replicas needs."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
 """KubeRay puts the group's name into pod names, which it truncates to 50 characters."""
@@ -45,11 +45,12 @@ class WorkerGroup:
     custom: Custom = ()
     accelerator: str | None = None
     pods: int = 1
-    """The number of pods of one replica."""
+    """Number of pods that form one replica."""
     per_pod: int = 1
-    """The number of replicas of one pod."""
+    """Number of replicas in one pod."""
     part: float = 1.0
-    """The part of a GPU that each of them gets; 0 if it is measured."""
+    """The fraction of a GPU of one replica, at most 1; 0 if `replicasPerDevice: auto` measures
+    it."""
 
     @property
     def shape(self) -> Shape:
@@ -58,9 +59,9 @@ class WorkerGroup:
 
 
 Shape = tuple[float, int, str, Custom, str | None, int, int, float]
-"""CPUs, GPUs, memory, custom resources and accelerator type of a pod, pods of a replica, replicas
-of a pod, and the part of a GPU of a replica. Pools with other parts could prevent each other from
-using the rest of a GPU."""
+"""CPUs, GPUs, memory, custom resources and accelerator type of a pod, pods per replica, replicas
+per pod, and the fraction of a GPU of a replica. Pools with different fractions do not share pods,
+because each could leave a rest of a GPU that the other cannot use."""
 
 
 def is_cpu_stage(stage: Stage) -> bool:
@@ -73,11 +74,12 @@ def groups_of(
 ) -> list[WorkerGroup]:
     """Return the worker groups for these stages, `cpu` first.
 
-    A single segment needs no CPUs for writing. A gang starts the minimum number of replicas of all
-    steps together with the head. Otherwise, groups of pools are empty until their step begins.
+    A single segment needs no CPUs for writing. With `gang`, the minimum number of replicas of all
+    steps starts together with the head. Otherwise, groups of pools are empty until their step
+    begins.
 
-    Raises SpecError if the group `cpu` is too small for everything that must run at the same time.
-    Its actors would take all CPUs, and the tasks that feed them would never start.
+    Raises SpecError if the group `cpu` is too small for everything that must run at the same time,
+    because its actors would take all CPUs, and the tasks that feed them would never start.
     """
     shapes: dict[Shape, WorkerGroup] = {}
     for stage in stages:
@@ -102,29 +104,27 @@ def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
 
 
 def _shape(stage: Stage) -> Shape:
-    memory, several = stage.memory or DEFAULT_MEMORY, stage.per_pod
-    if several > 1:
-        memory = memory_quantity(several * memory_bytes(memory))
-    custom = tuple((name, several * count) for name, count in stage.custom)
-    sizes = several * stage.cpus, stage.gpus_of_pod, memory, custom
+    memory, per_pod = stage.memory or DEFAULT_MEMORY, stage.per_pod
+    if per_pod > 1:
+        memory = memory_quantity(per_pod * memory_bytes(memory))
+    custom = tuple((name, per_pod * count) for name, count in stage.custom)
+    sizes = per_pod * stage.cpus, stage.gpus_of_pod, memory, custom
     part = 0.0 if stage.searches else min(1.0, stage.gpus or 1.0)
-    return *sizes, stage.accelerator, stage.pods, several, part
+    return *sizes, stage.accelerator, stage.pods, per_pod, part
 
 
 def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
-    cpus, gpus, memory, custom, accelerator, pods, several, part = _shape(stage)
-    least, most = (math.ceil(count / several) * pods for count in (replicas.min, replicas.max))
-    name, least = stage.name[:MAX_GROUP_NAME].rstrip("-"), least if gang else 0
+    cpus, gpus, memory, custom, accelerator, pods, per_pod, part = _shape(stage)
+    minimum, maximum = (math.ceil(count / per_pod) * pods for count in (replicas.min, replicas.max))
+    name, minimum = stage.name[:MAX_GROUP_NAME].rstrip("-"), minimum if gang else 0
     return WorkerGroup(
-        name, cpus, gpus, memory, least, most, custom, accelerator, pods, several, part
+        name, cpus, gpus, memory, minimum, maximum, custom, accelerator, pods, per_pod, part
     )
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
-    """Return the groups with unique names.
-
-    `cpu` and `head` are reserved, and two truncated names may be equal.
-    """
+    """Return the groups with unique names: two truncated names may be equal, and the names of the
+    `cpu` group and of the head are taken."""
     taken = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:
@@ -151,20 +151,20 @@ def _cpu_group(
     tasks = [read_cpus] if single_segment else [read_cpus, WRITE_CPUS]
     _check_step_cpus(on_cpu, cpus)
     needed = pods_needed([*min_demands, *tasks], cpus)
-    least = (needed if gang else DEFAULT_WORKERS) if workers.min is None else workers.min
-    most = workers.max or max(pods_needed([*max_demands, *tasks], cpus) + 1, least)
-    _check_deadlock(needed, most, cpus, sum(min_demands), sum(tasks))
-    if least > most:
-        raise SpecError([Problem("spec.cluster.workers", above_max(least, most))])
+    minimum = (needed if gang else DEFAULT_WORKERS) if workers.min is None else workers.min
+    maximum = workers.max or max(pods_needed([*max_demands, *tasks], cpus) + 1, minimum)
+    _check_deadlock(needed, maximum, cpus, sum(min_demands), sum(tasks))
+    if minimum > maximum:
+        raise SpecError([Problem("spec.cluster.workers", above_max(minimum, maximum))])
     memory = workers.memory or DEFAULT_MEMORY
-    return WorkerGroup(CPU_GROUP, cpus, 0, memory, least, most)
+    return WorkerGroup(CPU_GROUP, cpus, 0, memory, minimum, maximum)
 
 
 def pods_needed(cpus: list[float], size: float) -> int:
     """Return the number of pods of `size` CPUs that hold all of these CPU demands.
 
-    Demands are placed largest first, each on the first pod that has room. No demand may be larger
-    than a pod.
+    Demands are placed largest first, each on the first pod with enough free CPUs. No demand may be
+    larger than a pod.
     """
     free: list[float] = []
     for demand in sorted(cpus, reverse=True):
@@ -178,10 +178,8 @@ def pods_needed(cpus: list[float], size: float) -> int:
 
 
 def _default_cpus(demands: list[float]) -> float:
-    """Return the CPUs of a worker that holds everything that must run at the same time.
-
-    The result is at most MAX_DEFAULT_CPUS, unless a single demand is larger.
-    """
+    """Return the CPUs of a worker that holds everything that must run at the same time. The result
+    is at most MAX_DEFAULT_CPUS, unless a single demand is larger."""
     total = min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS)
     return float(max(total, math.ceil(max(demands))))
 
@@ -199,11 +197,11 @@ def _check_step_cpus(stages: list[Stage], cpus: float) -> None:
         raise SpecError([Problem("spec.cluster.workers.cpu", message)])
 
 
-def _check_deadlock(needed: int, most: int, cpus: float, actors: float, tasks: float) -> None:
-    if needed > most:
+def _check_deadlock(needed: int, limit: int, cpus: float, actors: float, tasks: float) -> None:
+    if needed > limit:
         message = (
             f"this job would wait for ever: replicas that must run hold {actors:g} CPUs, reading "
-            f"and writing need {tasks:g} more, and {most} worker(s) of {cpus:g} CPUs cannot hold "
+            f"and writing need {tasks:g} more, and {limit} worker(s) of {cpus:g} CPUs cannot hold "
             f"both. Raise cluster.workers.max to {needed} or lower replicas.min"
         )
         raise SpecError([Problem("spec.cluster.workers.max", message)])

@@ -1,4 +1,4 @@
-"""Fits stages to one machine: steps run without the resources that the machine lacks."""
+"""Fits stages to one machine: removes the requests for resources that the machine lacks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def fit_to_machine(
     stages: Sequence[Stage], found: Mapping[str, float]
 ) -> tuple[list[Stage], list[str]]:
     """Return the stages without the devices and custom resources that the machine lacks, and a note
-    about each. `found` maps Ray's resource names to the number of units that the machine has.
+    for each. `found` maps Ray's resource names to the number of units that the machine has.
 
-    A step whose device is missing is planned as if it had not requested it, so that it needs no
-    pool for it. Other missing resources, such as licenses, keep their pools, which limit the number
-    of replicas.
+    A step whose device is missing is planned as if it had not requested the device, so that it may
+    need no pool. Missing resources that are no devices, such as licenses, stay in the step, whose
+    pool limits the number of replicas.
     """
     notes: list[str] = []
-    # a machine uses its accelerators whatever their type
+    # on one machine, the accelerator type is ignored
     result = [_with_min_one_replica(replace(stage, accelerator=None)) for stage in stages]
     for name, wanted in _requested(stages).items():
         available = int(found.get(name, 0))
@@ -42,8 +42,8 @@ def fit_to_machine(
 
 
 def _requested(stages: Sequence[Stage]) -> dict[str, int]:
-    """Return the total of each resource that one replica of every pool requests. Parts of a device
-    are on one device each."""
+    """Return the units of each resource that one replica of every pool needs. A fraction of a
+    device must fit on one device."""
     wanted: dict[str, list[float]] = {}
     for stage in stages:
         for name, count in stage.resources.items():
@@ -81,8 +81,8 @@ def _without_device(step: Step, name: str) -> Step:
 
 
 def fit_to_memory(stages: Sequence[Stage], memory: float | None) -> tuple[list[Stage], list[str]]:
-    """Return the stages without their memory requests, and a note about each, unless one replica of
-    each pool fits. If `memory` is None, there are no notes."""
+    """Return the stages with their memory requests if one replica of each pool fits into `memory`;
+    otherwise without them, and a note for each. If `memory` is None, there are no notes."""
     notes: list[str] = []
     pools = [stage for stage in stages if stage.memory is not None]
     wanted = sum(memory_bytes(stage.memory or "0") for stage in pools)
@@ -100,7 +100,7 @@ def fit_to_memory(stages: Sequence[Stage], memory: float | None) -> tuple[list[S
 
 
 def _with_min_one_replica(stage: Stage) -> Stage:
-    """Return the stage with a minimum of one replica, whatever its minimum on a cluster is."""
+    """Return the stage with `replicas.min` set to 1."""
     if stage.replicas is None:
         return stage
     return replace(stage, replicas=Replicas.model_construct(min=1, max=stage.replicas.max))

@@ -1,4 +1,4 @@
-"""Computes the plan of a job, its stages and worker groups, from the specification.
+"""Computes the plan of a job from its spec: the stages and the worker groups.
 
 The operator renders pods from the same plan that the pipeline runs.
 """
@@ -9,12 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from batchinference.plan.columns import check_columns
+from batchinference.plan.column_checks import check_columns
 from batchinference.plan.devices import with_devices
 from batchinference.plan.groups import CPU_GROUP, WorkerGroup, group_of, groups_of
 from batchinference.plan.machine import fit_to_machine, fit_to_memory
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
-from batchinference.plan.writing import cpus_with_writers
+from batchinference.plan.write_tasks import cpus_with_writers
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU
@@ -28,24 +28,24 @@ class Plan:
     stages: tuple[Stage, ...]
     groups: tuple[WorkerGroup, ...]
     single_segment: bool
-    """Whether each task reads a part of the input, runs all steps and writes the results. Some
-    inputs and outputs need several segments nevertheless: see `Executor`."""
+    """Whether each task reads a part of the input, runs all steps and writes the results. For some
+    inputs and outputs, the pipeline uses several segments nevertheless: see `Executor`."""
     notes: tuple[str, ...] = ()
     """How the plan differs from the job file because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()
-    """The ids of the nodes of Ray that are not used, because a device failed there."""
+    """The ids of Ray nodes that are not used because a device failed on them."""
 
     @property
     def task_cpus(self) -> float:
-        """The CPUs of a task that runs all steps."""
+        """The CPUs of a task that reads and runs all steps."""
         return max([TASK_CPUS, *(stage.cpus for stage in self.stages)])
 
     def group_of(self, stage: Stage) -> str:
         return group_of(stage, list(self.groups))
 
     def disk_bytes(self, group: WorkerGroup) -> int:
-        """Return the bytes that the steps of a group need on the disk of a pod. A pod of the group
-        `cpu` runs all of its steps, and a pod of another group one."""
+        """Return the bytes that the steps of a group request on the disk of a pod: the sum for the
+        group `cpu`, whose pods run all of its steps, or else the maximum."""
         asked = [
             memory_bytes(step.resources.ephemeral_storage)
             for stage in self.stages
@@ -56,15 +56,15 @@ class Plan:
         return sum(asked) if group.name == CPU_GROUP else max(asked, default=0)
 
     def on_machine(self, found: Mapping[str, float]) -> Plan:
-        """Return the plan for one machine with these resources, by Ray's names. Steps run on the
-        CPU if there are not enough devices for all of them."""
+        """Return the plan for one machine. `found` are its resources by Ray's names. Steps run on
+        the CPU if there are not enough devices for one replica of each."""
         stages, notes = fit_to_machine(self.stages, found)
         single = is_single_segment(stages)
         return replace(self, stages=tuple(stages), single_segment=single, notes=tuple(notes))
 
     def within_memory(self, memory: float | None) -> Plan:
-        """Return the plan without memory requests, unless one replica of each pool fits. `memory`
-        is what Ray makes available to replicas, in bytes."""
+        """Return the plan, without memory requests if one replica of each pool does not fit into
+        `memory`: the bytes that Ray makes available to replicas."""
         stages, notes = fit_to_memory(self.stages, memory)
         return replace(self, stages=tuple(stages), notes=(*self.notes, *notes))
 
@@ -73,7 +73,7 @@ def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError if the job would never finish."""
     stages = _checked_stages(spec)
     single = is_single_segment(stages)
-    # in several segments, it would need CPUs for pools and for writing
+    # with a model, the pipeline may use several segments, which need CPUs for pools and writing
     no_pools = all(stage.replicas is None for stage in stages)
     cluster, single_task = spec.cluster, single and no_pools
     gang = bool(cluster.gang_scheduling or cluster.queue_name)
@@ -87,21 +87,21 @@ def plan_for_machine(
     custom: Mapping[str, float] | None = None,
     memory: float | None = None,
 ) -> Plan:
-    """Return the plan for one machine with these GPUs and custom resources, and with this memory
-    for replicas, in bytes. If it is None, memory requests are dropped without a note."""
+    """Return the plan for one machine with `gpus` GPUs, the custom resources `custom`, and `memory`
+    bytes for replicas. If `memory` is None, memory requests are dropped without a note."""
     plan = requested_plan(spec).on_machine({**(custom or {}), GPU: gpus})
     return plan.within_memory(memory)
 
 
 def requested_plan(spec: BatchInferenceSpec) -> Plan:
-    """Return the plan without worker groups, which is not fitted to a machine yet. Raises SpecError
-    for wrong columns."""
+    """Return the plan as the spec requests it, without worker groups and for no specific machine.
+    Raises SpecError for wrong columns."""
     stages = _checked_stages(spec)
     return Plan(tuple(stages), (), is_single_segment(stages))
 
 
 def is_single_segment(stages: list[Stage]) -> bool:
-    """Return whether one task can read, run all steps and write: no step needs a pool."""
+    """Return whether no step needs a pool, so that one task can read, run all steps and write."""
     return not any(stage.needs_pool for stage in stages)
 
 
@@ -113,8 +113,8 @@ def ray_cpus(plan: Plan, machine: int) -> int:
 
 
 def _part_of_cpu(plan: Plan) -> float:
-    """Return by how much the CPUs of pools exceed a whole number. A replica that needs a part of a
-    CPU must not take a whole CPU from the tasks that feed it."""
+    """Return the fractional part of the CPUs of all pools, so that a replica that needs a fraction
+    of a CPU does not take a whole CPU from the tasks that feed it."""
     pools = sum(
         stage.cpus * stage.replicas.max
         for stage in plan.stages
@@ -124,10 +124,8 @@ def _part_of_cpu(plan: Plan) -> float:
 
 
 def cpus_needed(plan: Plan) -> float:
-    """Return the minimum number of CPUs for the plan.
-
-    With fewer CPUs, the replicas would leave none for the tasks that feed them and for writing.
-    """
+    """Return the minimum number of CPUs with which the replicas leave CPUs for the tasks that feed
+    them and for writing."""
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
     tasks = [stage.cpus for stage in plan.stages if not stage.replicas]
     return pools + max([TASK_CPUS, *tasks]) + WRITE_CPUS

@@ -1,4 +1,4 @@
-"""Reads and writes the plan file of an attempt: the operator writes it, the driver reads it."""
+"""Reads and writes the plan file of an attempt. The operator writes it, and the driver reads it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PLAN = TypeAdapter(Plan)  # built once, because this takes longer than renderin
 
 
 def serialize_plan(plan: Plan) -> str:
-    """Return the plan as JSON, without what the driver does not read."""
+    """Return the plan as JSON, without fields that only the operator reads."""
     return _PLAN.dump_json(plan, by_alias=True, exclude_none=True, exclude=_OF_PODS).decode()
 
 
 def parse_plan(text: str) -> Plan:
-    """Return the plan in a file. Raises SpecError if this version cannot read it."""
+    """Return the plan in the text of a plan file. Raises SpecError if it is invalid here."""
     try:
         return _PLAN.validate_json(text)
     except ValidationError as error:

@@ -1,9 +1,9 @@
-"""Stages: groups of steps that Ray Data runs as one operator.
+"""Groups steps into stages, which Ray Data runs as one operator each.
 
 Adjacent steps without a model or class run together in one task. A model or a class gets its own
-actor pool. CPU work is not fused into that pool, so that the next batch is prepared while the
-device computes. Only column drops are fused into a pool, so that image data that no later step
-reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
+actor pool. No other CPU step runs in that pool, so that the next batch is prepared while the device
+computes. Only steps that drop or select columns run in the pool, so that image data that no later
+step reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
 `plan.is_single_segment`.
 """
 
@@ -13,33 +13,33 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from batchinference.plan.pruning import drop_early
+from batchinference.plan.early_drops import drop_early
 from batchinference.spec.models import Model
 from batchinference.spec.profiles import GPU
 from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Replicas, Step
 
 SEARCH_ROWS = 256
-"""The largest batch that `batchSize: auto` tries, in rows."""
+"""Largest batch size in rows that `batchSize: auto` tries."""
 PREPARED_ROWS = 1024
-"""Rows whose inputs are prepared together."""
+"""Batch size in rows of the tasks that convert inputs to tokens (`Stage.prepares`)."""
 TASK_CPUS = 1.0
 """CPUs of a read task, or of a task that runs column steps."""
 WRITE_CPUS = 0.25
-"""CPUs of a write task, which mostly waits for storage. With a whole CPU, it might not start until
-all reading is done, and rows are not safe until they are written."""
+"""CPUs of a write task, which mostly waits for storage. If it requested a whole CPU, it might start
+only after all reading is done, and rows are lost in a crash until they are written."""
 Custom = tuple[tuple[str, int], ...]
 """Custom resources: pairs of Ray's resource name and number of units."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One operator: its steps, and the resources of each of its tasks or actors.
+    """One operator of Ray Data: its steps, and the resources of each of its tasks or actors.
 
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
-    means a whole block. `kinds` maps resources that are devices to PyTorch's device type. On a
-    cluster, the GPUs of a replica are divided among `pods` pods, each with `cpus` and `memory`, or
-    `per_pod` replicas share a pod.
+    means a whole block. `kinds` pairs each resource that is a device with PyTorch's device type. On
+    a cluster, a replica has either `pods` pods, which share its GPUs and each have `cpus` and
+    `memory`, or it shares a pod with other replicas, up to `per_pod`.
     """
 
     name: str
@@ -55,9 +55,9 @@ class Stage:
     pods: int = 1
     per_pod: int = 1
     searches: bool = False
-    """Whether the number of replicas on a GPU, up to `per_pod`, is measured."""
+    """Whether the number of replicas per GPU, up to `per_pod`, is measured (`auto`)."""
     prepares: bool = False
-    """Whether its tasks prepare the inputs of the model of its step, which a pool computes."""
+    """Whether its tasks only convert inputs to tokens for the pool of the same step."""
 
     @property
     def resources(self) -> dict[str, float]:
@@ -66,7 +66,7 @@ class Stage:
 
     @property
     def gpus_of_pod(self) -> int:
-        """The GPUs of each pod. A replica with a part of a GPU has it on one GPU."""
+        """The number of GPUs of each pod. A fraction of a GPU is on a single GPU."""
         if self.searches:
             return 1
         per_device = Resources.model_construct(gpu=self.gpus).per_device
@@ -74,22 +74,22 @@ class Stage:
 
     @property
     def model(self) -> Model | None:
-        """The model that the stage computes."""
+        """The model that the stage runs; None if it runs none."""
         return self.steps[0].model if self.steps and not self.prepares else None
 
     @property
-    def texts(self) -> tuple[str, ...]:
+    def padded_texts(self) -> tuple[str, ...]:
         """The text columns that the model pads to the longest text of a batch."""
         return self.model.padded_texts if self.model else ()
 
     @property
-    def takes_rows(self) -> bool:
-        """Whether an engine or an endpoint computes the rows of several batches together."""
+    def batches_itself(self) -> bool:
+        """Whether an engine or endpoint runs the model and combines rows of several batches."""
         return self.model is not None and not self.model.IN_PROCESS
 
     @property
     def skips_rows(self) -> bool:
-        """Whether its first step computes only some of the rows."""
+        """Whether its first step may compute only some of the rows."""
         return bool(self.steps) and self.steps[0].skips_rows
 
     @property
@@ -99,7 +99,7 @@ class Stage:
         if self.replicas is None or step is None:
             return False
         asked = step.resources or Resources()
-        return bool(step.replicas) or asked.has_own_pods or self.takes_rows
+        return bool(step.replicas) or asked.has_own_pods or self.batches_itself
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:
@@ -115,8 +115,8 @@ def stages_of(steps: list[Step]) -> list[Stage]:
 
 
 def with_preparations(stages: Iterable[Stage]) -> Iterator[Stage]:
-    """Yield the stages, with tasks before each pool that prepare the inputs of its model, if the
-    model allows that. They have the name of the pool."""
+    """Yield the stages. Before each pool whose model allows it, yield a stage of the same name
+    whose tasks convert the inputs of the model to tokens (`Stage.prepares`)."""
     for stage in stages:
         if stage.replicas is not None and stage.model and stage.model.tokenized_inputs:
             step = stage.steps[0].model_copy(update={"batch_size": PREPARED_ROWS})
@@ -136,7 +136,7 @@ def _stage(step: Step) -> Stage:
             _batch_size(step),
             step.replicas or Replicas(),
             pods=step.model.pods if step.model else 1,
-            per_pod=step.most_per_pod if resources.has_own_pods else 1,
+            per_pod=step.max_per_pod if resources.has_own_pods else 1,
             searches=step.replicas_per_device == "auto",
         )
     return Stage(step.name, (step,), resources.cpu)
@@ -149,6 +149,7 @@ def _batch_size(step: Step) -> int | None:
 
 
 def _joins(stage: Stage, previous: Stage) -> bool:
+    """Return whether the steps of a stage run in the tasks or actors of the previous stage."""
     only_drops = all(step.facts.drops or step.facts.selects for step in stage.steps)
     both_tasks = stage.replicas is None and previous.replicas is None
     return only_drops or (both_tasks and stage.cpus == previous.cpus)

@@ -5,7 +5,6 @@ from batchinference.rendering.defaults import with_platform_defaults
 from batchinference.rendering.fallback import choices_of, with_choice
 from batchinference.rendering.faulty_nodes import without_nodes
 from batchinference.rendering.kueue import QUEUE_LABEL
-from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     CHOICE,
@@ -23,6 +22,7 @@ from batchinference.rendering.names import (
     Names,
 )
 from batchinference.rendering.objects import Owner, running_containers, templates_of
+from batchinference.rendering.out_of_memory import with_memory
 from batchinference.rendering.pods import HEAD_BUDGET, head_budget
 from batchinference.rendering.rayjob import (
     KEEP_SECONDS,

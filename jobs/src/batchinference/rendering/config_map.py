@@ -1,4 +1,5 @@
-"""Renders the ConfigMap of an attempt, with the job file and the plan file for its driver."""
+"""Renders the ConfigMap of an attempt, with the job and plan files of its driver, and the Secret
+with the token of its cluster."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ JOB_FILE = "job.yaml"
 PLAN_FILE = "plan.json"
 JOB_DIRECTORY = "/etc/batchinference"
 JOB_PATH = f"{JOB_DIRECTORY}/{JOB_FILE}"
-"""Path of the job file in the head, where the driver runs."""
+"""Path of the job file in the head pod, where the driver runs."""
 PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
 DIGEST_VARIABLES = {JOB_FILE: "BATCHINFERENCE_JOB_SHA256", PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256"}
-"""Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
-that a user who can write only ConfigMaps cannot make the driver run another job."""
+"""Environment variables of the head with the SHA-256 of each file. The driver checks the files with
+them, so a user who can write only ConfigMaps cannot make the driver run another job."""
 _OPERATOR_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
     **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
@@ -58,11 +59,8 @@ def config_map(
 
 
 def config_map_name(names: Names, files: dict[str, str]) -> str:
-    """Return the name of the ConfigMap with these files.
-
-    It contains their digest, because the spec may change after the creation of the ConfigMap and
-    before the creation of the RayJob.
-    """
+    """Return the name of the ConfigMap with these files. The name contains their digest, because
+    the spec may change between the creation of the ConfigMap and that of the RayJob."""
     return names.config_map(digest_of("".join(files.values())))
 
 
@@ -72,10 +70,8 @@ def digest_of(file: str) -> str:
 
 
 def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> None:
-    """Raise SpecError if a mounted file is not the one that the RayJob was created for.
-
-    Files at other paths are not checked, because the user chooses them.
-    """
+    """Raise SpecError if a file in JOB_DIRECTORY is not the one that the RayJob was created for.
+    Other files are not checked, because the user chooses them."""
     directory, _, name = path.rpartition("/")
     expected = environment.get(DIGEST_VARIABLES.get(name, ""))
     if directory == JOB_DIRECTORY and expected is not None and digest_of(file) != expected:
@@ -89,8 +85,8 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
 
-    Older images may not know new fields. Therefore empty cluster settings and parameters, and
-    settings that the driver does not read, are omitted.
+    Empty settings, and settings that the driver does not read, are also omitted, because the image
+    may be older and not know new fields.
     """
     dumped = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude=_NOT_FOR_DRIVERS
@@ -104,7 +100,7 @@ def job_file(job: BatchInference, uid: str) -> str:
         "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": uid},
         "spec": {**spec, "cluster": cluster},
     }
-    # PyYAML escapes non-ASCII characters by default, or it would lose some Unicode line breaks
+    # no allow_unicode: PyYAML would then lose some Unicode line breaks
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 
@@ -117,9 +113,9 @@ def token_secret(
 ) -> dict[str, Any]:
     """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster.
 
-    Its owner must be the RayJob, not the BatchInference. KubeRay needs the token
-    to stop the job of a RayJob that is being deleted. If the Secret were deleted first, KubeRay
-    would wait forever.
+    Its owner must be the RayJob, not the BatchInference, because KubeRay needs the token to stop
+    the Ray job of a RayJob that is being deleted. If the Secret were deleted first, KubeRay would
+    wait forever.
     """
     return {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Merges the platform's defaults into a job's cluster settings."""
+"""Merges the defaults and limits of the platform into the settings of a job."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.kueue import scaling_groups
 from batchinference.spec.cluster import ALL_GROUPS, Cluster
+from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.job import BatchInference
 from batchinference.spec.limits import lower_limits
-from batchinference.spec.merge import with_defaults
 from batchinference.spec.platform_defaults import Lifecycle, Patch, PlatformDefaults
-from batchinference.spec.problems import Problem, SpecError, problems_of, raise_for_problems
+from batchinference.spec.problems import Problem, SpecError, raise_for_problems
+from batchinference.spec.validation_messages import problems_of
 
 
 def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInference:
@@ -23,9 +24,10 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of
     named items (env, volumes, volumeMounts, imagePullSecrets) are merged by name. Any other value
     of the job replaces the default. The lower of two limits applies, so a job cannot exceed the
-    limits of the platform. `retry`, `deadlines` and `ttl` get defaults and limits too. In the
-    platform's `rayStartParams`, groups that the job does not have are ignored. So are `topology`
-    and `queuePriorityClassName` for a job that cannot have them.
+    limits of the platform. `retry`, `deadlines` and `ttl` get defaults and limits too.
+
+    Defaults that do not fit the job are left out: `rayStartParams` of groups that the job does not
+    have, and `topology` and `queuePriorityClassName` if Kueue would refuse them.
 
     Raises SpecError if the merged settings are invalid.
     """
@@ -53,15 +55,15 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
 
 
 def _without_images(defaults: Cluster) -> Cluster:
-    """Return the defaults without images of profiles: they do not contain what the own image of a
-    job contains, such as its code."""
+    """Return the defaults without images of profiles, for a job with its own image, because they
+    lack what is in that image, such as the code of the job."""
     profiles = {name: profile.model_copy(update={"image": None})
                 for name, profile in defaults.profiles.items()}  # fmt: skip
     return defaults.model_copy(update={"profiles": profiles})
 
 
 def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
-    """Return the settings of a job without defaults for queues that Kueue would refuse for it."""
+    """Return the merged settings without the defaults about queues that Kueue would refuse."""
     own, update = job.spec.cluster, dict[str, None]()
     if cluster.queue_name is None and own.queue_priority_class_name is None:
         update["queue_priority_class_name"] = None
@@ -73,10 +75,8 @@ def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
 
 
 def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:
-    """Yield the volumes of a job that a patch would merge with a volume of the platform.
-
-    The job could mount the merged volume, or its pods would be invalid.
-    """
+    """Yield a problem for each volume of a job that has the name of a volume in a patch. Both would
+    be merged: then the job could mount the volume of the platform, or its pods were invalid."""
     lists = [patch.pod.spec.get("volumes") for patch in patches]
     patched = [volume for volumes in lists if isinstance(volumes, list) for volume in volumes]
     taken = {str(volume.get("name")) for volume in patched if isinstance(volume, dict)}
@@ -87,10 +87,7 @@ def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Prob
 
 
 def _check(cluster: Cluster) -> None:
-    """Raise SpecError if the merged settings are invalid.
-
-    Settings that are valid separately may conflict, for example by using the same mount path.
-    """
+    """Raise SpecError if the merged settings are invalid, such as two volumes at one mount path."""
     try:
         Cluster.model_validate(cluster.model_dump(by_alias=True, exclude_none=True))
     except ValidationError as error:

@@ -14,11 +14,8 @@ from batchinference.spec.profiles import GPU, Profile
 
 
 def start_parameters(group: WorkerGroup) -> dict[str, str]:
-    """Return the parameters of `ray start` for a group.
-
-    Ray's autoscaler also uses them for scaling, so they must contain every resource that a replica
-    requests.
-    """
+    """Return the parameters of `ray start` for a group. They contain every resource that a replica
+    requests, because Ray's autoscaler decides by them which group to scale."""
     parameters = {"num-cpus": str(math.ceil(group.cpus))}
     if group.gpus:  # KubeRay detects GPUs only if their resource name ends in `gpu`
         parameters["num-gpus"] = str(group.gpus)
@@ -26,8 +23,8 @@ def start_parameters(group: WorkerGroup) -> dict[str, str]:
     if group.accelerator:
         resources[f"accelerator_type:{group.accelerator}"] = 1
     if resources:
-        # Quoted for KubeRay's shell. Inner quotes must not be escaped as in Ray's documentation:
-        # KubeRay could not parse the value as JSON, and would omit all devices.
+        # Quoted for KubeRay's shell. Inner quotes must not be escaped as in Ray's documentation,
+        # because KubeRay could not parse the value as JSON then, and would omit all devices.
         parameters["resources"] = f"'{json.dumps(resources)}'"
     return parameters
 
@@ -45,10 +42,8 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
 
 
 def device_count(group: WorkerGroup, profiles: Profiles) -> int:
-    """Return the number of devices of a pod of the group.
-
-    This includes devices that profiles request from Kubernetes and devices that only Ray counts.
-    """
+    """Return the number of devices of a pod of the group: those that profiles request from
+    Kubernetes, and those that only Ray counts."""
     counts = {GPU: group.gpus, **dict(group.custom)}
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     return sum(
@@ -59,14 +54,14 @@ def device_count(group: WorkerGroup, profiles: Profiles) -> int:
 
 
 def idle_seconds(group: WorkerGroup, profiles: Profiles) -> int | None:
-    """Return how long a pod of the group may be idle; None if no profile of its devices says it."""
+    """Return the longest `idleTimeout` of the profiles of the group; None if none has one."""
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles).values()
     given = [seconds_of(profile.idle_timeout) for profile in found if profile.idle_timeout]
     return max(given, default=None)
 
 
 def apply_profile(pod: dict[str, Any], profile: Profile) -> None:
-    """Add the settings of a profile that are no devices to a pod spec, in place."""
+    """Add the settings of a profile to a pod spec, in place, except the devices themselves."""
     container = pod["containers"][0]
     own = {variable.name for variable in profile.env}
     others = [variable for variable in container["env"] if variable["name"] not in own]
@@ -82,10 +77,8 @@ def apply_profile(pod: dict[str, Any], profile: Profile) -> None:
 
 
 def _request_resource(pod: dict[str, Any], resource: str, count: int) -> None:
-    """Add `count` units of a resource to limits and requests, and tolerate its taint.
-
-    Nodes with the resource often have a taint with the same name.
-    """
+    """Add `count` units of a resource to limits and requests, and tolerate a taint of the same
+    name, which nodes with the resource often have."""
     resources = pod["containers"][0]["resources"]
     for quantities in (resources["limits"], resources["requests"]):
         quantities[resource] = str(int(quantities.get(resource, 0)) + count)

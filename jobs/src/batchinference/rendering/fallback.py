@@ -1,4 +1,4 @@
-"""The choices of devices and capacity of a job, of which each attempt has one."""
+"""Computes the choices of device types and capacity of a job. Each attempt uses one choice."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from batchinference.spec.steps import Step
 
 def choices_of(job: BatchInference) -> list[Choice]:
     """Return the choices of a job with complete cluster settings, in the order in which they are
-    tried; none if it asks for no type of device or capacity. Raises SpecError."""
+    tried; empty if it requests no type of device or capacity. Raises SpecError if the job cannot be
+    planned."""
     found = _combinations(job)
     return [_choice(with_choice(job, number), number, len(found)) for number in found]
 
 
 def with_choice(job: BatchInference, number: int) -> BatchInference:
-    """Return the job with only the devices and the capacity of the choice with this number, or of
-    the last one if it has fewer."""
+    """Return the job with only the devices and the capacity of choice `number`, or of its last
+    choice if it has fewer."""
     if not (found := _combinations(job)):
         return job
     capacity, index = found[min(number, len(found))]
@@ -36,15 +37,17 @@ def with_choice(job: BatchInference, number: int) -> BatchInference:
 
 
 def _combinations(job: BatchInference) -> dict[int, tuple[str | None, int]]:
-    """Return the capacity type, and the index in the lists of types of devices, by number."""
+    """Return the choices by number: the capacity type, and the index of the type of device in
+    `acceleratorType` of each step."""
     asked = [step.resources.accelerator_types for step in job.spec.steps if step.resources]
-    most = max((len(types) for types in asked if types), default=0)
+    longest = max((len(types) for types in asked if types), default=0)
     capacity: list[str | None] = [*job.spec.cluster.fallback.capacity_types]
-    pairs = product(capacity or [None], range(max(1, most))) if capacity or most else ()
+    pairs = product(capacity or [None], range(max(1, longest))) if capacity or longest else ()
     return dict(enumerate(pairs, start=1))
 
 
 def _with_type(step: Step, index: int) -> Step:
+    """Return the step with only the type of device at this index, or the last one."""
     types = step.resources.accelerator_types if step.resources else None
     if step.resources is None or not types:
         return step
@@ -53,7 +56,7 @@ def _with_type(step: Step, index: int) -> Step:
 
 
 def _choice(job: BatchInference, number: int, choices: int) -> Choice:
-    """Return the description of a job with only this choice."""
+    """Return the description of a choice. `job` has only this choice."""
     asked = (step.resources for step in job.spec.steps if step.resources)
     types = dict.fromkeys(each.accelerator_type for each in asked if each.accelerator_type)
     cluster = job.spec.cluster
@@ -68,7 +71,8 @@ def _choice(job: BatchInference, number: int, choices: int) -> Choice:
 
 
 def _mean_price(job: BatchInference) -> str | None:
-    """Return the mean price of the devices at their maximum number; None if one has no price."""
+    """Return the mean price of a device per hour if all groups have their maximum number of pods;
+    None if a device has no price."""
     cluster, groups = job.spec.cluster, plan_for_cluster(job.spec).groups
     devices = {one: one.max * device_count(one, cluster.profiles) for one in groups}
     prices = {one: device_hour(one, cluster) for one, number in devices.items() if number}
@@ -79,7 +83,7 @@ def _mean_price(job: BatchInference) -> str | None:
 
 
 def device_hour(group: WorkerGroup, cluster: Cluster) -> float | None:
-    """Return the price of a device of a worker group per hour; None if no profile says it."""
+    """Return the price of a device of a worker group per hour; None if no profile has one."""
     found = profiles_of(group.gpus, group.custom, group.accelerator, cluster.profiles).values()
     price = next((float(one.device_hour) for one in found if one.device_hour), None)
     capacity = capacity_profile(cluster)
@@ -88,6 +92,6 @@ def device_hour(group: WorkerGroup, cluster: Cluster) -> float | None:
 
 
 def capacity_profile(cluster: Cluster) -> Profile | None:
-    """Return the profile of the nodes of the first capacity type; None if there is none."""
+    """Return the profile of the first capacity type; None if there is none."""
     name = next(iter(cluster.fallback.capacity_types), "")
     return cluster.profiles.get(name)

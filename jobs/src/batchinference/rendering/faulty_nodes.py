@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from batchinference.spec.job import BatchInference
-from batchinference.spec.scheduling import (
+from batchinference.spec.pod_placement import (
     Affinity,
     NodeAffinity,
     NodeRequirement,
@@ -20,10 +20,8 @@ _NAME = re.compile("[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 
 def without_nodes(job: BatchInference, nodes: Sequence[str]) -> BatchInference:
-    """Return the job with pods that do not run on these nodes.
-
-    Names that are not label values are ignored: they come from a report, which code of users can
-    write."""
+    """Return the job with a required node affinity that excludes these nodes. Names that are no
+    label values are ignored, because they come from a report, which code of users can write."""
     names = [node for node in nodes if _NAME.fullmatch(node)]
     if not names:
         return job

@@ -1,4 +1,5 @@
-"""Adds the fields to a RayJob that Kueue requires in its queues, or other schedulers for a gang."""
+"""Computes the labels and annotations with which Kueue queues a RayJob, or another scheduler starts
+its pods as a gang, and checks the settings for Kueue."""
 
 from __future__ import annotations
 
@@ -7,23 +8,22 @@ from collections.abc import Iterator, Sequence
 from batchinference.plan import CPU_GROUP, WorkerGroup
 from batchinference.rendering.names import Names
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.pod_placement import Topology
 from batchinference.spec.problems import Problem
-from batchinference.spec.scheduling import Topology
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
-"""With Ray's autoscaler, a RayJob in a queue must be elastic, or Kueue rejects it. With a cluster
-of a fixed size, it is not elastic, so its pods need no scheduling gates. Without a queue, it must
-not be elastic: Kueue 0.18 adds a scheduling gate to the pods of every elastic RayCluster, and
-removes it only from clusters that it admits."""
+"""Annotation that makes a RayJob elastic. Kueue rejects a RayJob with Ray's autoscaler in a queue
+unless it is elastic. All others are not elastic, because Kueue 0.18 adds a scheduling gate to the
+pods of every elastic RayCluster, and removes the gate only if it admits the cluster."""
 MAX_GROUPS = 17
-"""A Kueue Workload has at most 18 pod sets, one of which is for the head."""
+"""Maximum number of worker groups: a Kueue Workload has at most 18 pod sets, one for the head."""
 _POD_SET = "kueue.x-k8s.io/podset"
 
 
 def queue_labels(cluster: Cluster) -> dict[str, str]:
-    """Return the labels of a RayJob that Kueue requires; none without a queue."""
+    """Return the labels of a RayJob that Kueue requires; empty without a queue."""
     labels = {QUEUE_LABEL: cluster.queue_name, PRIORITY_LABEL: cluster.queue_priority_class_name}
     return {name: value for name, value in labels.items() if value and cluster.queue_name}
 
@@ -31,8 +31,8 @@ def queue_labels(cluster: Cluster) -> dict[str, str]:
 def gang_labels(cluster: Cluster, names: Names) -> dict[str, str]:
     """Return the labels of a RayJob whose pods Volcano, YuniKorn or KAI schedules as a gang.
 
-    Volcano takes the priority of a gang from a label. Without an id, YuniKorn takes all jobs of a
-    namespace for one application, which has one gang.
+    Volcano reads the priority of a gang from a label. Without an application id, YuniKorn would
+    treat all jobs of a namespace as one application with one gang.
     """
     priority = cluster.priority_class_name
     return {
@@ -43,10 +43,8 @@ def gang_labels(cluster: Cluster, names: Names) -> dict[str, str]:
 
 
 def topology_annotations(topology: Topology | None, group: WorkerGroup) -> dict[str, str]:
-    """Return the annotations of the pods of a group that say where Kueue places them.
-
-    The pods of a replica exchange data. Those of the group `cpu` do not.
-    """
+    """Return the annotations of the pods of a group for topology-aware scheduling by Kueue. The
+    group `cpu` gets none, because its pods exchange no data with each other."""
     if topology is None or group.name == CPU_GROUP:
         return {}
     if topology.mode == "Preferred":

@@ -1,7 +1,7 @@
 """Checks that a RayCluster is not too large, and cannot grow beyond the limits of a job.
 
-Groups are not reduced silently. The operator cannot know which of several groups to reduce, and the
-job would be slower than its file implies.
+A job above a limit is refused. Its groups are not reduced, because the operator cannot know which
+of them to reduce, and the job would be slower than its file implies.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 from batchinference.plan import CPU_GROUP
 from batchinference.rendering.names import DEVICES_LABEL
 from batchinference.rendering.objects import templates_of
-from batchinference.rendering.quantities import DISK_SPACE, cpus_of, smaller_memory
 from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
+from batchinference.spec.quantities import DISK_SPACE, cpus_of, smaller_memory
 
-Shares = list[tuple[str, float, int]]
+GroupAmounts = list[tuple[str, float, int]]
 """For each group of pods: its name, the amount per pod, and the maximum number of pods."""
 
 MAX_CLUSTER_BYTES = 384 << 10
-"""Maximum size of the spec of a RayCluster as JSON. etcd stores objects of up to 1.5 MiB. Their
-managed fields are about as large as their spec, and the operator reads specs of up to 512 KiB."""
+"""Maximum size of the spec of a RayCluster as JSON. The spec of its RayJob must be below 512 KiB,
+which the operator reads, and etcd stores objects up to 1.5 MiB with managed fields, which are about
+as large as the spec."""
 
 
 def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
@@ -31,7 +32,7 @@ def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
         return []
     message = (
         f"the RayJob is too large ({-(-size >> 10)} KiB, at most {MAX_CLUSTER_BYTES >> 10} KiB): "
-        "each group of pods has its own copy. Shorten it"
+        "each worker group has a copy of the pod template. Shorten spec.cluster"
     )
     return [Problem("spec.cluster", message)]
 
@@ -40,29 +41,27 @@ def _bytes(value: dict[str, Any]) -> int:
     return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
-def limit_disk_space(ray_cluster: dict[str, Any], most: str | None) -> None:
-    """Limit the disk space of the Ray containers, in place. A container that requests none requests
-    0 then: without a request, Kubernetes would request the limit."""
-    if most is None:
+def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:
+    """Limit the disk space of the Ray containers, in place. A container without a request gets a
+    request of 0, because Kubernetes would otherwise use the limit as its request."""
+    if limit is None:
         return
     for _, _, template in templates_of(ray_cluster):
         resources = template["spec"]["containers"][0]["resources"]
         limits, requests = resources["limits"], resources["requests"]
-        limits[DISK_SPACE] = smaller_memory(limits.get(DISK_SPACE), most)
-        requests[DISK_SPACE] = smaller_memory(requests.get(DISK_SPACE, "0"), most)
+        limits[DISK_SPACE] = smaller_memory(limits.get(DISK_SPACE), limit)
+        requests[DISK_SPACE] = smaller_memory(requests.get(DISK_SPACE, "0"), limit)
 
 
 def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
-    """Return a problem for each of `cluster.limits` that the pods of a RayCluster could exceed.
-
-    Containers that patches of the platform add do not count.
-    """
-    devices: Shares = []
-    cpus: Shares = []
-    for name, most, template in templates_of(ray_cluster):
+    """Return a problem for each of `cluster.limits` that the Ray containers of a RayCluster could
+    exceed. Containers from patches of the platform are not counted."""
+    devices: GroupAmounts = []
+    cpus: GroupAmounts = []
+    for name, max_pods, template in templates_of(ray_cluster):
         labels, ray = template["metadata"]["labels"], template["spec"]["containers"][0]
-        devices.append((name, int(labels.get(DEVICES_LABEL, "0")), most))
-        cpus.append((name, cpus_of(ray["resources"]["limits"]["cpu"]), most))
+        devices.append((name, int(labels.get(DEVICES_LABEL, "0")), max_pods))
+        cpus.append((name, cpus_of(ray["resources"]["limits"]["cpu"]), max_pods))
     found = [
         _check("devices", "devices", devices, limits.devices),
         _check("cpu", "CPUs", cpus, limits.cpu),
@@ -72,7 +71,8 @@ def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
 
 
 def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
-    """Return a problem if devices are limited and a pod has claims, whose size is unknown."""
+    """Return a problem if devices are limited and a pod has ResourceClaims, whose number of devices
+    is unknown."""
     if limits.devices is None and limits.device_hours is None:
         return None
     claiming = [
@@ -85,21 +85,21 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
     message = (
         "the devices of a resourceClaimTemplateName cannot be counted (group "
         f"{', '.join(claiming)}), and devices are limited. Use `resource` in the profile, or "
-        "remove the limits devices and deviceHours in the job and in the platform's defaults"
+        "remove `limits.devices` and `limits.deviceHours` from the job and the platform's defaults"
     )
     return Problem("spec.cluster.profiles", message)
 
 
-def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Problem | None:
-    most = sum(each * count for _, each, count in shares)
-    if limit is None or most <= limit:
+def _check(field: str, unit: str, amounts: GroupAmounts, limit: float | None) -> Problem | None:
+    total = sum(per_pod * pods for _, per_pod, pods in amounts)
+    if limit is None or total <= limit:
         return None
-    parts = ", ".join(f"{name} {count} x {each:g}" for name, each, count in shares if each)
-    has_cpu_group = any(name == CPU_GROUP and each for name, each, _ in shares)
+    parts = ", ".join(f"{name} {pods} x {per_pod:g}" for name, per_pod, pods in amounts if per_pod)
+    has_cpu_group = any(name == CPU_GROUP and per_pod for name, per_pod, _ in amounts)
     fields = "replicas.max or cluster.workers.max" if has_cpu_group else "replicas.max"
     message = (
-        f"the job may grow to {most:g} {unit} ({parts}) and {limit:g} are allowed. Lower {fields}, "
-        f"or raise the limit (cluster.limits.{field} of the job, defaults.limits.{field} of the "
-        "platform)"
+        f"the job may grow to {total:g} {unit} ({parts}) and {limit:g} are allowed. Lower "
+        f"{fields}, or raise the limit (cluster.limits.{field} of the job, defaults.limits.{field} "
+        "of the platform)"
     )
     return Problem(f"spec.cluster.limits.{field}", message)

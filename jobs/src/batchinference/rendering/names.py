@@ -1,4 +1,4 @@
-"""Names and labels of the objects that belong to a job."""
+"""Names, labels and annotations of the objects that belong to a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 GENERATION = f"{GROUP}/generation"
 """Annotation of a RayJob with the generation of the BatchInference that it was created from."""
 RELEASED = f"{GROUP}/released"
-"""Annotation of a RayJob with the time at which Kueue was last asked to look at its gated pods."""
+"""Annotation of a RayJob with the time at which the operator last changed it so that Kueue checks
+its gated pods again."""
 CHOICE = f"{GROUP}/choice"
 """Annotation of a RayJob with the choice of devices and capacity of its attempt, as JSON."""
 DEVICE_HOUR = f"{GROUP}/device-hour"
@@ -21,10 +22,10 @@ DEVICE_HOUR = f"{GROUP}/device-hour"
 DEVICES_LABEL = f"{GROUP}/devices"
 """Label of a pod with the number of its devices: GPUs and all other kinds."""
 CLUSTER_LABEL = "ray.io/cluster"
-"""Label of KubeRay with the RayCluster of a pod. No label contains the RayJob of a pod."""
+"""Label by KubeRay with the RayCluster of a pod. No label contains the RayJob."""
 NODE_TYPE_LABEL = "ray.io/node-type"
 POD_GROUP_LABEL = "ray.io/group"
-"""Labels of KubeRay: whether a pod is the head or a worker, and its worker group."""
+"""Labels by KubeRay: whether a pod is the head or a worker, and its worker group."""
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Annotation of a pod: `false` keeps the cluster autoscaler from removing its node."""
 RAY_CONTAINER = "ray"

@@ -1,4 +1,4 @@
-"""Helpers for rendered objects: metadata, owner references, and dumps of models."""
+"""Parts of rendered objects: metadata, owner references, dumps of models, and pod templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESTRICTED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Owner:
-    """The owner of other objects, which are deleted with it. It is a BatchInference by default."""
+    """The owner with which Kubernetes deletes other objects; by default, a BatchInference."""
 
     name: str
     uid: str
@@ -29,10 +29,8 @@ class Owner:
     api_version: str = API_VERSION
 
     def reference(self) -> dict[str, Any]:
-        """Return the owner reference.
-
-        It omits blockOwnerDeletion, for which OpenShift requires permission to set finalizers.
-        """
+        """Return the owner reference. It omits blockOwnerDeletion, for which OpenShift requires
+        permission to set finalizers."""
         return {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -55,12 +53,12 @@ def metadata(
 
 
 def dump(model: BaseModel) -> dict[str, Any]:
-    """Return a model as JSON with the field names of Kubernetes, without unset fields."""
+    """Return a model as JSON with the field names of Kubernetes, without null fields."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def dump_given(model: BaseModel) -> dict[str, Any]:
-    """Return a model like `dump`, also without fields that have their default value."""
+    """Return a model like `dump`, but without fields that have their default value."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
 
 

@@ -2,7 +2,7 @@
 
 They are strategic merge patches, as with `kubectl patch`. Objects are merged by field, and `null`
 deletes a field. Lists of items with a merge key are merged by this key, and new items are appended.
-All other lists are replaced. The merge keys are the same as in the core API.
+All other lists are replaced. The merge keys are those of Kubernetes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MERGE_KEYS: dict[str, tuple[str, ...]] = {
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
-"""The fields of a pod whose lists are merged, and the keys of their items."""
+"""Fields of a pod whose lists are merged, and the merge key of each."""
 _DEFAULTS = {"protocol": "TCP"}
 
 
@@ -51,7 +51,7 @@ def _patched(group: str, template: Object, patches: Sequence[Patch]) -> Object:
 
 
 def strategic_merge(target: Object, patch: Object, path: str = "") -> Any:
-    """Return the object with the patch applied. Raises SpecError for another type."""
+    """Return the object with the patch applied. Raises SpecError if a value has the wrong type."""
     merged = dict(target)
     for name, value in patch.items():
         if value is None:
@@ -88,5 +88,5 @@ def _error(path: str, expected: str) -> SpecError:
 
 
 def _key(keys: tuple[str, ...], item: Object) -> str:
-    """Return the key of an item as text, because values of a patch may have any type."""
+    """Return the key of an item as text, because its values may have types without a hash."""
     return repr([item.get(key, _DEFAULTS.get(key)) for key in keys])

@@ -24,17 +24,18 @@ from batchinference.rendering.names import (
     Names,
 )
 from batchinference.rendering.objects import RESTRICTED, Owner, dump, dump_given, metadata
-from batchinference.rendering.quantities import (
-    DISK_SPACE,
-    cpu_quantity,
-    smaller_memory,
-)
 from batchinference.spec.cluster import Cluster, Head
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.profiles import OTHER_IMAGES
-from batchinference.spec.quantities import memory_bytes, memory_quantity
+from batchinference.spec.quantities import (
+    DISK_SPACE,
+    cpu_quantity,
+    memory_bytes,
+    memory_quantity,
+    smaller_memory,
+)
 from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 
 HEAD_CPUS = 1.0
@@ -42,22 +43,23 @@ HEAD_MEMORY = "4Gi"
 HEAD_PROCESSES_BYTES = 512 << 20
 OBJECT_STORE_SHARE = 0.3
 MIN_OBJECT_STORE_BYTES = 75 << 20
-"""OBJECT_STORE_SHARE and this are the values in `ray._private.ray_constants`."""
+"""This and OBJECT_STORE_SHARE have the values of `ray._private.ray_constants`."""
 HEAD_BUDGET = "PodDisruptionBudget"
 JOB_VOLUME = "batchinference-job"
 SERVICE_ACCOUNT_VOLUME = "batchinference-kube-api"
 SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607
-"""Lifetime of the token, the Kubernetes default. The kubelet renews it before it expires."""
+"""Lifetime of the ServiceAccount token, the default of Kubernetes. The kubelet renews the token."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Environment variable of Ray: seconds that a driver has to stop."""
+"""Environment variable of Ray: after how many seconds a driver that was asked to stop is killed."""
 GRACE = "5s"
-"""The grace period of heads. Short, because KubeRay starts Ray in a shell that does not forward
-SIGTERM to Ray."""
+"""Default grace period of heads. It is short, because KubeRay starts Ray in a shell that does not
+forward SIGTERM to Ray."""
 WORKER_GRACE = "30s"
-"""Enough for the last batch of a replica, and for the commit of its results."""
+"""Default grace period of workers: the last batch of a replica ends, and its results are stored."""
 END_FILE = "/dev/shm/batchinference-pod-ends"  # noqa: S108 - of the container
-"""Not in /tmp, where pods may share a volume. Volumes of a job cannot be mounted here."""
+"""File that exists once the pod ends. /tmp may be a volume that pods share, but jobs cannot mount a
+volume at /dev/shm."""
 _STOP_WORKER = f"""\
 end() {{ kill -TERM -1; exit; }}
 timeout -k 1 8 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \
@@ -67,20 +69,20 @@ touch {END_FILE}
 while timeout 2 bash -c ': 2>/dev/null <"/dev/tcp/${{RAY_ADDRESS/://}}"'; do sleep 1; done
 end
 """
-"""Runs before a worker is stopped. First, Ray gives the node no more work. Then END_FILE makes the
-processes on the node end after their batch. The driver takes their results, until the grace period
-is over or the head is gone. The timeouts are needed because Ray waits for a head that is gone."""
+"""Runs before a worker is stopped. First, Ray schedules no more tasks on the node. Then END_FILE
+makes the processes on the node end after their batch, and the driver fetches their results until
+the grace period is over or the head is gone. Without timeouts, `ray` would wait for a lost head."""
 
 
 PROTECTION = {EVICTABLE: "false", "karpenter.sh/do-not-disrupt": "true"}
-"""Annotations of heads: the loss of a head ends the processes of all workers."""
+"""Annotations of heads against eviction, because the loss of a head ends all workers."""
 
 
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
     """Return the template of the head pod, which runs Ray's services and the driver.
 
-    It mounts the files of the attempt. It is protected from autoscalers unless the job says that
-    its pods are evictable.
+    The head mounts the files of the attempt. Cluster autoscalers do not evict it, unless the job
+    sets the annotation EVICTABLE to true.
     """
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
     if cluster.annotations.get(EVICTABLE) != "true":
@@ -105,8 +107,7 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
 
 def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dict[str, Any]:
     """Return the PodDisruptionBudget with which `kubectl drain` waits for the end of an attempt.
-
-    Its owner must be the RayJob. A head that is not ready may be evicted."""
+    Its owner must be the RayJob. It allows the eviction of a head that is not ready."""
     head = {**names.labels, ATTEMPT_LABEL: str(names.attempt), NODE_TYPE_LABEL: "head"}
     return {
         "apiVersion": "policy/v1",
@@ -121,10 +122,8 @@ def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dic
 
 
 def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:
-    """Add a volume with the ServiceAccount files to the pod. Return the mount for a container.
-
-    Kubernetes adds the same volume to pods that do not set automountServiceAccountToken.
-    """
+    """Add a volume with the ServiceAccount files to the pod, in place, as Kubernetes itself does
+    for pods without automountServiceAccountToken. Return the mount for a container."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}}
     certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
@@ -145,9 +144,9 @@ def head_size(cluster: Cluster) -> tuple[float, str]:
 def object_store_bytes(memory: str) -> int:
     """Return the size of the head's object store for a head with this memory.
 
-    It is Ray's default share of the memory that Ray's processes leave free, and at least the
-    minimum that Ray accepts. Without this value, Ray would use the memory that is free at startup,
-    which may be too little on a small head.
+    The size is Ray's default share of the memory that Ray's processes leave free, but at least the
+    minimum that Ray accepts. Otherwise, Ray would compute it from the memory that is free at
+    startup, which may be too little on a small head.
     """
     free = memory_bytes(memory) - HEAD_PROCESSES_BYTES
     return max(MIN_OBJECT_STORE_BYTES, int(free * OBJECT_STORE_SHARE))
@@ -162,7 +161,7 @@ def worker_template(
     falls_back: bool = False,
 ) -> dict[str, Any]:
     """Return the pod template of a worker group whose steps need `disk_bytes` on each pod. With
-    `falls_back`, the capacity type applies to it."""
+    `falls_back`, it gets the profile of the capacity type of the attempt."""
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
     _request_disk_space(template["spec"], cluster.ephemeral_storage, disk_bytes)
@@ -219,10 +218,11 @@ def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict
 
 
 def _placement(cluster: Cluster, own: dict[str, str]) -> dict[str, Any]:
-    """Return the optional settings of all pods that the job sets. `own` are labels of its pods."""
+    """Return the settings of `cluster` for all pods, as far as they are set. The labels `own`
+    select the pods of the attempt."""
     spreads = [{"labelSelector": {"matchLabels": own}, **dump_given(spread)}
                for spread in cluster.topology_spread_constraints]  # fmt: skip
-    # a change of the owner of all files takes minutes on large volumes, so it is done once
+    # only once, because it takes minutes to change the owner of all files of a large volume
     group = {"fsGroup": cluster.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     settings: dict[str, Any] = {
         "serviceAccountName": cluster.service_account_name,
@@ -239,7 +239,7 @@ def _placement(cluster: Cluster, own: dict[str, str]) -> dict[str, Any]:
 
 
 def _placement_of_head(head: Head) -> dict[str, Any]:
-    """Return the settings that replace the settings of all pods for the head."""
+    """Return the settings of the head pod that override those of all pods."""
     settings: dict[str, Any] = {}
     if head.node_selector is not None:
         settings["nodeSelector"] = head.node_selector
@@ -248,16 +248,16 @@ def _placement_of_head(head: Head) -> dict[str, Any]:
     return settings
 
 
-def _request_disk_space(pod: dict[str, Any], size: str | None, of_steps: int = 0) -> None:
-    """Request the disk space of the Ray container: the size that the job gives for all pods, and
-    the bytes of the steps. Limit it too if a size is given: otherwise, logs have no limit."""
-    if size is None and not of_steps:
+def _request_disk_space(pod: dict[str, Any], size: str | None, step_bytes: int = 0) -> None:
+    """Add the disk space of the Ray container to its requests, in place: `size`, which the job sets
+    for all pods, plus `step_bytes`. If `size` is set, the sum is also the limit."""
+    if size is None and not step_bytes:
         return
-    whole = memory_quantity(memory_bytes(size or "0") + of_steps) if of_steps else size
+    total = memory_quantity(memory_bytes(size or "0") + step_bytes) if step_bytes else size
     resources = pod["containers"][0]["resources"]
-    resources["requests"][DISK_SPACE] = whole
+    resources["requests"][DISK_SPACE] = total
     if size is not None:
-        resources["limits"][DISK_SPACE] = whole
+        resources["limits"][DISK_SPACE] = total
 
 
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:

@@ -1,7 +1,7 @@
 """Checks the settings of a job against the policy of the platform.
 
-The platform's own defaults are not checked. The API server checks the same rules,
-which `make generate` translates.
+The platform's own defaults are not checked. The API server checks the same rules in CEL, into which
+`make generate` translates RULES.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel, to_snake
 
-from batchinference.spec.base import URL_PREFIX
+from batchinference.spec.base import WEBHOOK_PREFIX
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.documents import parse_settings
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.pods import DEVICE_VARIABLES
+from batchinference.spec.pod_settings import DEVICE_VARIABLES
 from batchinference.spec.problems import Problem
+from batchinference.spec.yaml_documents import parse_settings
 
 Name = Annotated[str, Field(min_length=1, max_length=316)]
 Names = Annotated[list[Name], Field(max_length=64)]
 ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
-"""A registry or a repository. The slash is required, because the prefix `registry.example` would
-also match `registry.example.attacker.example`."""
-UrlPrefix = Annotated[str, Field(pattern=URL_PREFIX, max_length=512)]
-"""A URL that ends with a slash: `https://example.com` could be the beginning of another host."""
+"""A registry or a repository. It contains a slash, because the prefix `registry.example` would also
+match `registry.example.attacker.example`."""
+WebhookPrefix = Annotated[str, Field(pattern=WEBHOOK_PREFIX, max_length=512)]
+"""A URL that ends with a slash, because `https://example.com` also begins other host names."""
 RESTRICTED_VOLUMES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
 )
@@ -37,15 +37,12 @@ SAFE_ANNOTATIONS = (
     *("cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"),
     *("prometheus.io/", "gke-gcsfuse/", "sidecar.istio.io/inject"),
 )
-"""Annotations that are not commands to a container runtime, a network or a service mesh."""
+"""Annotations that do not control a container runtime, a network or a service mesh."""
 NONE = "none"
 
 
 class PlatformPolicy(BaseModel):
-    """The chart value `policy`. True allows all values, a list only the listed values.
-
-    The maximum number of devices is set by `defaults.limits`.
-    """
+    """The chart value `policy`. True allows all values, a list only the listed values."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, strict=True, populate_by_name=True
@@ -78,20 +75,22 @@ class PlatformPolicy(BaseModel):
     max_priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 1_000_000_000
     """Maximum `spec.priority`."""
     host_access: bool = False
-    """Whether `envFrom` may set the variables with which a pod gets devices of its node."""
+    """Whether `envFrom` may set variables with which a pod gets devices without a request."""
 
-    notifications: Annotated[list[UrlPrefix], Field(max_length=64)] = []
-    """URLs below which the operator sends notifications. When empty, jobs have none."""
+    notifications: Annotated[list[WebhookPrefix], Field(max_length=64)] = []
+    """URLs below which the operator sends notifications. If empty, jobs cannot have any."""
 
     def check_spec(self, spec: BatchInferenceSpec) -> list[Problem]:
         """Return the problems with the spec of a job, before the defaults are merged."""
         problems = [*self.check(spec.cluster), *self.check_priority(spec.priority)]
         if spec.notifications and not self.notifications:
-            problems.append(Problem("spec.notifications", f"it {refusal('notifications', NONE)}"))
+            problems.append(
+                Problem("spec.notifications", f"it {not_allowed('notifications', NONE)}")
+            )
         return problems
 
     def check(self, own: Cluster) -> list[Problem]:
-        """Return the problems with the settings of a job, before the defaults are merged."""
+        """Return the problems with the cluster settings of a job, before defaults are merged."""
         settings = own.model_dump(by_alias=True, exclude_none=True)
         return [problem for rule in RULES for problem in rule.check(self, settings)]
 
@@ -105,27 +104,27 @@ class PlatformPolicy(BaseModel):
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the policy, which checks the values of some fields.
+    """A rule of the policy, which checks the values at some paths.
 
-    In a path, `[]` matches each item of a list, and `{}` each value of a mapping. `*` yields the
-    names of the fields, such as the kind of a volume. After a field, `?` yields an empty string if
-    the field is missing.
+    In a path, `[]` stands for each item of a list, `{}` for each value of a mapping, and `*` for
+    each key, such as the kind of a volume. The value at a path that ends in `?` is an empty string
+    if the field is missing.
     """
 
     policy: str
-    """The name of the chart value."""
+    """The name of the chart value below `policy`."""
     paths: tuple[str, ...]
-    """The fields below `spec.cluster`."""
+    """Paths of fields below `spec.cluster`."""
     compare: Literal["name", "kind", "prefix", "image", "any", "variable"] = "name"
-    """With `name`, a value must be listed. With `kind`, it may also be the field `name`. With
-    `prefix`, it may also begin with a listed prefix that ends in `/`, and with `image` with a
-    listed registry or repository. With `any`, every value is refused, and with `variable`, the
-    beginnings of the names of DEVICE_VARIABLES."""
+    """Which values are allowed. `name`: a listed value. `kind`: a listed value, or the key `name`.
+    `prefix`: a listed value, or one that begins with a listed prefix that ends in `/`. `image`: an
+    image in a listed registry or repository. `any`: no value. `variable`: a prefix with which none
+    of DEVICE_VARIABLES begins."""
 
     @cached_property
     def steps(self) -> list[list[str]]:
-        """The parts of each path. A path with which another one begins is left out: each value is
-        checked once."""
+        """The parts of each path. A path that another path begins with is left out, because its
+        value is checked there."""
         steps = [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
         begins = [longer[:size] for longer in steps for size in range(len(longer))]
         return [each for each in steps if each not in begins]
@@ -140,7 +139,7 @@ class Rule:
         for path, value in found:
             if not self._allows(allowed or [], value):
                 named = f"'{value}'" if isinstance(value, str) else "it"
-                yield Problem(path, f"{named} {refusal(self.policy, shown)}")
+                yield Problem(path, f"{named} {not_allowed(self.policy, shown)}")
 
     def _allows(self, names: list[str], value: Any) -> bool:
         match self.compare:
@@ -157,14 +156,14 @@ class Rule:
         return value in names or (self.compare == "kind" and value == "name")
 
 
-def refusal(policy: str, allowed: str) -> str:
-    """Return the end of the message about a value that the policy does not allow."""
+def not_allowed(policy: str, allowed: str) -> str:
+    """Return the end of the message about a value that `policy.POLICY` does not allow."""
     fix = "Change or remove it, or ask the platform team"
     return f"is not allowed by the platform (policy.{policy}: {allowed}). {fix}"
 
 
 def _find(value: Any, steps: list[str], path: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all fields that match the steps of a path."""
+    """Yield the path and the value of each field that matches the parts `steps` of a path."""
     if not steps:
         yield path, value
     for name, child in _children(value, steps[0]) if steps else ():
@@ -207,5 +206,5 @@ RULES = (
 
 
 def parse_policy(text: str) -> PlatformPolicy:
-    """Return the policy in a YAML text. Raises SpecError, which lists every problem."""
+    """Return the policy in a YAML text. Raises SpecError with every problem."""
     return parse_settings(text, PlatformPolicy)

@@ -1,7 +1,7 @@
 """Renders the ConfigMap and the RayJob of one attempt.
 
-The operator creates the RayJob once. Kueue also changes its spec. Therefore the operator later
-patches only its deadlines and ttlSecondsAfterFinished, each field separately.
+The operator creates the RayJob once. Because Kueue changes its spec too, the operator later patches
+only single fields of the spec: the deadlines and ttlSecondsAfterFinished.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from batchinference.plan import Plan, WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
-from batchinference.rendering.check import check_cluster
+from batchinference.rendering.cluster_checks import check_cluster
 from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import idle_seconds, start_parameters
 from batchinference.rendering.fallback import with_choice
@@ -41,8 +41,8 @@ from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.status import CHOICE_VARIABLE, Choice
 
 GRACE_SECONDS = 3600
-"""Seconds between the operator's deadline and KubeRay's deadline for an attempt. The operator knows
-the cause, so it should act first, even after a restart, which takes less time."""
+"""Seconds between the operator's deadline for an attempt and KubeRay's. The operator must act
+first, because it knows the cause. A restart of the operator takes less time than this."""
 MAX_SECONDS = 2**31 - 1
 """The largest value that KubeRay accepts."""
 
@@ -59,13 +59,13 @@ class KubeRayDeadlines(NamedTuple):
     def of(
         cls, deadlines: Deadlines, *, queued: bool, counting: bool, waited: int = 0
     ) -> KubeRayDeadlines:
-        """Return the backstop of one attempt, which is later than each of the operator's deadlines.
+        """Return KubeRay's deadlines of an attempt, which are later than the operator's.
 
         KubeRay counts from the start of the RayJob, which is never before its creation. The
         operator counts `pending` and `active` from `waited` seconds after the creation. `counting`
-        is false while the operator may still restart its count, which KubeRay cannot do. This
-        happens if pods are gated, as the pods of a `queued` job may be. A queued cluster may wait
-        for gated pods indefinitely, so it has no deadline before it is ready.
+        is false while the operator may still restart its count, because of gated pods of a `queued`
+        job. KubeRay cannot restart its count, so it has no such deadline then. A queued cluster may
+        wait for gated pods indefinitely, so it has no deadline before it is ready.
         """
         active = _later(deadlines.active, waited) if counting else None
         pending = _later(deadlines.pending, waited) if counting and not queued else None
@@ -74,7 +74,7 @@ class KubeRayDeadlines(NamedTuple):
 
     @classmethod
     def in_spec(cls, spec: dict[str, Any]) -> Self:
-        """Return the backstop in the spec of a RayJob."""
+        """Return the deadlines in the spec of a RayJob."""
         return cls(spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds"))
 
     @property
@@ -84,7 +84,7 @@ class KubeRayDeadlines(NamedTuple):
 
 
 def _later(duration: str | None, waited: int = 0) -> int | None:
-    """Return the deadline plus the grace period; None without a deadline or above MAX_SECONDS."""
+    """Return the deadline plus GRACE_SECONDS; None without a deadline or above MAX_SECONDS."""
     if duration is None:
         return None
     seconds = seconds_of(duration) + waited + GRACE_SECONDS
@@ -92,7 +92,7 @@ def _later(duration: str | None, waited: int = 0) -> int | None:
 
 
 def _within(seconds: int) -> int:
-    """Return the seconds, or the 68 years that KubeRay accepts: more are not different."""
+    """Return the seconds, at most the 68 years that KubeRay accepts."""
     return min(seconds, MAX_SECONDS)
 
 
@@ -101,11 +101,12 @@ RAY_JOB = "RayJob"
 RAY_CLUSTER = "RayCluster"
 RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
-"""Ray's dashboard serves the files of this directory, even after the driver has exited."""
+"""The directory of the driver's report, because Ray's dashboard serves its files, even after the
+driver has exited."""
 KEEP_SECONDS = 600
-"""Minimum seconds for which KubeRay keeps a finished cluster, so that the operator can read the
-driver's report. Idle workers are removed earlier. The operator ends this period once it has the
-report and `ttl.cluster` has passed."""
+"""Minimum seconds for which KubeRay keeps the head of a finished cluster, so that the operator can
+read the driver's report. The operator deletes the cluster earlier, once it has the report and
+`ttl.cluster` has passed."""
 IDLE_TIMEOUT = "60s"
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
 _AUTOSCALER_REQUESTS = {"cpu": "50m", "memory": "256Mi"}
@@ -127,13 +128,13 @@ def attempt_objects(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the ConfigMap and the RayJob of an attempt of a job with complete cluster settings.
 
-    Both contain the same plan, of the first choice that the job has. `choice` is its description.
-    `generation` is the generation of the BatchInference. `platform` has
-    the patches and limits of pods. Raises SpecError if the job cannot run on a cluster.
+    Both contain the plan for the first choice of devices and capacity of the job, which `choice`
+    describes. `generation` is the generation of the BatchInference. `platform` has the patches and
+    limits of pods. Raises SpecError if the job cannot run on a cluster.
     """
-    asked, job = job, with_choice(job, 1)
+    all_choices, job = job, with_choice(job, 1)
     plan = plan_for_cluster(job.spec)
-    raise_for_problems(check_cluster(asked.spec, plan.groups))
+    raise_for_problems(check_cluster(all_choices.spec, plan.groups))
     files = files_of(job, plan, names.uid)
     own = ray_cluster(job, names, files, plan)
     limit_disk_space(own, platform.limits.ephemeral_storage)
@@ -181,7 +182,7 @@ def _ray_job(
 
 
 def entrypoint() -> str:
-    """Return the driver's command line, which has no values from the job."""
+    """Return the command line of the driver. It contains no values of the job."""
     command = ["batchinference", "run", "--address", "auto", "--report-directory", RAY_LOGS]
     return shlex.join([*command, JOB_PATH])
 
@@ -234,7 +235,7 @@ def _idle_timeout(group: WorkerGroup, cluster: Cluster) -> dict[str, int]:
 
 
 def _start_params(cluster: Cluster, group: str) -> dict[str, str]:
-    """Return the options of `ray start` that the job sets for a group."""
+    """Return the options of `ray start` that the cluster settings have for a group."""
     params = cluster.ray_start_params
     return {**params.get(ALL_GROUPS, {}), **params.get(group, {})}
 
@@ -242,8 +243,8 @@ def _start_params(cluster: Cluster, group: str) -> dict[str, str]:
 def _autoscaler(head: dict[str, Any], idle_timeout: str) -> dict[str, Any]:
     """Return the settings of Ray's autoscaler, which KubeRay adds to the head pod as a container.
 
-    The head's ServiceAccount may change all pods and RayClusters in the namespace. Therefore only
-    the autoscaler container mounts its token.
+    Only the autoscaler container mounts the token of the head's ServiceAccount, because it allows
+    changes of all pods and RayClusters in the namespace.
     """
     mount = mount_service_account(head["spec"])
     return {

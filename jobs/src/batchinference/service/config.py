@@ -10,9 +10,9 @@ from pydantic import Field
 from batchinference.service.line_check import MAX_MODEL
 from batchinference.spec import API_VERSION, KIND, Problem, SpecError, parse
 from batchinference.spec.base import SpecModel, keyed
-from batchinference.spec.documents import parse_settings
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import Uri
+from batchinference.spec.uri_fields import Uri
+from batchinference.spec.yaml_documents import parse_settings
 
 FORMAT = "openaiBatch"
 Object = dict[str, Any]

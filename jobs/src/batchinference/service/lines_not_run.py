@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from batchinference.json_text import to_json
-from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_paths import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.exact_json import load_unique
@@ -17,7 +17,7 @@ from batchinference.pipeline.input.readers.openai_batch import BadLine, OpenaiBa
 from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.output.writers.openai_batch import as_line, request_id
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify.jobs import stored_job, stored_layouts
+from batchinference.pipeline.verify.stored_jobs import stored_job, stored_layouts
 from batchinference.spec.read.base import RowOptions
 
 

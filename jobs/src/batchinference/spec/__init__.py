@@ -1,4 +1,4 @@
-"""The specification: pydantic models, their validation, and files generated from them.
+"""The spec of a job: pydantic models, their validation, and the schemas generated from them.
 
 Names are imported on first use, because a worker process needs only a few of the modules.
 """
@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchinference.spec.documents import load_documents, parse, parse_defaults, parse_one
     from batchinference.spec.job import (
         API_VERSION,
         GROUP,
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         BatchInferenceSpec,
     )
     from batchinference.spec.problems import Problem, SpecError
+    from batchinference.spec.yaml_documents import load_documents, parse, parse_defaults, parse_one
 
 __all__ = [
     "API_VERSION",
@@ -35,7 +35,7 @@ __all__ = [
     "parse_one",
 ]
 _MODULES = {
-    **dict.fromkeys(("load_documents", "parse", "parse_defaults", "parse_one"), "documents"),
+    **dict.fromkeys(("load_documents", "parse", "parse_defaults", "parse_one"), "yaml_documents"),
     **dict.fromkeys(("Problem", "SpecError"), "problems"),
 }
 

@@ -1,4 +1,4 @@
-"""Ray's names of accelerators and of custom resources."""
+"""Checks names of accelerator types and of custom resources of Ray."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from batchinference.spec.base import ACCELERATOR, refusal
+from batchinference.spec.base import ACCELERATOR, invalid
 
 RAY_NAMES = (
     *("K80", "P4", "P100", "V100", "T4", "A10G", "L4", "L40S", "RTX-PRO-6000"),
@@ -28,9 +28,7 @@ RAY_NAMES = (
 
 def wrong_case_of(name: str) -> str | None:
     """Return the accelerator name that differs from `name` only in case; None if there is none.
-
-    Names are case-sensitive: with the wrong case, Ray would wait forever for a matching node.
-    """
+    With the wrong case, Ray would wait forever for a matching node."""
     if name in RAY_NAMES:
         return None
     return next((known for known in RAY_NAMES if known.lower() == name.lower()), None)
@@ -41,7 +39,7 @@ _EXPECTED = "expected letters, digits, '-', '_' and '.', a letter or digit at bo
 
 def _check_resource_name(name: str) -> str:
     if not re.fullmatch(ACCELERATOR, name):
-        raise refusal(_EXPECTED)
+        raise invalid(_EXPECTED)
     return name
 
 

@@ -1,4 +1,4 @@
-"""Schemes and paths of URIs."""
+"""Functions for URIs and local paths as plain strings. Workers import them without pydantic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SCHEMES = ("file", "s3", "gs", "az")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _VARIABLE = re.compile(r"(?:^|/)(\$[A-Za-z_]\w*)(?=/|$)|(\$\{[A-Za-z_]\w*\})")
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
-"""The beginning of a path of Windows, also after a directory to which it was taken as relative."""
+"""The drive of a Windows path, also after a directory that was put before a relative path."""
 
 
 def scheme_of(uri: str) -> str:
@@ -29,13 +29,13 @@ def local_path(uri: str) -> str:
 
 
 def unexpanded_variable(path: str) -> str:
-    """Return the first part of a path that a shell would replace, such as `$HOME`, or no text."""
+    """Return the first shell variable in a path, such as `$HOME`; empty if there is none."""
     found = _VARIABLE.search(path)
     return found[1] or found[2] if found else ""
 
 
 def fix_of_variable(variable: str) -> str:
-    """Return what to write instead of a variable of a shell."""
+    """Return what to write instead of a shell variable."""
     name = variable.strip("${}%").lower()
     if name in ("home", "userprofile"):
         return f"Write ~ instead of {variable}"
@@ -46,7 +46,7 @@ def fix_of_variable(variable: str) -> str:
 
 
 def is_windows_path(path: str) -> bool:
-    """Return whether a path begins with a drive of Windows."""
+    """Return whether a path begins with a Windows drive, also after a directory."""
     return _WINDOWS.search(path) is not None
 
 

@@ -1,4 +1,4 @@
-"""Keyword arguments for user code or a library."""
+"""Types and checks of keyword arguments for user code or a library."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import invalid
 
 USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
-"""Arguments of user code may contain secrets. Other fields contain none. They only name the
-environment variables that hold secrets."""
+"""Fields with arguments of user code, which may contain secrets. Other fields contain only the
+names of environment variables that hold secrets."""
 MAX_DEPTH = 32
 MAX_BYTES = 65_536
 _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
 def check_json_value(value: Any) -> Any:
-    """Return the value. Raises a refusal if JSON cannot represent it.
+    """Return the value. Raises a validation error if JSON cannot represent it.
 
     A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys, lists
     that contain themselves, and aliases, whose values are repeated.
@@ -33,39 +33,37 @@ def check_json_value(value: Any) -> Any:
 
 def _check_nested(value: Any, depth: int, numbers: Iterator[int]) -> None:
     if depth > MAX_DEPTH:
-        raise refusal(f"nested more than {MAX_DEPTH} levels deep")
-    if next(numbers) > MAX_BYTES:  # each value has at least a byte
-        raise refusal(f"at most {MAX_BYTES} bytes as JSON. Put them into a file")
+        raise invalid(f"nested more than {MAX_DEPTH} levels deep")
+    if next(numbers) > MAX_BYTES:  # each value takes at least a byte
+        raise invalid(f"at most {MAX_BYTES} bytes as JSON. Put them into a file")
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
-        raise refusal("a key must be a text. Put it in quotes")
+        raise invalid("a key must be a text. Put it in quotes")
     if isinstance(value, dict | list):
         for child in value.values() if isinstance(value, dict) else value:
             _check_nested(child, depth + 1, numbers)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise refusal("JSON has no such number")
+        raise invalid("JSON has no such number")
     elif not isinstance(value, str | int | float | None):
         fix = ". Write a date in quotes" if isinstance(value, dt.date) else ""
-        raise refusal(f"JSON has no such value{fix}")
+        raise invalid(f"JSON has no such value{fix}")
 
 
 def check_json_size(values: _Values) -> _Values:
-    """Return the values. Raises a refusal if they are too large as JSON.
-
-    The operator keeps all jobs in memory, and a CRD cannot limit the size of arbitrary values.
-    """
+    """Return the values. Raises a validation error if they are too large as JSON. The operator
+    keeps all jobs in memory, and a CRD cannot limit the size of arbitrary values."""
     if (size := len(json.dumps(values))) > MAX_BYTES:
-        raise refusal(f"at most {MAX_BYTES} bytes as JSON, here are {size}. Put them into a file")
+        raise invalid(f"at most {MAX_BYTES} bytes as JSON, here are {size}. Put them into a file")
     return values
 
 
-Values = Annotated[
+JsonObject = Annotated[
     dict[str, Annotated[Any, AfterValidator(check_json_value)]], Field(max_length=64)
 ]
-Arguments = Annotated[Values, AfterValidator(check_json_size)]
+Arguments = Annotated[JsonObject, AfterValidator(check_json_size)]
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield all strings in nested arguments, without keys."""
+    """Yield all strings in nested arguments, except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""Base classes, patterns and types that all models of the specification share."""
+"""The base class, patterns and types that all models of the spec share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUALIFIED = rf"({_DNS_PART}(\.{_DNS_PART})*/)?{_NAME_PART}"
 LABEL_KEY = f"^{_QUALIFIED}$"
 A_LABEL_KEY = "a label key such as pool or example.com/pool, whose name has at most 63 characters"
 CONTROLLER = rf"^{_DNS_PART}(\.{_DNS_PART})*/{_NAME_PART}$"
-"""The pattern of a controller name, with the domain of its owner."""
+"""The pattern of a controller name, which begins with the domain of its owner."""
 REASON = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 """The pattern of the reason of a condition, as defined by Kubernetes."""
 TAINT_KEY = f"^({_QUALIFIED})?$"
@@ -33,51 +33,52 @@ DIRECTORY = r"^(/(\.?[^/.:][^/:]*|\.\.[^/:]+)?)+$"
 _PATH_PART = r"(\.?[^/.:][^/:]*|\.\.[^/:]+)"
 RELATIVE_PATH = f"^{_PATH_PART}(/{_PATH_PART})*$"
 DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
-"""A character of ASCII other than NUL, a line end, and DEL. Hive separates fields by U+0001."""
+"""An ASCII character except NUL, line ends and DEL. Hive separates fields by U+0001."""
 MARK = "^[!-/:-@\\[-`{-~]?$"
-"""A character with a meaning in CSV files, which is punctuation, or none."""
+"""A punctuation character with a meaning in CSV files, such as the quote, or an empty text."""
 WRITTEN_DELIMITER = r"^[\t!#-*,/;-@\[-`{-~]$"
-"""Excludes the characters of numbers, dates and booleans, because these are not quoted in CSV."""
+"""Excludes the characters of numbers, dates and booleans, which are written without quotes."""
 SQL_NAME = "^[A-Za-z_][A-Za-z0-9_.]*$"
 HTTP_URL = r"^https?://[^\x00-\x20]+$"
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-URL_PREFIX = rf"^https?://[A-Za-z0-9.-]+(:{_PORT})?/([^?#%\x00-\x20]*/)?$"
+WEBHOOK_PREFIX = rf"^https?://[A-Za-z0-9.-]+(:{_PORT})?/([^?#%\x00-\x20]*/)?$"
 CRON = "^[-0-9A-Za-z*/,#]+( +[-0-9A-Za-z*/,#]+){4}$"
 TIME_ZONE = "^[A-Z][-A-Za-z0-9_+]*(/[-A-Za-z0-9_+]+)*$"
 PARAMETER_NAME = "^[a-z][a-z0-9_]*$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 WEIGHTS = "^[A-Z][A-Z0-9_]*$"
 ENDPOINT = r"^https?://[^/@?#\x00-\x20]+(/[^@?#\x00-\x20]*)?$"
-"""Does not use `\\s`, because its meaning differs between Python, Rust and Go."""
+"""Without `\\s`, whose meaning differs between Python, Rust and Go."""
 ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = f"^[a-z0-9][-.a-z0-9]*/{_NAME_PART}$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
 START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
 
 
-def refusal(message: str, kind: LiteralString = "refused") -> PydanticCustomError:
-    """Return the error of a validator, with a message for the author of the document."""
+def invalid(message: str, kind: LiteralString = "refused") -> PydanticCustomError:
+    """Return the error to raise in a validator. `message` is for the author of the document."""
     return PydanticCustomError(kind, "{message}", {"message": message})
 
 
 def accepted_by(parse: Callable[[str], object]) -> AfterValidator:
-    """Return the validator of a text that `parse` accepts, and refuses with a ValueError."""
+    """Return a validator of texts, which are invalid if `parse` raises a ValueError."""
 
     def check(text: str) -> str:
         try:
             parse(text)
         except ValueError as error:
-            raise refusal(str(error)) from None
+            raise invalid(str(error)) from None
         return text
 
     return AfterValidator(check)
 
 
 def without_credentials(pattern: str) -> dict[str, Any]:
-    """Return the CEL rule that a text does not match the pattern of an address with credentials.
+    """Return the CEL rule that a text does not match `pattern`, which addresses with credentials
+    do.
 
-    It is a rule of the API server too, so that it stores no password. The parser alone has all
-    other rules.
+    All other checks are in validators only. This one is also in the CRD, so that the API server
+    does not store a password.
     """
     escaped = pattern.replace("\\", "\\\\").replace("'", "\\'")
     message = "credentials do not belong in the file"
@@ -87,26 +88,24 @@ def without_credentials(pattern: str) -> dict[str, Any]:
 
 def _check_unique(names: list[str]) -> list[str]:
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise refusal(f"'{duplicates[0]}' is named twice. Remove one of them")
+        raise invalid(f"'{duplicates[0]}' is named twice. Remove one of them")
     return names
 
 
-def keyed(key: str, most: int, *more: str) -> tuple[Any, Any]:
-    """Return the annotations of a list of at most `most` items that differ in `key` and `more`.
-
-    Kubernetes treats it as a map, so that several owners can have items in it.
-    """
-    keys = [key, *more]
+def keyed(key: str, max_items: int, *more_keys: str) -> tuple[Any, Any]:
+    """Return the annotations of a list whose items differ in the fields `key` and `more_keys`.
+    Kubernetes merges the list by these keys, so that several owners can have items in it."""
+    keys = [key, *more_keys]
 
     def check(items: list[Any]) -> list[Any]:
         found = [tuple(getattr(item, to_snake(each)) for each in keys) for item in items]
         if repeated := [each for each in found if found.count(each) > 1]:
             name, value = " and ".join(keys), " ".join(map(str, repeated[0]))
-            raise refusal(f"two items have the {name} '{value}'. Remove one of them")
+            raise invalid(f"two items have the {name} '{value}'. Remove one of them")
         return items
 
     extra: dict[str, Any] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
-    return Field(max_length=most, json_schema_extra=extra), AfterValidator(check)
+    return Field(max_length=max_items, json_schema_extra=extra), AfterValidator(check)
 
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
@@ -118,11 +117,11 @@ Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
 MONEY = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
 Money = Annotated[str, Field(pattern=MONEY, max_length=20)]
-"""An amount of money as a decimal number. As text, because JSON numbers are not exact."""
+"""An amount of money: a decimal number as text, because JSON numbers are not exact."""
 
 
 class SpecModel(BaseModel):
-    """Part of the specification, with camelCase fields. Unknown fields and coercions are errors."""
+    """A part of the spec, with camelCase fields. Unknown fields and wrong types are errors."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

@@ -1,4 +1,4 @@
-"""The causes of failed attempts. They decide whether the job is retried."""
+"""The causes of failed attempts: their meaning, what to do, and whether the job is retried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """The cause of a failed attempt. The message next to it comes from the object that failed."""
+    """The cause of a failed attempt. It is stored with the original error message."""
 
     NODE_LOST = "NodeLost"
     PREEMPTED = "Preempted"
@@ -44,12 +44,12 @@ class Cause(StrEnum):
 
     @property
     def retried(self) -> bool:
-        """Return whether the job is retried by default: true if the job itself is not at fault."""
+        """Return whether the job is retried by default, because it is not itself at fault."""
         return self in _RETRIED
 
     @property
     def ended_by_operator(self) -> bool:
-        """Return whether the operator ended the attempt. Its driver may still be running."""
+        """Return whether the operator ended the attempt, so that its driver may still run."""
         return self in _ENDED_BY_OPERATOR
 
     @property

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import ColumnName, SpecModel, refusal
+from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.models.base import Revision, Source, check_revision
-from batchinference.spec.step_facts import Place, StepFacts
+from batchinference.spec.step_facts import NamedSource, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 INDEX, START, END = "chunk_index", "chunk_start", "chunk_end"
@@ -22,9 +22,9 @@ class Chunk(SpecModel):
     overlaps, are the text. A chunk ends with a paragraph, a sentence or a word, if possible."""
 
     column: ColumnName
-    """The column with texts, which are replaced by their chunks. The step adds `chunk_index`, which
-    counts the chunks of a text from 0, and `chunk_start` and `chunk_end`, the place of the chunk in
-    the text in characters. An empty text is one empty chunk. A null stays one row with null."""
+    """The column with texts, which are replaced by their chunks. The step adds `chunk_index`, the
+    number of the chunk in its text from 0, and `chunk_start` and `chunk_end`, the position of the
+    chunk in the text in characters. An empty text is one empty chunk. A null stays one row."""
     size: Annotated[int, Field(ge=2, le=10**9)]
     """Maximum number of units of a chunk, without special tokens."""
     overlap: Annotated[int, Field(ge=0, le=10**9)] = 0
@@ -47,7 +47,7 @@ class Chunk(SpecModel):
             reads={self.column},
             adds=dict.fromkeys((INDEX, START, END), "int64"),
             fixed_names=(INDEX, START, END),
-            places={"tokenizer": Place(files[0], may_be_of_hub=True)} if files else {},
+            sources={"tokenizer": NamedSource(files[0], may_be_of_hub=True)} if files else {},
             model_files=files,
             storage=self.storage,
         )
@@ -55,12 +55,12 @@ class Chunk(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if 2 * self.overlap > self.size:
-            raise refusal(f"{_TOO_MUCH} ({self.overlap} of {self.size}). Use at most half")
+            raise invalid(f"{_TOO_MUCH} ({self.overlap} of {self.size}). Use at most half")
         has_tokenizer = self.tokenizer is not None
         if has_tokenizer != (self.unit == "tokens") or (self.revision and not has_tokenizer):
-            raise refusal(_NO_TOKENIZER)
+            raise invalid(_NO_TOKENIZER)
         if self.column in (INDEX, START, END):
-            raise refusal(_OWN_COLUMN)
+            raise invalid(_OWN_COLUMN)
         if self.tokenizer is not None:
             check_revision(self.tokenizer, self.revision)
         return self

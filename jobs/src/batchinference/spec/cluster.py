@@ -1,4 +1,4 @@
-"""Settings for clusters only: image, ServiceAccount, environment, volumes and worker groups."""
+"""The section `cluster` of a job: the settings of its pods, such as the image and volumes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from batchinference.spec.accelerators import ResourceName
-from batchinference.spec.base import DNS_SUBDOMAIN, START_VALUE, SpecModel, Unique, keyed, refusal
+from batchinference.spec.base import DNS_SUBDOMAIN, START_VALUE, SpecModel, Unique, invalid, keyed
 from batchinference.spec.durations import Duration, seconds_of
-from batchinference.spec.fixes import above_max
 from batchinference.spec.limits import Limits
-from batchinference.spec.pods import (
+from batchinference.spec.pod_placement import Affinity, Topology, TopologySpreads
+from batchinference.spec.pod_settings import (
     Annotations,
     EnvFrom,
     Environment,
@@ -24,18 +24,18 @@ from batchinference.spec.pods import (
 )
 from batchinference.spec.profiles import Profiles
 from batchinference.spec.quantities import Cpus, HeadMemory, Memory, MemoryRequest
-from batchinference.spec.scheduling import Affinity, Topology, TopologySpreads
+from batchinference.spec.value_fixes import above_max
 from batchinference.spec.volumes import VolumeMounts, Volumes, check_mounts
 
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
-"""The length is the maximum of a label value, because Kueue reads the name from a label."""
+"""The name of a queue of Kueue, at most as long as a label value, because it is in a label."""
 MAX_GRACE_SECONDS = 60
-"""The next attempt waits at most this long for the pods of the previous one."""
+"""Maximum grace period of pods: the next attempt waits for the pods of the previous one."""
 
 
 def _check_grace(duration: str) -> str:
     if seconds_of(duration) > MAX_GRACE_SECONDS:
-        raise refusal(f"expected at most {MAX_GRACE_SECONDS}s")
+        raise invalid(f"expected at most {MAX_GRACE_SECONDS}s")
     return duration
 
 
@@ -51,14 +51,14 @@ RAY_START_OPTIONS = (
     *("object-manager-port", "node-manager-port", "runtime-env-agent-port"),
     *("dashboard-agent-grpc-port", "include-log-monitor", "log-style", "log-color"),
 )
-"""Options that a job may set. BatchInference or KubeRay sets the others, or they would allow other
-clients to connect to the node."""
+"""Options that a job may set. Other options are set by BatchInference or KubeRay, or would let
+other clients connect to the node."""
 
 
 def _check_start_option(name: str) -> str:
     if name not in RAY_START_OPTIONS:
         known = ", ".join(RAY_START_OPTIONS)
-        raise refusal(f"not an option of `ray start` that a job may set. Use one of {known}")
+        raise invalid(f"not an option of `ray start` that a job may set. Use one of {known}")
     return name
 
 
@@ -69,7 +69,7 @@ RayStartParams = Annotated[
     ],
     Field(max_length=32),
 ]
-"""Options by name. Values have a pattern because KubeRay inserts them into a shell command."""
+"""Options by name. Values have a strict pattern, because KubeRay puts them into a shell command."""
 
 
 class Requests(SpecModel):
@@ -113,13 +113,13 @@ class Workers(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Workers:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise refusal(above_max(self.min, self.max))
+            raise invalid(above_max(self.min, self.max))
         return self
 
 
 class Fallback(SpecModel):
     """What happens if the cluster has no capacity for the devices of an attempt. The choices are
-    all types in `acceleratorType` of the steps with the first capacity type, then with the next."""
+    the types in `acceleratorType` of the steps with the first capacity type, then with the next."""
 
     after: Duration = "10m"
     """How long the pods of a worker group may wait for a node, or the attempt in the queue of
@@ -145,8 +145,8 @@ class Cluster(SpecModel):
     env: Environment = []
     """Environment variables of all pods."""
     env_from: Annotated[list[EnvFrom], Field(max_length=16)] = []
-    """ConfigMaps and Secrets of whose keys all pods get environment variables. Variables in `env`,
-    and those that Ray, KubeRay or the operator set, have precedence."""
+    """ConfigMaps and Secrets whose keys become environment variables of all pods. Variables in
+    `env`, and those that Ray, KubeRay or the operator set, have precedence."""
     volumes: Volumes = []
     """Volumes of all pods."""
     volume_mounts: VolumeMounts = []
@@ -154,7 +154,7 @@ class Cluster(SpecModel):
     the platform are mounted where the platform mounts them."""
     fs_group: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """The group that owns the files of mounted volumes, so that the pods can write to them. The
-    owner is set if that of the root directory of a volume differs."""
+    files of a volume are changed only if the group of its root directory differs."""
     ephemeral_storage: MemoryRequest | None = None
     """Disk space of each pod for logs, spilled objects, downloaded models and `emptyDir`, such as
     100Gi. It is requested, and a pod that uses more is evicted."""
@@ -180,7 +180,7 @@ class Cluster(SpecModel):
     head: Head = Head()
     """The head pod."""
     workers: Workers = Workers()
-    """The worker group for all work that does not need a device."""
+    """The worker group `cpu`, for reading, writing and all steps that need only CPUs."""
     queue_name: QueueName | None = None
     """The Kueue LocalQueue in which the job waits for quota. Each attempt is created suspended, and
     starts when Kueue admits it."""
@@ -206,8 +206,8 @@ class Cluster(SpecModel):
     and 30s for workers, which commit their results in this time."""
     profiles: Profiles = {}
     """How pods request each `acceleratorType` and `custom` resource of the steps on this cluster,
-    by name. `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU` (huawei.com/Ascend910)
-    are built in. A profile with one of these names overrides the fields that it sets."""
+    by its name. The profile `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU`
+    (huawei.com/Ascend910) are built in. A profile of the same name overrides the fields it sets."""
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:

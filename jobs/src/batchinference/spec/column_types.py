@@ -1,8 +1,8 @@
 """Parses the types of columns and fields, in the notation of Arrow.
 
-The same notation declares the columns of CSV and JSON files, partition values, and the fields of
-JSON documents: `int64`, `decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` and
-`struct<NAME: TYPE, ...>`. The type `json` is the JSON of a value, as text.
+The notation, such as `int64`, `decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` or
+`struct<NAME: TYPE, ...>`, declares columns of files, partition values and fields of JSON. The type
+`json` is the JSON of a value, as text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, Field
 
-from batchinference.spec.base import ColumnName, accepted_by, refusal
+from batchinference.spec.base import ColumnName, accepted_by, invalid
 
 MAX_DEPTH = 32
 MAX_DIGITS = 76
@@ -46,7 +46,7 @@ def parse_type(text: str) -> ColumnType:
 
 
 def _type(tokens: list[str], depth: int) -> ColumnType:
-    """Remove the tokens of one type from the end of the reversed tokens, and return the type."""
+    """Return the first type in `tokens`, which are in reverse order, and remove its tokens."""
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     word = _next(tokens)
@@ -72,7 +72,7 @@ def _fix(word: str) -> str:
 
 
 def _parameters(tokens: list[str]) -> list[str]:
-    """Remove the parameters in angle brackets from the tokens, and return them."""
+    """Return the parameters in angle brackets, and remove their tokens."""
     if tokens[-1:] != ["<"]:
         return []
     text = ""
@@ -94,7 +94,7 @@ def _decimal(parameters: list[str]) -> str:
 
 
 def _timestamp(parameters: list[str]) -> str:
-    """Return a timestamp with its unit: microseconds, unless the first parameter is another."""
+    """Return a timestamp with its unit, the first parameter, or with microseconds by default."""
     unit, zone = "us", parameters
     if parameters and parameters[0] in UNITS:
         unit, *zone = parameters
@@ -136,16 +136,16 @@ def _next(tokens: list[str], expected: str | None = None) -> str:
 def _check_zone(text: str) -> str:
     if not _is_zone(text):
         message = "there is no such time zone. Use a name such as UTC or Europe/Berlin, or +01:00"
-        raise refusal(message)
+        raise invalid(message)
     return text
 
 
 TimeZone = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_zone)]
 TypeText = Annotated[str, Field(min_length=1, max_length=2048), accepted_by(parse_type)]
 ColumnTypes = Annotated[dict[ColumnName, TypeText], Field(min_length=1, max_length=256)]
-"""Types by the name of the column."""
+"""Declared types, by column."""
 
 
 def parse_types(declared: dict[str, str] | None) -> dict[str, ColumnType]:
-    """Return the declared types by column."""
+    """Return the parsed types, by column."""
     return {name: parse_type(text) for name, text in (declared or {}).items()}

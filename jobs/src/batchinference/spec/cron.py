@@ -1,8 +1,8 @@
 """Calculates the times of a cron schedule in a time zone.
 
-cronsim behaves like Debian's cron, also when clocks change: a skipped time runs right after the
-gap, and a repeated time runs once. If the minute or the hour begins with `*`, the schedule follows
-the elapsed time instead.
+cronsim behaves like Debian's cron when clocks change: a skipped time runs right after the gap, and
+a repeated time runs once. But if the field of the minute or the hour begins with `*`, the schedule
+follows the elapsed time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _FIELDS = {
     "month": "Write 1 to 12, or JAN to DEC, as the fourth field",
     "day-of-week": "Write 0 to 7, or SUN to SAT, as the fifth field",
 }
-"""What to write in the fields of a schedule that cronsim names in its errors."""
+"""What to write in each field of a schedule, by its name in the errors of cronsim."""
 MAX_COUNTED = 1000
-"""The maximum result when missed times are counted."""
+"""Maximum number of missed times that are counted."""
 
 
 def zone_of(name: str) -> ZoneInfo:
@@ -47,7 +47,7 @@ def check_schedule(schedule: str) -> None:
 
 
 class Cron:
-    """A cron schedule. All times are in UTC."""
+    """A cron schedule in a time zone. Its methods return times in UTC."""
 
     def __init__(self, schedule: str, zone: str) -> None:
         """Raises ValueError if the schedule or the time zone is invalid."""
@@ -67,10 +67,8 @@ class Cron:
         return next(self.times(after), None)
 
     def due(self, after: datetime, until: datetime) -> tuple[datetime | None, int]:
-        """Return the last time after `after` and up to `until`, and the number of such times.
-
-        The time is None if there is none. The number is at most MAX_COUNTED.
-        """
+        """Return the last scheduled time after `after` and up to `until`, or None, and the number
+        of scheduled times in this period, at most MAX_COUNTED."""
         times = list(islice(self._between(after, until), MAX_COUNTED))
         if len(times) < MAX_COUNTED:
             return (times[-1] if times else None), len(times)

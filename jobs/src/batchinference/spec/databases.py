@@ -1,4 +1,4 @@
-"""Databases and catalogs. Passwords must not be in the job file."""
+"""Addresses of databases, servers and Iceberg catalogs, which must not contain passwords."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from batchinference.credentials import names_credential
-from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, refusal, without_credentials
-from batchinference.spec.uris import HIDDEN
+from batchinference.credentials import is_query_credential
+from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, invalid, without_credentials
+from batchinference.spec.uri_fields import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
 TABLE_NAME = r"^[^\x00-\x20.]+(\.[^\x00-\x20.]+)*$"
@@ -20,9 +20,9 @@ _SECRET = re.compile(
 )
 _ONE_ADDRESS = "give exactly one of url and urlEnv"
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
-"""Properties that make pyiceberg import a class, such as py-io-impl."""
+"""Names of properties that make pyiceberg import a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
-"""A user with a password. SQLAlchemy allows a slash in the password."""
+"""Matches `USER:PASSWORD@`. SQLAlchemy allows a slash in the password."""
 _NO_PASSWORD = without_credentials(_PASSWORD.pattern)
 _NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
 _WAREHOUSE = (
@@ -51,9 +51,9 @@ def _check_no_password(url: str) -> str:
     parts = urlsplit(url)
     names = [name for name, _ in parse_qsl(parts.query)]
     if _PASSWORD.search(url) or any(
-        _SECRET.search(name) or names_credential(name) for name in names
+        _SECRET.search(name) or is_query_credential(name) for name in names
     ):
-        raise refusal(
+        raise invalid(
             "a password does not belong in the file. Store the whole address in a Secret, pass it "
             "in cluster.env and name the variable in urlEnv",
             HIDDEN,
@@ -71,7 +71,7 @@ DatabaseUrl = Annotated[
 def _check_http(url: object) -> object:
     if not (isinstance(url, str) and re.match(HTTP_URL, url)):
         message = "expected the address of a server: http://HOST:PORT or https://HOST:PORT"
-        raise refusal(message, HIDDEN)
+        raise invalid(message, HIDDEN)
     return url
 
 
@@ -80,7 +80,7 @@ TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 
 class Addressed(SpecModel):
-    """Something with an address, which a variable can hold."""
+    """Base class of models whose address is either in `url` or in an environment variable."""
 
     url: str | None = None
     url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
@@ -90,7 +90,7 @@ class Addressed(SpecModel):
     @model_validator(mode="after")
     def _check_address(self) -> Self:
         if (self.url is None) == (self.url_env is None):
-            raise refusal(_ONE_ADDRESS)
+            raise invalid(_ONE_ADDRESS)
         return self
 
 
@@ -103,7 +103,7 @@ class Database(Addressed):
 
     @property
     def file(self) -> dict[str, str]:
-        """Return the file of a SQLite database by field; empty for any other database."""
+        """Return the path of a SQLite file as `{"url": PATH}`; empty for any other database."""
         file = sqlite_file(self.url or "")
         return {"url": file} if file else {}
 
@@ -126,12 +126,12 @@ def names_class(name: str) -> bool:
 
 def _check_property_name(name: str) -> str:
     if names_class(name):
-        raise refusal(
+        raise invalid(
             "a property that names a class to import could run any code. Use the catalogs and file "
             "systems of pyiceberg, or name the class in pyiceberg's own configuration"
         )
     if _SECRET.search(name):
-        raise refusal(
+        raise invalid(
             "a secret does not belong in the file: pyiceberg reads it from the environment "
             "variable PYICEBERG_CATALOG__NAME__PROPERTY, which cluster.env fills from a Secret",
             HIDDEN,
@@ -185,7 +185,7 @@ class CatalogTable(SpecModel):
 
     @property
     def _paths(self) -> dict[str, str]:
-        """Return the catalog properties that are paths. A warehouse may also be a name."""
+        """Return the catalog properties `uri` and `warehouse` that are local paths, by name."""
         properties = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
         paths = {
             name: sqlite_file(value) or (value if value.startswith(_LOCAL_PREFIXES) else "")
@@ -196,7 +196,7 @@ class CatalogTable(SpecModel):
     @model_validator(mode="after")
     def _check_names(self) -> CatalogTable:
         if "." not in self.table:
-            raise refusal(_NO_NAMESPACE)
+            raise invalid(_NO_NAMESPACE)
         if self.catalog.properties.get("warehouse", "").startswith("az://"):
-            raise refusal(_WAREHOUSE)
+            raise invalid(_WAREHOUSE)
         return self

@@ -1,4 +1,4 @@
-"""Decode steps: a column of bytes becomes images, audio, text or structs."""
+"""Decode steps, which turn a column of bytes into images, audio, text or structs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import ColumnName, SpecModel, refusal
+from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import ImageFields, SoundFields
@@ -48,8 +48,8 @@ class DecodeModel(SpecModel):
 
 
 class DecodeImage(ImageFields, DecodeModel):
-    """Image files: height x width x channels (uint8). Of a file with several pages or frames, the
-    first one."""
+    """Image files: height x width x channels (uint8). If a file has several pages or frames, only
+    the first one is decoded."""
 
     format: Literal["image"]
 
@@ -72,7 +72,7 @@ class DecodeAudio(SoundFields, DecodeModel):
     @model_validator(mode="after")
     def _check_output(self) -> Self:
         if self.made == SAMPLE_RATE:
-            raise refusal(_NOT_THE_RATE)
+            raise invalid(_NOT_THE_RATE)
         return self
 
 

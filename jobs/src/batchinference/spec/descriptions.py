@@ -1,7 +1,7 @@
-"""Reads descriptions of fields from the docstrings below them.
+"""Reads the descriptions of fields from the docstrings below them, when schemas are generated.
 
-Descriptions are read only when schemas are generated. pydantic's `use_attribute_docstrings` would
-read the source of each class in each process that imports the models.
+pydantic's `use_attribute_docstrings` would read the source code of each class in each process that
+imports the models.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WithDescriptions(GenerateJsonSchema):
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the descriptions of the fields of a model by field, including inherited fields."""
+    """Return the description of each field of a model, including inherited fields."""
     result: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from batchinference.spec.base import refusal
-from batchinference.spec.fixes import duration_fix, refuse_numbers
+from batchinference.spec.base import invalid
+from batchinference.spec.value_fixes import duration_fix, refuse_numbers
 
 PATTERN = "^([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
 EXPECTED = "a duration such as 90s, 30m, 2h30m or 7d"
@@ -32,9 +32,9 @@ def duration_text(seconds: float) -> str:
 
 
 def check_not_zero(duration: str) -> str:
-    """Return the duration. Raises a refusal if it is zero."""
+    """Return the duration. Raises a validation error if it is zero."""
     if seconds_of(duration) == 0:
-        raise refusal("expected a length of time above zero, such as 90s, 30m or 1h30m")
+        raise invalid("expected a length of time above zero, such as 90s, 30m or 1h30m")
     return duration
 
 

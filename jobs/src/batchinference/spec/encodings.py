@@ -1,4 +1,4 @@
-"""Names of the encodings of text. Readers and decode steps share them."""
+"""The type of fields with the Python name of a text encoding, for readers and decode steps."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import invalid
 
 _LINE = "x" * 64
-"""A text that every encoding of text supports. `idna` does not: it is for the names of hosts."""
+"""A text that every text encoding can encode, but not `idna`, which is for host names."""
 
 
 def _check_encoding(encoding: str) -> str:
     try:
         _LINE.encode(encoding)
     except (LookupError, ValueError):
-        raise refusal("Python knows no such encoding of text. Use one such as utf-8") from None
+        raise invalid("Python knows no such encoding of text. Use one such as utf-8") from None
     return encoding
 
 

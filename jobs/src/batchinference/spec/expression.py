@@ -1,7 +1,7 @@
-"""The expression language of filters and computed columns: a safe subset of Python expressions.
+"""Parses the expression language of filters and computed columns, a safe subset of Python.
 
-This module only parses and checks expressions, so that a specification can be validated anywhere.
-The pipeline converts the syntax tree into an Arrow expression.
+This module only parses and checks expressions, so that a spec can be validated without Arrow. The
+pipeline converts the syntax tree into an Arrow expression.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from batchinference.spec.base import accepted_by
-from batchinference.spec.expression_fixes import translated
+from batchinference.spec.expression_translation import translated
 
 FUNCTIONS = {
     "col": 1,
@@ -45,13 +45,13 @@ CLOCKS = (
     *("now", "today", "utcnow", "getdate", "sysdate", "curdate"),
     *("current_date", "current_timestamp"),
 )
-"""Functions and names of the current time in other languages."""
-_OF_ALL_ROWS = ("mean", "avg", "sum", "count", "max", "min", "median", "std", "quantile")
+"""Functions and names of other languages for the current time, which this language lacks."""
+_AGGREGATES = ("mean", "avg", "sum", "count", "max", "min", "median", "std", "quantile")
 PARAMETER_FIX = (
     "Write the value itself, or {{ params.NAME }} for a parameter, and set it with --set NAME=VALUE"
 )
 MAX_DEPTH = 100
-"""Maximum depth of a syntax tree, which prevents a RecursionError."""
+"""Maximum depth of a syntax tree. It prevents a RecursionError."""
 MAX_INTEGER = 2**63 - 1
 MAX_DIGITS = 15
 """The maximum number of decimal places of `round`."""
@@ -59,12 +59,12 @@ MAX_ITEMS = 2**31 - 1
 """The maximum length of an Arrow list."""
 
 MAX_TRANSLATED = 200
-"""Maximum length of an invalid expression that a message translates."""
+"""Maximum length of an invalid expression for which a message shows a translation."""
 
 _FIX = re.compile(r"\. (?:Use|Compare|Write|Add) |; did you mean")
-"""The fix begins after the problem in a message."""
+"""The separator between the problem and the fix in a message."""
 _PLAIN_TEXT = re.compile(r"\w*[./:@-][\w./:@-]*")
-"""What looks like a text without quotes, such as a path."""
+"""Matches what is probably a text without quotes, such as a path."""
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
 _COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
@@ -76,10 +76,9 @@ _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "Fals
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Return the syntax tree of an expression, with negative numbers as constants.
-
-    Raises ValueError if the expression is invalid or uses unsupported syntax.
-    """
+    """Return the syntax tree of an expression, with negative numbers as constants. Raises
+    ValueError if the expression is invalid or uses unsupported syntax, with a translation if there
+    is one."""
     try:
         return _checked_tree(text)
     except ValueError as error:
@@ -114,7 +113,7 @@ def _check_reads_column(text: str) -> None:
 
 
 def columns_in(text: str) -> frozenset[str]:
-    """Return the columns that a text reads; none if it is no expression."""
+    """Return the columns that an expression reads; empty if the text is no valid expression."""
     try:
         return columns_read_by(text)
     except ValueError:
@@ -128,8 +127,8 @@ def _checked_tree(text: str) -> ast.expr:
 
 
 def syntax_tree(text: str) -> ast.expr:
-    """Return the syntax tree of an expression of Python that is not nested too deeply. Raises
-    ValueError if it is none."""
+    """Return the syntax tree of a Python expression. Raises ValueError if the text is none, or is
+    nested too deeply."""
     text = text.strip()
     try:
         with warnings.catch_warnings():
@@ -150,7 +149,7 @@ def syntax_tree(text: str) -> ast.expr:
 
 
 def _translation(text: str) -> str | None:
-    """Return an invalid expression as this language writes it; None if that is unknown."""
+    """Return an invalid expression, translated from another language; None if that fails."""
     if len(text) > MAX_TRANSLATED or (translation := translated(text)) == text:
         return None
     try:
@@ -160,14 +159,14 @@ def _translation(text: str) -> str | None:
     is_chain = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in ast.walk(tree))
     if is_chain and _ASSIGNMENT.search(_TEXT.sub("", text)):
         return None  # such as x = n > 1
-    if not columns_of(tree) or any(map(_has_bits, ast.walk(tree))):
+    if not columns_of(tree) or any(map(_may_mean_bits, ast.walk(tree))):
         return None
     return translation + _for_other_types(tree, text)
 
 
-def _has_bits(node: ast.AST) -> bool:
-    """Return whether `and`, `or` or `not` is within arithmetic or has an operand that is no
-    condition: then `&`, `|` or `~` may have been meant for bits."""
+def _may_mean_bits(node: ast.AST) -> bool:
+    """Return whether a translated `and`, `or` or `not` was perhaps the bit operator `&`, `|` or
+    `~`, because it is within arithmetic or has an operand that is no condition."""
     match node:
         case ast.BoolOp(values=values):
             return any(map(_is_no_condition, values))
@@ -185,7 +184,8 @@ def _is_no_condition(node: ast.expr) -> bool:
 
 
 def _for_other_types(tree: ast.expr, text: str) -> str:
-    """Return what to write if the column has another type than a translation assumes."""
+    """Return the end of a fix: what to write if a column has another type than the translation
+    assumes; empty if the type does not matter."""
     if "{{ params.since }}" in ast.unparse(tree):
         return ", and declare since in parameters"
     match tree:
@@ -198,16 +198,16 @@ def _for_other_types(tree: ast.expr, text: str) -> str:
 
 
 def _has_adjacent_texts(text: str) -> bool:
-    """Return whether a valid expression has texts without an operator between them. Python joins
-    them, so that the text 'it''s' of SQL would be its."""
+    """Return whether a valid expression has two texts without an operator between them. Python
+    joins these, so that 'it''s', which is a text in SQL, would be `its`."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     kinds = [token.type for token in tokens if token.type not in (tokenize.NL, tokenize.NEWLINE)]
     return any(pair == (tokenize.STRING, tokenize.STRING) for pair in pairwise(kinds))
 
 
 def _hint(text: str, problem: str) -> str:
-    """Return the fix for a bracket or quote that is missing, for `=` instead of `==`, or for a
-    column whose name is a Python keyword."""
+    """Return the fix for a missing bracket or quote, for `=` instead of `==`, or for a column whose
+    name is a Python keyword; empty for other syntax errors."""
     if problem.startswith("unmatched"):
         return f". Remove the {problem.split()[1]}"
     if unclosed := _UNCLOSED.match(problem):
@@ -250,7 +250,7 @@ class _FoldNegativeNumbers(ast.NodeTransformer):
 
 
 def column_of(node: ast.AST) -> str | None:
-    """Return the column that NAME or col('NAME') reads; None for another part of an expression."""
+    """Return NAME if a node is NAME or col('NAME'); None for any other node."""
     match node:
         case ast.Name(id=name):
             return name
@@ -273,14 +273,14 @@ def _columns(nodes: Iterable[ast.AST]) -> set[str]:
 def columns_read_by(text: str) -> frozenset[str]:
     """Return the columns that an expression reads. Raises ValueError like `parse_expression`.
 
-    The result is cached because the operator validates and plans all jobs, and an expression of
-    the maximum length takes 10 ms.
+    The result is cached because the operator validates and plans all jobs, and parsing an
+    expression of the maximum length takes 10 ms.
     """
     return frozenset(columns_of(parse_expression(text)))
 
 
 def columns_with_items(tree: ast.expr) -> set[str]:
-    """Return the columns of which an expression reads fields, items or the length."""
+    """Return the columns whose fields, items or length an expression reads."""
     values: list[ast.expr] = []
     for node in ast.walk(tree):
         match node:
@@ -298,7 +298,7 @@ def written(column: str) -> str:
 
 
 def names_compared_in(text: str) -> set[str]:
-    """Return the names right of `==` and `!=` in a valid expression."""
+    """Return the names on the right side of `==` and `!=` in a valid expression."""
     compared = [node for node in ast.walk(parse_expression(text)) if isinstance(node, ast.Compare)]
     pairs = [pair for node in compared for pair in zip(node.ops, node.comparators, strict=True)]
     equal = (right for op, right in pairs if isinstance(op, ast.Eq | ast.NotEq))
@@ -312,7 +312,7 @@ def _check(node: ast.expr) -> None:
 
 
 def _checked_operands(node: ast.expr) -> list[ast.expr]:
-    """Return the operands of an operator. Raises ValueError if it is not supported."""
+    """Return the parts of a node that are not checked yet. Raises ValueError if it is invalid."""
     match node:
         case ast.BoolOp(values=values):
             _check_conditions(values)
@@ -335,8 +335,8 @@ def _checked_operands(node: ast.expr) -> list[ast.expr]:
 
 
 def _checked_parts(node: ast.expr) -> list[ast.expr]:
-    """Return the arguments of a function, or the value whose field or item is read. Raises
-    ValueError if the node is not supported."""
+    """Return the arguments of a call, or the value whose field or item is read; empty for a
+    constant or a name. Raises ValueError for any other node."""
     match node:
         case ast.Call():
             _check_call(node)
@@ -359,7 +359,7 @@ def _checked_parts(node: ast.expr) -> list[ast.expr]:
 def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     word = name.lower().rpartition(".")[2]
-    if name not in FUNCTIONS and word in (*CLOCKS, *_OF_ALL_ROWS):
+    if name not in FUNCTIONS and word in (*CLOCKS, *_AGGREGATES):
         what = "there is no clock" if word in CLOCKS else "an expression sees one row, and not all"
         raise ValueError(f"unknown function '{name}': {what}. {PARAMETER_FIX}")
     if name not in FUNCTIONS:
@@ -380,7 +380,7 @@ def _check_call(node: ast.Call) -> None:
 
 
 def _fix_of_argument(name: str, arguments: Sequence[ast.expr]) -> str:
-    """Return what to write instead of a name as the last argument of a function."""
+    """Return the fix for a name without quotes as the last argument of a function, if any."""
     match name, arguments:
         case "col", [ast.Name(column)]:
             return f". Write col('{column}')"
@@ -435,7 +435,8 @@ def _check_key(node: ast.Subscript) -> None:
 
 
 def _compared(node: ast.Compare) -> list[ast.expr]:
-    """Return the operands of comparisons, without the lists of `in`. Raises ValueError."""
+    """Return the operands of a comparison, without the lists of `in`. Raises ValueError if it is
+    invalid."""
     operands = [node.left]
     left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):

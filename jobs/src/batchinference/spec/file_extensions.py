@@ -1,11 +1,11 @@
-"""The extensions of the names of files, in lower case and without the first dot."""
+"""File extensions, in lower case and without the first dot."""
 
 from __future__ import annotations
 
 import re
 
 COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
-"""Compressions of files of lines, by extension."""
+"""Compressions that readers of text lines support, by extension."""
 PARQUET = ("parquet", "parq", "pq")
 PICTURES = (
     *("jpg", "jpeg", "jpe", "jfif", "jif", "png", "apng", "webp", "gif", "bmp", "dib"),
@@ -17,13 +17,13 @@ _EXTENSION = re.compile(r"[a-z0-9_-]{1,16}")
 
 
 def packed(*endings: str) -> tuple[str, ...]:
-    """Return the extensions of files of lines, without and with a compression."""
+    """Return these extensions, and each of them with each compression, such as `csv.gz`."""
     return (*endings, *(f"{ending}.{packed}" for packed in COMPRESSIONS for ending in endings))
 
 
 def extension_of(name: str) -> str:
-    """Return the extension of a file name in lower case without its first dot, with that of a
-    compression, such as `csv.gz`. It is empty if there is none that names a kind of file."""
+    """Return the extension of a file name, such as `csv` or, with a compression, `csv.gz`; empty if
+    it has none, or one that names no kind of file."""
     parts = name.lower().split(".")[1:]
     if not parts or parts[-1].isdigit() or not _EXTENSION.fullmatch(parts[-1]):
         return ""

@@ -1,4 +1,4 @@
-"""A gate: what the first rows must be like before the others are computed."""
+"""The field `gate`: a condition on the results of the first rows, before others are computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import SpecModel, accepted_by, refusal
+from batchinference.spec.base import SpecModel, accepted_by, invalid
 from batchinference.spec.expression import (
     FUNCTIONS,
     columns_of,
@@ -25,13 +25,13 @@ _OTHERS = {
     **dict.fromkeys(("avg", "average"), "mean"),
     **dict.fromkeys(("share", "ratio", "rate", "percent"), "fraction"),
 }
-"""Functions of other tools, and the most similar ones."""
+"""The aggregate function for each name that other tools use."""
 _EXAMPLE = "such as mean(score) > 0.9 or fraction(label is None) < 0.1"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """An aggregate function of an expression over the rows."""
+    """An aggregate function of an expression over the rows, such as `mean(score)`."""
 
     function: str
     expression: str
@@ -39,14 +39,15 @@ class Measure:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A condition on measures. In `condition`, each measure is a column with its name."""
+    """A condition on measures. `condition` reads each measure as a column, such as
+    `col('mean(score)') > 0.9`. `measures` has the measures by this name."""
 
     measures: dict[str, Measure]
     condition: str
 
     @property
     def columns(self) -> set[str]:
-        """Return the columns of the rows that the measures read."""
+        """Return the columns of the output that the measures read."""
         expressions = (measure.expression for measure in self.measures.values())
         return set().union(*map(columns_read_by, expressions))
 
@@ -97,31 +98,31 @@ def parse_expectation(text: str) -> Expectation:
 
 
 class Gate(SpecModel):
-    """Rows that are computed first, and what their results must be like. If they are not, the job
-    fails with the cause GateFailed before it computes other rows. Their results are kept."""
+    """A check of the results of the first rows. If `expect` is not true for them, the job fails
+    with the cause GateFailed before it computes other rows. The results of the first rows are
+    kept."""
 
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """The number of these rows: the first ones of the input, in the order of the names of the
-    files."""
+    """The number of first rows of the input, in the order of the names of the files."""
     percent: Annotated[float, Field(gt=0, le=100), *Quantity] | None = None
-    """Their number as a percentage of the rows of the input, instead of `rows`."""
+    """The number of first rows as a percentage of the rows of the input, instead of `rows`."""
     expect: Annotated[
         str,
         Field(min_length=1, max_length=2048),
         accepted_by(parse_expectation),
     ]
-    """What must be true of the rows that they become in the output: a condition on the functions
-    count, fraction, mean, min and max of expressions in the language of `filter`, such as
-    `mean(score) > 0.9`. `count` and `fraction` take a condition, and count the rows for which it is
-    true. The others ignore nulls. If the whole condition is null, it is not true."""
+    """What must be true of the output rows that come from these input rows: a condition on the
+    functions count, fraction, mean, min and max of expressions in the language of `filter`, such as
+    `mean(score) > 0.9`. `count` and `fraction` take a condition, and give the number or fraction of
+    rows for which it is true. The others ignore nulls. If `expect` is null, the job fails too."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.rows is None and self.percent is None:
-            raise refusal("a gate has rows or percent. Set one of them")
+            raise invalid("a gate has rows or percent. Set one of them")
         if self.rows is not None and self.percent is not None:
             both = f"both rows ({self.rows}) and percent ({self.percent:g})"
-            raise refusal(
+            raise invalid(
                 f"a gate has rows or percent, and this one has {both}. Remove one of them"
             )
         return self

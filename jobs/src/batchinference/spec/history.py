@@ -1,4 +1,4 @@
-"""The history of an output: the runs that have written to it, and the table that shows them."""
+"""Records of the runs that have written to an output, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from batchinference.spec.status import Timestamp
 DIED = "died"
 """The state of a run whose process ended without a report."""
 KEPT_RUNS, SHOWN_RUNS = 100, 20
-"""Maximum number of runs that are kept per output, and that people are shown."""
-MAX_MESSAGE, MAX_ITEMS = 1024, 100
-"""Maximum characters of a text of a record, and number of its kinds. Others may have written it."""
+"""Maximum number of records that are kept per output, and that commands show."""
+MAX_MESSAGE, MAX_KINDS = 1024, 100
+"""Limits of a record, which is untrusted: characters of a text, and number of kinds."""
 _Text = Annotated[str, Field(max_length=MAX_MESSAGE)]
 HEADINGS = (
     *("started", "run", "result", "read", "written", "failed", "time", "rows/s", "version"),
@@ -27,22 +27,22 @@ HEADINGS = (
 
 
 class RunRecord(SpecModel):
-    """A run that has written to an output. Its rows are those of this run alone.
+    """A run that has written to an output. `counts` has only the rows of this run.
 
-    `kinds` says what it did with the output: `start`, `restart`, `resume`, `append`, `merge`,
+    `kinds` says what the run did with the output: `start`, `restart`, `resume`, `append`, `merge`,
     `addColumn`, `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files).
-    `updatedAt` is when it ended or last stored the record, `attempt` its last pass, and `job` the
-    job and where it ran. On a cluster, `rayClusterName` is that of the status."""
+    `updatedAt` is when it ended or last stored the record, `attempt` the number of its last
+    attempt, and `job` the job and where it ran. `rayClusterName` is as in the status of a job."""
 
     started_at: Timestamp
     updated_at: Timestamp
     state: _Text
-    """The state of its report, or DIED."""
-    kinds: Annotated[list[_Text], Field(max_length=MAX_ITEMS)]
+    """The state in the report of the run, or DIED."""
+    kinds: Annotated[list[_Text], Field(max_length=MAX_KINDS)]
     counts: Counts
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Rows read per second of the state `running`, which includes loading models."""
+    """Rows read per second in the state `running`, which includes the loading of models."""
     reason: _Text | None = None
     message: _Text | None = None
     parameters: dict[str, str] = {}
@@ -58,7 +58,7 @@ class RunRecord(SpecModel):
 
     @property
     def cells(self) -> list[str]:
-        """The record as a row of the table with HEADINGS."""
+        """The cells of the record in the table with HEADINGS."""
         counts, speed = self.counts, Progress.of(0, rate=self.rows_per_second).speed
         results = {None: self.state, "Interrupted": "interrupted"}
         return [
@@ -81,8 +81,8 @@ class RunRecord(SpecModel):
 
 
 def figures_of(report: Report, before: Counts) -> dict[str, Any]:
-    """Return the fields of a record that a report of its run has. Earlier runs have written the
-    rows `before`."""
+    """Return the fields of a record that come from the report of its run. `before` are the counts
+    of earlier runs."""
     counts = (report.counts or before) - before
     running = report.seconds.get(JobState.RUNNING, 0.0)
     return {
@@ -100,8 +100,8 @@ def figures_of(report: Report, before: Counts) -> dict[str, Any]:
 
 
 def table_of(records: Sequence[RunRecord]) -> list[list[str]]:
-    """Return the headings and the rows of the table; nothing without records. Columns that are
-    empty in all rows are left out."""
+    """Return the headings and the rows of the table, without columns that are empty in all rows;
+    empty without records."""
     rows = [list(HEADINGS), *(record.cells for record in records)] if records else []
     used = [any(row[column] for row in rows[1:]) for column in range(len(HEADINGS))]
     return [[cell for cell, shown in zip(row, used, strict=True) if shown] for row in rows]

@@ -1,4 +1,4 @@
-"""The BatchInference resource."""
+"""The model of a BatchInference object, and which of its fields can be changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, keyed, refusal
+from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, invalid, keyed
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.expression import columns_read_by
 from batchinference.spec.gate import Gate, parse_expectation
@@ -17,7 +17,7 @@ from batchinference.spec.quantities import Quantity
 from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.reserved import RESERVED_STEPS
 from batchinference.spec.steps import Step
-from batchinference.spec.uris import Uri
+from batchinference.spec.uri_fields import Uri
 from batchinference.spec.warnings import WarningPolicy
 from batchinference.spec.write import Write, WriteTable
 
@@ -32,22 +32,22 @@ CANCELLED_AT = f"{GROUP}/batch-cancelled-at"
 CONTROLLER_NAME = f"{GROUP}/operator"
 """The value of `managedBy` for jobs that the operator runs."""
 MAX_NAME = 40
-"""KubeRay limits the name of a RayJob to 47 characters, including the number of the attempt."""
+"""Maximum length of the name of a job. KubeRay limits the name of a RayJob, which has the number of
+the attempt after the name of the job, to 47 characters."""
 
 OPERATOR_FIELDS = (
     *("suspend", "priority", "retry", "deadlines", "ttl", "managedBy", "notifications"),
 )
-"""Fields that on a cluster only the operator reads. The job file of the driver does not contain
-them."""
+"""Fields that only the operator reads on a cluster, so the job file of the driver lacks them."""
 MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl", "notifications")
-"""Fields of the spec that do not define the rows of the output. They can be changed."""
+"""Fields of the spec that can be changed, because they do not define the rows of the output."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
 MUTABLE_OF_STEP = (
     *("batchSize", "replicas", "replicasPerPod", "replicasPerDevice", "resources"),
     *("dedupe", "cache"),
 )
-"""Fields of a step that can be changed: they affect its speed, but not its result."""
+"""Fields of a step that can be changed, because they affect its speed, but not its result."""
 
 
 class ErrorPolicy(SpecModel):
@@ -67,7 +67,7 @@ class ErrorPolicy(SpecModel):
     `_batchinference/errors` below the output, and with `write.mode: append`
     `_batchinference/append-*/errors`."""
     values: bool = False
-    """Whether an error record contains the values of its row before the failed step, as a JSON
+    """Whether an error record contains the values of the row before the failed step, as a JSON
     object. Long values are shortened."""
     retry_failed_rows: bool = False
     """Whether rows that failed in earlier runs are retried, including rows of added files. If
@@ -88,12 +88,12 @@ class ErrorPolicy(SpecModel):
 
 
 def _check_step_names(steps: list[Step]) -> list[Step]:
-    """Return the steps. Raises a refusal if two of them have the same name."""
+    """Return the steps. Raises a validation error if two of them have the same name."""
     numbers: dict[str, int] = {}
     for number, step in enumerate(steps):
         if (first := numbers.setdefault(step.name, number)) != number:
             both = f"steps[{first}] and steps[{number}]"
-            raise refusal(f"{both} are named '{step.name}'. Rename one of them")
+            raise invalid(f"{both} are named '{step.name}'. Rename one of them")
     return steps
 
 
@@ -115,9 +115,9 @@ class BatchInferenceSpec(SpecModel):
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write`, `errors` and `gate` refer."""
     resume: bool = True
-    """Whether committed rows of an unfinished output are kept. If false, the output starts over:
-    once for a BatchInference, whose later attempts resume its own rows, and in each run of a job
-    file."""
+    """Whether the committed rows of an unfinished output are kept. If false, each run of a job file
+    starts the output over. On a cluster, only the first attempt of a BatchInference starts over,
+    and later attempts keep the rows of the earlier ones."""
     cluster: Cluster = Cluster()
     """Settings that only a cluster uses."""
     suspend: bool = False
@@ -146,27 +146,27 @@ class BatchInferenceSpec(SpecModel):
         for step in self.steps:
             if step.name in RESERVED_STEPS:
                 reserved = f"'{step.name}' is reserved as the name of a step"
-                raise refusal(f"{reserved}. Choose another name")
+                raise invalid(f"{reserved}. Choose another name")
             if step.label_from_path and self.read.path_name != "path":
                 fix = f": rows of {self.read.format} come from no file. Remove labelFromPath"
                 if isinstance(self.read, ReadFiles):
                     fix = ". Set read.options.includePaths to true"
                 if self.read.path_name:
                     fix = f"{fix}, and remove pathColumn"
-                raise refusal(f"step '{step.name}' needs the paths{fix}")
+                raise invalid(f"step '{step.name}' needs the paths{fix}")
         return self
 
     @model_validator(mode="after")
     def _check_first_rows(self) -> BatchInferenceSpec:
         for field in () if self.write.STORES_VALUES else self.first_rows_columns:
             problem = f"the values in files of {self.write.format} cannot be read"
-            raise refusal(f"{field}: {problem}. Write another format")
+            raise invalid(f"{field}: {problem}. Write another format")
         return self
 
     @model_validator(mode="after")
     def _check_added_columns(self) -> BatchInferenceSpec:
         if self.write.mode == "addColumn" and getattr(self.read, "path", "") != self.write.path:
-            raise refusal(
+            raise invalid(
                 "write.mode: addColumn writes to the Lance dataset that the job reads. Set "
                 "read.format to lance, and read.path to write.path"
             )
@@ -174,8 +174,8 @@ class BatchInferenceSpec(SpecModel):
 
     @property
     def first_rows_columns(self) -> dict[str, set[str]]:
-        """Return the columns of the output that a gate and cascades read in the rows that the job
-        computes first, by field. Empty if there are no such rows."""
+        """Return the output columns that the gate and cascades read in the first rows, by field;
+        empty if the job has none of both."""
         found = {
             f"steps[{number}].cascade": {
                 *columns_read_by(step.cascade.score),
@@ -191,7 +191,7 @@ class BatchInferenceSpec(SpecModel):
     @model_validator(mode="after")
     def _check_retry(self) -> BatchInferenceSpec:
         if self.errors.retry_failed_rows and (why := self.why_not_retried):
-            raise refusal(f"errors.retryFailedRows: {why}")
+            raise invalid(f"errors.retryFailedRows: {why}")
         return self
 
     @property
@@ -209,7 +209,7 @@ class BatchInferenceSpec(SpecModel):
     @model_validator(mode="after")
     def _check_replaced_rows(self) -> BatchInferenceSpec:
         if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
-            raise refusal(f"read.{field}: {why}. Remove it")
+            raise invalid(f"read.{field}: {why}. Remove it")
         return self
 
     @property
@@ -226,7 +226,7 @@ class BatchInferenceSpec(SpecModel):
 
 
 DEFAULT_NAME = "job"
-"""The name of a job of the Python API that is given none."""
+"""The name of a job of the Python API without a name."""
 
 
 class Metadata(BaseModel):
@@ -255,5 +255,5 @@ class BatchInference(SpecModel):
     """The status, which the operator writes. Local runs ignore it."""
 
     def with_spec(self, **fields: object) -> BatchInference:
-        """Return the job with other fields of its spec."""
+        """Return a copy of the job in which these fields of the spec are replaced."""
         return self.model_copy(update={"spec": self.spec.model_copy(update=fields)})

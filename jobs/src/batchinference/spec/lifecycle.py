@@ -1,4 +1,4 @@
-"""Retries, deadlines and retention of a job."""
+"""The sections `retry`, `deadlines` and `ttl` of a job."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from batchinference.spec.base import SpecModel, refusal
+from batchinference.spec.base import SpecModel, invalid
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrZero
 from batchinference.spec.quantities import Memory, Quantity
 
 DRAIN_SECONDS = 15
-"""Seconds in which a driver that is asked to stop can commit the work in progress."""
+"""Seconds in which a driver that is asked to stop can commit rows in progress."""
 STOP_SECONDS = 30
-"""Seconds after which a driver that is asked to stop must have ended and reported its end."""
+"""Seconds in which a driver that is asked to stop must end and report its end."""
 CauseName = Annotated[str, Field(max_length=32)]
 
 
 class Backoff(SpecModel):
-    """The backoff before the next attempt, which doubles with each failed attempt."""
+    """The waiting time before the next attempt, which doubles with each failed attempt."""
 
     initial: DurationOrZero = "10s"
     """The backoff before the second attempt."""
@@ -28,9 +28,8 @@ class Backoff(SpecModel):
 
 
 class OutOfMemory(SpecModel):
-    """More memory for the next attempt after the cause `OutOfMemory`. Only the group that ran out
-    of memory gets it: the head or a worker group. If the group is unknown, all worker groups get
-    it."""
+    """More memory for the next attempt after the cause `OutOfMemory`, for the head or the worker
+    group that ran out of memory. If that is unknown, all worker groups get more memory."""
 
     memory_factor: Annotated[float, Field(gt=1, le=10), *Quantity] = 1.5
     """The factor by which the memory of a pod of the group increases with the next attempt."""
@@ -51,7 +50,7 @@ class Retry(SpecModel):
 
     out_of_memory: OutOfMemory | None = None
     """More memory for attempts after `OutOfMemory`. Without it, each attempt requests the memory in
-    the spec. Batch sizes and replicas do not change if a pod was killed."""
+    the spec. Batch sizes and numbers of replicas stay the same."""
 
     @field_validator("on_cause")
     @classmethod
@@ -59,11 +58,12 @@ class Retry(SpecModel):
         known = [cause.value for cause in Cause]
         for name in on_cause:
             if name not in known:
-                raise refusal(f"there is no cause '{name}', only {', '.join(known)}")
+                raise invalid(f"there is no cause '{name}', only {', '.join(known)}")
         return on_cause
 
     def allows(self, cause: Cause, attempts: int) -> bool:
-        """Return whether another attempt follows `attempts`, whose last one had this cause."""
+        """Return whether another attempt follows after `attempts` attempts, of which the last one
+        failed with this cause."""
         action = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
             cause.retried if action is None else action == "Retry"

@@ -21,13 +21,13 @@ class Limits(SpecModel):
     cpu: Annotated[float, Field(gt=0, le=10_000_000), *Quantity] | None = None
     """Maximum number of CPUs of the head and of all worker groups at their maximum size."""
     device_hours: Annotated[float, Field(gt=0, le=100_000_000), *Quantity] | None = None
-    """Maximum device hours of all attempts together. When they are used, the
-    job fails with the cause `LimitExceeded`. Its output is kept."""
+    """Maximum device hours of all attempts together. When they are used, the job fails with the
+    cause `LimitExceeded`. Its output is kept."""
     tokens: Annotated[int, Field(ge=1, le=10**15, json_schema_extra={"format": "int64"})] | None = (
         None
     )
-    """Maximum input and output tokens of models for the committed rows, also on your machine. If
-    there are more, the job commits the rows that are computed, and fails with the cause
+    """Maximum input and output tokens of models for the committed rows, also on your machine. Above
+    it, the job commits the rows that are already computed, and fails with the cause
     `LimitExceeded`. Endpoints that do not report their `usage` are not limited."""
 
 

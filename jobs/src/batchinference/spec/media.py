@@ -1,4 +1,4 @@
-"""Options of decoded images, audio and video. Readers and decode steps share them."""
+"""Options of decoded images, audio and video, which readers and decode steps share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import invalid
 
 Pixels = Annotated[int, Field(ge=1, le=65536)]
 Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
@@ -21,7 +21,7 @@ MAX_PIXELS = 64_000_000
 def _check_range(ends: list[float]) -> list[float]:
     if ends[0] >= ends[1]:
         both = f"black ({ends[0]:g}) must be less than white ({ends[1]:g})"
-        raise refusal(f"{both}. Swap or change them")
+        raise invalid(f"{both}. Swap or change them")
     return ends
 
 
@@ -36,9 +36,9 @@ class MediaFields(BaseModel):
     """Options of images, audio and video."""
 
     truncated: Literal["fail", "accept"] = "fail"
-    """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: what
-    is left of the file is read, and missing pixels are black or gray. A file of which nothing can
-    be decoded is always a failed row."""
+    """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: the
+    rest of the file is read, and missing pixels are black or gray. If nothing can be decoded, the
+    row is always a failed row."""
 
 
 class FrameFields(MediaFields):
@@ -66,9 +66,9 @@ class ImageFields(FrameFields):
     white 65535. The values of images with 8 bits are multiplied by 257."""
     range: Range | None = None
     """The values of black and white, for images with more than 8 bits per channel. Values outside
-    of the range are clipped. Images of floating-point numbers and of signed or 32-bit integers need
-    it. By default, white is the value that the file states, or else the smallest of 255, 1023,
-    4095, 16383 and 65535 that is not below any value of the image."""
+    of the range are clipped. Required for images of floating-point numbers and of signed or 32-bit
+    integers. By default, white is the value that the file states, or else the smallest of 255,
+    1023, 4095, 16383 and 65535 that is not below any value of the image."""
 
 
 class SoundFields(MediaFields):

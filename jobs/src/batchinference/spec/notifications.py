@@ -1,4 +1,4 @@
-"""Notifications: webhooks that are called when a job has ended, and their requests."""
+"""The field `notifications`: webhooks that are called when a job has ended, and their requests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import AfterValidator, Field
 
-from batchinference.spec.arguments import Values, texts_in
-from batchinference.spec.base import DNS_LABEL, SpecModel, Variable, refusal
+from batchinference.spec.arguments import JsonObject, texts_in
+from batchinference.spec.base import DNS_LABEL, SpecModel, Variable, invalid
 from batchinference.spec.durations import duration_text
 from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
 
 SECRET = "batchinference-notifications"  # noqa: S105
-"""The name of the Secret with the variables on a cluster."""
+"""The name of the Secret that has the variables of notifications on a cluster."""
 ID_HEADER = "Idempotency-Key"
 MAX_BODY = 8192
 """Maximum bytes of `body` as JSON. The operator keeps all jobs in memory."""
@@ -29,27 +29,27 @@ VALUES = (
     *("name", "namespace", "state", "reason", "message", "output"),
     *("startTime", "completionTime", "duration", *ROWS),
 )
-"""What a body can refer to as `{{ job.VALUE }}`."""
+"""Names that a body can refer to as `{{ job.NAME }}`."""
 _REFERENCE = re.compile(r"\{\{ *job\.([A-Za-z]+) *\}\}")
 _LIKE_REFERENCE = re.compile(rf"\{{\{{\s*(?:job\b[^}}]*|(?:{'|'.join(VALUES)})\s*)\}}\}}")
 _PLAIN_URL = re.compile(
     r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/[A-Za-z0-9._~!$&'()*+,;=:@/-]*"
     r"(\?[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*)?"
 )
-"""URLs that all programs read alike: without user, escapes in the path, and fragment."""
+"""URLs that all programs parse in the same way: no user, no escapes in the path, no fragment."""
 _TYPE = "dev.batchinference.job"
 
 
 def _check_body(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body. Raises a refusal if it is too large, or for an unknown value."""
+    """Return the body. Raises a validation error if it is too large or has unknown references."""
     if (size := len(json.dumps(body))) > MAX_BODY:
-        raise refusal(f"at most {MAX_BODY} bytes as JSON, here are {size}. Shorten it")
+        raise invalid(f"at most {MAX_BODY} bytes as JSON, here are {size}. Shorten it")
     for text in texts_in(body):
         for reference in _LIKE_REFERENCE.finditer(text):
             known = _REFERENCE.fullmatch(reference[0])
             if known is None or known[1] not in VALUES:
                 fix = f"Write {{{{ job.NAME }}}}: one of {', '.join(VALUES)}"
-                raise refusal(f"'{reference[0]}' is no value of a job. {fix}")
+                raise invalid(f"'{reference[0]}' is no value of a job. {fix}")
     return body
 
 
@@ -59,14 +59,14 @@ class Notification(SpecModel):
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
     """The name of the notification."""
     url_env: Variable
-    """The environment variable with the URL. On a cluster, the key of the Secret
+    """The environment variable with the URL. On a cluster, a key of the Secret
     `batchinference-notifications` in the namespace of the job."""
     api_key_env: Variable | None = None
-    """The environment variable, or the key of the Secret, with the token that is sent as
-    `Authorization: Bearer`."""
+    """The environment variable, or on a cluster the key of this Secret, with the token that is sent
+    as `Authorization: Bearer`."""
     when: Literal["always", "succeeded", "failed"] = "always"
-    """With which result of the job it is sent."""
-    body: Annotated[Values, AfterValidator(_check_body)] | None = None
+    """The result of the job after which it is sent."""
+    body: Annotated[JsonObject, AfterValidator(_check_body)] | None = None
     """The JSON object to send instead of a CloudEvent. In its texts, `{{ job.NAME }}` stands for a
     value of the job, such as `{{ job.state }}` or `{{ job.message }}`."""
 
@@ -74,7 +74,7 @@ class Notification(SpecModel):
         self, job: EndedJob, variables: Mapping[str, str]
     ) -> tuple[str, bytes, dict[str, str]]:
         """Return the URL, the body and the headers of the POST request about a job. The URL and the
-        headers may be secret. Raises KeyError with the name of a missing variable."""
+        headers are secret. Raises KeyError with the name of a missing variable."""
         key = f"{job.id}/{self.name}"
         if self.body is None:
             kind, content = "application/cloudevents+json", {"id": key, **job.cloud_event}
@@ -87,7 +87,7 @@ class Notification(SpecModel):
 
 
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
-    """Return a JSON value whose texts have the values of a job."""
+    """Return a JSON value with the references in its texts replaced by values of a job."""
     if isinstance(value, str):
         return _REFERENCE.sub(lambda found: str(values.get(found[1], "")), value)
     if isinstance(value, dict):
@@ -97,7 +97,8 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class EndedJob:
-    """A job that has ended, as its notifications describe it. `id` identifies this end."""
+    """A job that has ended, as its notifications describe it. `id` is unique for this end, because
+    a job may end several times."""
 
     id: str
     name: str
@@ -111,7 +112,7 @@ class EndedJob:
     counts: Mapping[str, Any] = field(default_factory=dict)
 
     def wanted(self, notifications: Iterable[Notification]) -> list[Notification]:
-        """Return the notifications about this result."""
+        """Return the notifications that are sent about the result of this job."""
         return [one for one in notifications if one.when in ("always", self._state)]
 
     @property
@@ -120,7 +121,8 @@ class EndedJob:
 
     @property
     def values(self) -> dict[str, str | int]:
-        """The known values of VALUES, with texts of at most MAX_VALUE characters in one line."""
+        """The values of the names in VALUES, as far as they are known. Texts are in one line, and
+        cut to MAX_VALUE characters."""
         start, end = (time_of(text or "") for text in (self.start_time, self.completion_time))
         texts = {
             "name": self.name,
@@ -138,13 +140,13 @@ class EndedJob:
 
     @property
     def cloud_event(self) -> dict[str, Any]:
-        """A CloudEvent 1.0 without its id."""
-        place = f"namespaces/{self.namespace}/" if self.namespace else ""
+        """The CloudEvent 1.0 about the end, without its id."""
+        prefix = f"namespaces/{self.namespace}/" if self.namespace else ""
         time = {"time": self.completion_time} if self.completion_time else {}
         return {
             "specversion": "1.0",
             "type": f"{_TYPE}.{self._state}",
-            "source": f"/{place}batchinferences/{quote(self.name, safe='')}",
+            "source": f"/{prefix}batchinferences/{quote(self.name, safe='')}",
             "subject": self.name,
             **time,
             "datacontenttype": "application/json",
@@ -153,18 +155,18 @@ class EndedJob:
 
 
 def problem_of(status: int) -> str:
-    """Return why a request with this status of the answer has failed; empty if it has not. An
-    answer with a redirect is a failure: redirects are not followed."""
+    """Return why a request has failed, by the HTTP status; empty if it has not failed. A redirect
+    is a failure, because redirects are not followed."""
     return "" if 200 <= status < 300 else f"the endpoint answers {status}"
 
 
 def is_retryable(status: int) -> bool:
-    """Return whether a request is sent again after an answer with this status."""
+    """Return whether a request is sent again after a response with this HTTP status."""
     return status in (408, 425, 429) or status >= 500
 
 
 def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
-    """Return whether a URL is below one of these URLs, which end with a slash."""
+    """Return whether a URL begins with one of these prefixes, which end with a slash."""
     if not _PLAIN_URL.fullmatch(url):
         return False
     names = {part.partition(";")[0] for part in urlsplit(url).path.split("/")}
@@ -175,7 +177,7 @@ def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
 
 
 def _normalized(url: str) -> str:
-    """Return a URL with its port and without its query; no URL if the port is too high."""
+    """Return a URL with an explicit port and without its query; empty if the port is invalid."""
     parts = urlsplit(url)
     try:
         port = parts.port

@@ -1,7 +1,7 @@
-"""Parameters of a job. Strings in its spec refer to them as `{{ params.NAME }}`.
+"""Replaces references to the parameters of a job, `{{ params.NAME }}`, in the strings of its spec.
 
-References are replaced once, after the document is parsed and before it is validated. Values are
-data: they cannot add fields, and references in them are not replaced.
+References are replaced once, after the document is parsed and before it is validated. So values
+cannot add fields, and references in values are not replaced.
 
 The prefix `params.` distinguishes a reference from braces in prompts (`{{` is a literal brace) and
 in Jinja templates. `${NAME}` is not used because it is valid in a prompt, and `$(NAME)` because
@@ -19,22 +19,22 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import USER_CODE_ARGUMENTS
-from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text, refusal
+from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text, invalid
 from batchinference.spec.problems import (
     MAX_PROBLEMS,
     Problem,
     SpecError,
     did_you_mean,
     path_of,
-    problems_of,
     raise_for_problems,
 )
+from batchinference.spec.validation_messages import problems_of
 
 REPLACED = ("read", "steps", "write", "errors", "gate")
-"""The fields of the spec in which references are replaced. The platform's policies and the operator
-read the other fields as they are."""
+"""The fields of the spec in which references are replaced. Other fields may contain none, because
+policies of the platform and the operator read these fields without parameters."""
 VARIABLE_PREFIX = "BATCHINFERENCE_PARAM_"
-"""Prefix of environment variables with values of parameters. The name in capitals follows."""
+"""Prefix of environment variables with values of parameters, before the name in capitals."""
 REFERENCE = re.compile(r"\{\{ *params\.([a-z][a-z0-9_]*) *\}\}")
 _REFERENCE_BEGINS = r"\{\{\s*params\b"
 _INTENDED = re.compile(rf"{_REFERENCE_BEGINS}.{{0,40}}", re.DOTALL)
@@ -44,7 +44,7 @@ _MAX_NESTING = 100
 """Maximum depth at which references are replaced. No valid document is nested as deeply."""
 Value = str | int | float
 Location = tuple[str | int, ...]
-"""The keys and indexes of the path to a value."""
+"""The path of a value in the document: keys and indexes."""
 
 
 class Parameter(SpecModel):
@@ -57,8 +57,8 @@ class Parameter(SpecModel):
     """The type of the value. A string that is only a reference to a number becomes a number."""
     value: Text | None = None
     """The value, as a string. `--set NAME=VALUE` and the environment variable
-    `BATCHINFERENCE_PARAM_NAME` take precedence. A schedule sets the parameters for its time only
-    if they have no value. A reference to a parameter without a value is an error."""
+    `BATCHINFERENCE_PARAM_NAME` take precedence. A schedule sets parameters such as `date` only if
+    they have no value. A reference to a parameter without a value is an error."""
     description: Text = ""
     """The purpose of the parameter."""
 
@@ -69,15 +69,15 @@ class Parameter(SpecModel):
         return self
 
     def typed(self, text: str) -> Value:
-        """Return a value with the type of this parameter. Raises a refusal."""
+        """Return a value with the type of this parameter. Raises a validation error."""
         if _INTENDED.search(text):
             problem = f"the value of '{self.name}' contains a reference"
-            raise refusal(f"{problem}. Write the value itself")
+            raise invalid(f"{problem}. Write the value itself")
         if self.type == "string":
             return text
         if not _NUMBER.fullmatch(text):
             problem = f"the value of '{self.name}' is not a number"
-            raise refusal(f"{problem}. Write digits such as 16 or 0.5")
+            raise invalid(f"{problem}. Write digits such as 16 or 0.5")
         return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
@@ -90,7 +90,7 @@ class _Document(SpecModel):
 
 
 @dataclass(frozen=True)
-class Values:
+class ParameterValues:
     """Values of parameters by name, from the command line and from the environment."""
 
     given: Mapping[str, str] = field(default_factory=dict)
@@ -103,9 +103,9 @@ class Values:
         return parameter.value if found is None else found
 
 
-def substitute(document: dict[str, Any], values: Values) -> dict[str, Any]:
-    """Return a document with references replaced by values. `spec.parameters` keeps the values of
-    the parameters that no argument of user code refers to.
+def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
+    """Return a document with references replaced by values. `spec.parameters` of the result has the
+    values that were used, except those in arguments of user code, which may be secret.
 
     Raises SpecError with each field whose reference cannot be replaced.
     """
@@ -131,7 +131,7 @@ def substitute(document: dict[str, Any], values: Values) -> dict[str, Any]:
     return {**document, "spec": resolved}
 
 
-def _declared(spec: dict[str, Any], values: Values) -> dict[str, Parameter]:
+def _declared(spec: dict[str, Any], values: ParameterValues) -> dict[str, Parameter]:
     """Return the declared parameters by name. Raises SpecError if they are invalid."""
     try:
         given = {"spec": {"parameters": spec.get("parameters", [])}}
@@ -155,15 +155,15 @@ def _declared(spec: dict[str, Any], values: Values) -> dict[str, Parameter]:
 
 
 class _Search:
-    """Reports references in a part of a document in which they are not replaced."""
+    """Reports references as problems, for parts of a document in which they are not replaced."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._results: dict[int, Any] = {}
-        """Results for lists and mappings by id, because YAML aliases can repeat them many times."""
+        """The results for lists and mappings by id, because YAML aliases can repeat them often."""
 
     def apply(self, value: Any, location: Location) -> Any:
-        """Return a value after processing its strings. Problems are recorded."""
+        """Return a value with each string replaced by the result of `text`."""
         if isinstance(value, str):
             return self.text(value, location) if "{{" in value else value
         if not isinstance(value, dict | list) or len(location) > _MAX_NESTING:
@@ -197,12 +197,12 @@ class _Search:
 class _Substitution(_Search):
     """Replaces the references in a part of a document."""
 
-    def __init__(self, declared: Mapping[str, Parameter], values: Values) -> None:
+    def __init__(self, declared: Mapping[str, Parameter], values: ParameterValues) -> None:
         super().__init__()
         self._declared = declared
         self._values = values
         self.secret: set[str] = set()
-        """Parameters to which arguments of user code refer."""
+        """Names of parameters to which arguments of user code refer."""
 
     def text(self, text: str, location: Location) -> Value:
         if whole := REFERENCE.fullmatch(text):
@@ -241,7 +241,7 @@ class _Substitution(_Search):
             return ""
 
     def _value_as_text(self, name: str, location: Location) -> str:
-        """Return the value of a parameter as a part of a longer string."""
+        """Return the value of a parameter as text, for a reference within a longer string."""
         self._value(name, location)
         return (self._values.of(self._declared[name]) or "") if name in self._declared else ""
 

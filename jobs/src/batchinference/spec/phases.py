@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """A one-word summary for people. Programs should read the conditions."""
+    """The state of a job in one word, for people. Programs should read the conditions."""
 
     PENDING = "Pending"
     PLANNING = "Planning"

@@ -1,4 +1,4 @@
-"""The defaults of the platform, with patches of pods for changes that no field can express."""
+"""The chart value `defaults`: default settings, limits, and patches of the pods of all jobs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic import AfterValidator, Field
 from batchinference.spec.arguments import check_json_value
 from batchinference.spec.base import SpecModel, Unique
 from batchinference.spec.cluster import ALL_GROUPS, Cluster, GroupName
+from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.limits import Limits
-from batchinference.spec.merge import with_defaults
 from batchinference.spec.quantities import MemoryRequest
 
 Section = TypeVar("Section", bound=SpecModel)
@@ -39,18 +39,18 @@ class Patch(SpecModel):
 
 
 class PlatformLimits(Limits):
-    """The limits of all jobs. A value of a job that is higher than its limit is replaced with the
-    limit. A job without a value gets the limit."""
+    """The limits of all jobs. A job that sets a higher limit, deadline, TTL or number of attempts,
+    or none, gets the one of the platform."""
 
     deadlines: Deadlines = Deadlines()
     ttl: Ttl = Ttl()
     max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
     ephemeral_storage: MemoryRequest | None = None
-    """Disk space of a pod, beyond which it is evicted. Pods do not request it."""
+    """Maximum disk space of a pod, beyond which it is evicted. Pods do not request it."""
 
 
 class Lifecycle(NamedTuple):
-    """The sections of a job about its life."""
+    """The sections of a spec about attempts, deadlines and retention."""
 
     retry: Retry
     deadlines: Deadlines
@@ -69,11 +69,11 @@ class PlatformDefaults(Cluster):
     """Patches of the pods of all jobs. They are applied last."""
 
     def complete(self, own: Lifecycle) -> Lifecycle:
-        """Return the sections of a job with the defaults and the limits of the platform."""
+        """Return the sections of a job, completed with the defaults and cut to the limits."""
         retry, limits = with_defaults(own.retry, self.retry), self.limits
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
         ttl = limits.ttl
-        # also limit the TTLs of its objects, because a job is kept as long as they are
+        # the TTLs of its objects are limited too, because a job is kept at least as long
         if (longest := ttl.after_finished) is not None:
             ttl = with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(
@@ -87,8 +87,8 @@ NO_DEFAULTS = PlatformDefaults()
 
 
 def _limited(section: Section, limits: Section) -> Section:
-    """Return durations, each at most its limit. A duration without a value gets its limit."""
+    """Return the section with each duration cut to its limit, or set to the limit if absent."""
     given = {name: getattr(limits, name) for name in limits.model_fields_set}
-    lower = {name: min(most, getattr(section, name) or most, key=seconds_of)
-             for name, most in given.items() if most is not None}  # fmt: skip
+    lower = {name: min(limit, getattr(section, name) or limit, key=seconds_of)
+             for name, limit in given.items() if limit is not None}  # fmt: skip
     return section.model_copy(update=lower)

@@ -1,4 +1,4 @@
-"""The prices of the pods of an attempt. The operator passes them to the driver for its report."""
+"""The prices of the pods of an attempt, which the operator passes to the driver for its report."""
 
 from __future__ import annotations
 

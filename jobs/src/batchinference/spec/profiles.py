@@ -9,17 +9,23 @@ from pydantic import Field
 
 from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, Money, SpecModel
+from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.durations import Duration
-from batchinference.spec.merge import with_defaults
-from batchinference.spec.pods import Environment, Image, NodeSelector, ObjectName, Toleration
+from batchinference.spec.pod_settings import (
+    Environment,
+    Image,
+    NodeSelector,
+    ObjectName,
+    Toleration,
+)
 from batchinference.spec.quantities import Quantity
 
 GPU = "GPU"
 """Ray's name of GPUs of any type, and the name of their profile."""
 NPU = "NPU"
 OTHER_IMAGES = "BATCHINFERENCE_JOB_OTHER_IMAGES"
-"""Environment variable of the head of a job whose profiles have images. These images may have
-libraries that the image of the head does not have."""
+"""Environment variable of the head, set if profiles have images of their own. These may have
+libraries that the image of the head lacks."""
 
 
 class Profile(SpecModel):
@@ -27,8 +33,8 @@ class Profile(SpecModel):
 
     resource: Annotated[str, Field(pattern=KUBERNETES_RESOURCE, max_length=253)] | None = None
     """The Kubernetes resource that the device plugin provides for a device, such as nvidia.com/gpu,
-    amd.com/gpu or huawei.com/Ascend910. Pods tolerate a taint with this name. Without it, only Ray
-    counts a custom resource."""
+    amd.com/gpu or huawei.com/Ascend910. Pods tolerate a taint with this name. Without it, pods do
+    not request a custom resource, and only Ray counts it."""
     device: Annotated[str, Field(pattern=DEVICE_KIND, max_length=32)] | None = None
     """PyTorch's name of the device type, such as cuda, npu or xpu. Without it, a custom resource is
     not a device, and its steps compute on the CPU."""
@@ -46,8 +52,8 @@ class Profile(SpecModel):
     device_hour: Money | None = None
     """The price of a device per hour, instead of `prices.deviceHour` of the chart."""
     price_factor: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
-    """For a profile in `cluster.fallback.capacityTypes`: the factor by which its devices cost more
-    or less, such as 0.4 for spot nodes."""
+    """For a profile in `cluster.fallback.capacityTypes`: the factor by which the price of devices
+    is multiplied, such as 0.4 for spot nodes."""
     idle_timeout: Duration | None = None
     """How long a pod with the device must be idle before the autoscaler removes it, instead of
     `cluster.idleTimeout`."""

@@ -1,5 +1,5 @@
-"""How far a job is: its rows, their percentage, their speed, the remaining time, and the texts of
-these figures. Reports, the status of the resource and all commands use only these."""
+"""The progress of a job: rows, percentage, speed and remaining time, as numbers and as text. It is
+the only source of these figures for reports, the status of a job and all commands."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ STARTING = "starting workers and models"
 """What a run does until its first row is finished."""
 MAX_ROWS = 10**15
 MAX_POINTS = 60
-"""Maximum number of times in a history."""
+"""Maximum number of points in RowsOverTime."""
 MIN_WINDOW_SECONDS = 60.0
-"""Minimum time over which the speed is measured, if the job has run for as long."""
+"""Minimum time over which the speed is measured, if the job has run that long."""
 Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 
 class Progress(SpecModel):
-    """The progress of the job. It decreases only with the final report of an attempt that has
-    started over."""
+    """The progress of the job. It does not decrease, except with the final report of an attempt
+    that has started over."""
 
     rows: Rows
     """Finished rows: written, failed or filtered rows."""
@@ -41,7 +41,7 @@ class Progress(SpecModel):
     100."""
     rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Finished rows per second in the second half of the time since the first finished row, or in
-    the last minute if that is longer. After the end: the average of the running time."""
+    the last minute if that is longer. After the end, the average of the running time."""
     eta: Annotated[str, Field(max_length=32)] | None = None
     """The remaining time at this speed, such as 2m30s."""
 
@@ -54,8 +54,8 @@ class Progress(SpecModel):
         estimated: bool = False,
         rate: float | None = None,
     ) -> Progress:
-        """Return the progress of a job with `rows` finished rows, at `rate` rows per second. Counts
-        of files that others have written are at most MAX_ROWS."""
+        """Return the progress of a job with `rows` finished rows, at `rate` rows per second. Both
+        numbers of rows may come from untrusted files and are cut to MAX_ROWS."""
         rows = min(rows, MAX_ROWS)
         total = None if total is None else min(max(total, rows), MAX_ROWS)
         known = cls(
@@ -71,7 +71,7 @@ class Progress(SpecModel):
 
     @classmethod
     def sum(cls, parts: Iterable[Progress]) -> Progress:
-        """Return the progress of a job in parts, at the speed of the last part."""
+        """Return the progress of all parts of a job together, at the speed of the last one."""
         known = list(parts)
         totals = [part.total for part in known if part.total is not None]
         return cls.of(
@@ -119,12 +119,12 @@ class Progress(SpecModel):
 
     @property
     def pace(self) -> list[str]:
-        """The known ones of the speed and the remaining time, such as `2.5 rows/s`, `ETA 2m30s`."""
+        """The speed and the remaining time, if known, such as `2.5 rows/s` and `ETA 2m30s`."""
         return [text for text in (self.speed, self.remaining and f"ETA {self.remaining}") if text]
 
     @property
     def figures(self) -> list[str]:
-        """The rows and the percentage, if it is known, for one line."""
+        """The rows and, if known, the percentage, such as `30 rows` and `11 %`."""
         percent = [f"{self.percent} %"] if self.percent is not None else []
         return [counted(self.rows, "row"), *percent]
 
@@ -133,7 +133,7 @@ Tokens = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "i
 
 
 class TokenKind(StrEnum):
-    """A kind of tokens: the name of a field of Counts."""
+    """A kind of tokens. Its value is the name of a field of Counts."""
 
     INPUT = "inputTokens"
     CACHED = "cachedTokens"
@@ -141,8 +141,8 @@ class TokenKind(StrEnum):
 
 
 class Counts(SpecModel):
-    """Rows by result, and their tokens. An input row may have become several rows. The numbers of
-    tokens are absent if no step of the job counts tokens."""
+    """Rows by result, and their tokens. A step can turn an input row into several rows. The numbers
+    of tokens are absent if no step of the job counts tokens."""
 
     read: Rows = 0
     """Rows that were read from the input."""
@@ -151,13 +151,13 @@ class Counts(SpecModel):
     failed: Rows = 0
     """Rows that have an error record."""
     filtered: Rows = 0
-    """Filtered rows: rows that a filter or another step removed."""
+    """Rows that a filter or another step removed."""
     warned: Rows = 0
     """Warnings about rows that have not failed. A row may have several."""
     input_tokens: Tokens | None = None
     """Tokens of prompts and texts that models have read for these rows."""
     cached_tokens: Tokens | None = None
-    """Those of them whose computation was reused from other rows, as far as it is known."""
+    """Input tokens whose computation was reused from other rows, as far as this is known."""
     output_tokens: Tokens | None = None
     """Tokens that models have generated for these rows."""
 
@@ -168,8 +168,8 @@ class Counts(SpecModel):
 
     @property
     def tokens_text(self) -> str:
-        """The tokens such as `1,200 input (200 cached) + 300 output tokens`, without those of which
-        there are none; empty if there are none at all."""
+        """The tokens such as `1,200 input (200 cached) + 300 output tokens`, without kinds that are
+        zero or unknown; empty without input and output tokens."""
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
         parts = [f"{self.input_tokens:,} input{cached}"] if self.input_tokens else []
         parts += [f"{self.output_tokens:,} output"] if self.output_tokens else []
@@ -177,7 +177,7 @@ class Counts(SpecModel):
 
     @property
     def troubles(self) -> list[str]:
-        """The numbers of failed rows and of warnings as text, if there are any."""
+        """The numbers of failed rows and of warnings as texts, without zeros."""
         failed = [f"{self.failed} failed"] if self.failed else []
         return [*failed, f"{self.warned} with warnings"] if self.warned else failed
 
@@ -191,8 +191,8 @@ class Counts(SpecModel):
 
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the sum of counts, each at most MAX_ROWS: counts in files that others have
-        written may be higher."""
+        """Return the sum of counts, each cut to MAX_ROWS, because counts in untrusted files may be
+        higher."""
         sums = Counter[str]()
         for each in parts:
             sums.update(each.model_dump(by_alias=True, exclude_none=True))
@@ -200,7 +200,8 @@ class Counts(SpecModel):
 
 
 class ReplacedFiles(SpecModel):
-    """Input files that have changed or are gone since the output was last complete, or began."""
+    """Input files that have changed or are gone since the last complete run, or since an unfinished
+    output began."""
 
     recomputed: Rows = 0
     """Changed files whose rows were computed again."""
@@ -228,8 +229,8 @@ class RowsOverTime(SpecModel):
 
 
 def _percent(rows: int, total: int | None, *, estimated: bool) -> int | None:
-    """Return the percentage, rounded down. Only a known total can give 100: the input of an
-    estimated total may have more rows."""
+    """Return the percentage, rounded down; at most 99 with an estimated total, because the input
+    may have more rows; None if it is unknown."""
     if total is None or (estimated and not total):
         return None
     percent = 100 * rows // total if total else 100
@@ -237,9 +238,9 @@ def _percent(rows: int, total: int | None, *, estimated: bool) -> int | None:
 
 
 @dataclass
-class History:
-    """The finished rows at no more than MAX_POINTS times, and their speed. Times are seconds of a
-    clock, in points since `start`.
+class ProgressHistory:
+    """Records the finished rows at up to MAX_POINTS times, and computes their speed. `start` is a
+    time of a clock in seconds, and each point has the seconds since `start` and the rows.
 
     If there are too many points, every second point is dropped, and later points are twice as far
     apart."""
@@ -248,11 +249,11 @@ class History:
     points: list[tuple[float, int]] = field(default_factory=list, init=False)
     _gap: float = field(default=0.0, init=False)
     _base: tuple[float, int] = field(default=(0.0, 0), init=False)
-    """The last point before the first new rows: models load until then."""
+    """The last point before the first new rows. Until then, models load."""
 
     def add(self, rows: int, now: float) -> None:
-        """Record that `rows` rows are finished at the time `now`. A clock that goes backwards
-        stands still."""
+        """Record that `rows` rows are finished at the time `now`. If the clock goes backwards, the
+        time of the last point is used."""
         last = (max(now - self.start, self.points[-1][0] if self.points else 0.0), rows)
         if len(self.points) > 1 and self.points[-1][0] - self.points[-2][0] < self._gap:
             self.points.pop()
@@ -266,8 +267,8 @@ class History:
     @property
     def rate(self) -> float | None:
         """The rows per second in the second half of the time since the first new rows, or in the
-        last MIN_WINDOW_SECONDS if that is longer; None if there were none. If no rows are new since
-        then, the time is longer: rows count when they are committed, which may be rare."""
+        last MIN_WINDOW_SECONDS if that is longer; None if there are no new rows. The window is
+        extended to the last earlier change, because rows are counted in rare commits."""
         if not self.points:
             return None
         end, rows = self.points[-1]

@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from batchinference.spec.addresses import is_relative_path
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, SpecModel, refusal
-from batchinference.spec.step_facts import Place, StepFacts
+from batchinference.spec.base import ColumnName, ModulePath, SpecModel, invalid
+from batchinference.spec.step_facts import NamedSource, StepFacts
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
-"""The pattern of the end of a callable that is a class (CapWords, PEP 8)."""
+"""Matches the name at the end of a callable if it is a class (CapWords, PEP 8)."""
 DEVICE = "{device}"
 """The placeholder for the device of the replica in constructor arguments."""
 
@@ -31,8 +31,8 @@ class PythonStep(SpecModel):
     """Your own code: a function, or a class whose instances are callable."""
 
     callable: ModulePath
-    """The function or class, as `module:name`. It gets a dict of column name to NumPy array, and
-    returns a dict of the same form with the same number of rows. A class (a name in CapWords) is
+    """The function or class, as `module:name`. It gets a dict from column names to NumPy arrays,
+    and returns such a dict with the same number of rows. A class (a name in CapWords) is
     constructed once per replica."""
     method: Literal["mapBatches", "map", "flatMap"] = "mapBatches"
     """The method of Ray Data that calls the function. `mapBatches`: it gets and returns a batch.
@@ -53,10 +53,8 @@ class PythonStep(SpecModel):
 
     @property
     def is_class(self) -> bool:
-        """Return whether the callable is a class, by its name (PEP 8).
-
-        The module cannot always be imported where the plan is made.
-        """
+        """Return whether the callable is a class, by its name (PEP 8), because the module cannot
+        always be imported where the plan is made."""
         return re.search(CLASS, self.callable) is not None
 
     @property
@@ -71,22 +69,22 @@ class PythonStep(SpecModel):
             why_in_tasks=f"'{self.callable}' is a function, which runs wherever a CPU is free (a "
             "class has a name in CapWords)",
             modules=[self.callable, *self.constructor_refs.values()],
-            places={field: Place(path, may_be_of_hub=True) for field, path in paths.items()},
+            sources={field: NamedSource(path, may_be_of_hub=True) for field, path in paths.items()},
         )
 
     @model_validator(mode="after")
     def _check(self) -> PythonStep:
         if duplicates := sorted(set(self.constructor_args) & set(self.constructor_refs)):
-            raise refusal(f"'{duplicates[0]}' is both in constructorArgs and constructorRefs")
+            raise invalid(f"'{duplicates[0]}' is both in constructorArgs and constructorRefs")
         if self.predict_batch is not None:
             self._check_predict_batch()
         return self
 
     def _check_predict_batch(self) -> None:
         if self.method != "mapBatches":
-            raise refusal(f"'predictBatch' takes batches, not method {self.method}")  # fmt: skip
+            raise invalid(f"'predictBatch' takes batches, not method {self.method}")  # fmt: skip
         if not self.is_class:
-            raise refusal(
+            raise invalid(
                 f"'predictBatch' is for a class, and '{self.callable}' is a function (a class has "
                 "a name in CapWords)"
             )

@@ -1,4 +1,4 @@
-"""Kubernetes quantities: memory sizes, and numbers such as those of CPUs."""
+"""Kubernetes quantities, such as memory sizes and numbers of CPUs: types of fields, conversions."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from batchinference.spec.base import MEMORY, refusal
-from batchinference.spec.fixes import memory_fix, quantity_fix, refuse_numbers
+from batchinference.spec.base import MEMORY, invalid
+from batchinference.spec.value_fixes import memory_fix, quantity_fix, refuse_numbers
 
 MIN_MEMORY = "512Mi"
-"""Minimum memory of a pod. With less, Ray's own processes are killed at startup."""
+"""Minimum memory of a pod. Ray's own processes need it to start."""
 MIN_HEAD_MEMORY = "1Gi"
 """Minimum memory of the head, for Ray's services, the object store and the driver."""
 EXPECTED = "a quantity of memory such as 512Mi or 8Gi"
 NUMBER = r"^([0-9]{1,9}(\.[0-9]{1,3})?|[0-9]{1,12}m)$"
+DISK_SPACE = "ephemeral-storage"
+"""The name of the disk space of a container among its resources."""
 _MIN_REQUEST = "1Mi"
 _UNITS = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
+    **{"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12},
+    **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40},
 }
+"""The factors of the units of memory that a job can use."""
+_SUFFIXES = {
+    **{"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12},
+    **{"P": 1e15, "E": 1e18, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40},
+    **{"Pi": 2.0**50, "Ei": 2.0**60},
+}
+"""The factors of all units of Kubernetes."""
+_ANY_QUANTITY = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([A-Za-z]{0,2})")
 
 
 def memory_bytes(quantity: str) -> int:
@@ -45,6 +48,27 @@ def memory_quantity(size: float) -> str:
     return f"{mebibytes}Mi" if mebibytes % 1024 else f"{mebibytes // 1024}Gi"
 
 
+def cpu_quantity(cpus: float) -> str:
+    """Return CPUs as a Kubernetes quantity such as 2 or 500m, but never 0 (no limit)."""
+    return str(int(cpus)) if cpus == int(cpus) else f"{max(1, round(cpus * 1000))}m"
+
+
+def smaller_memory(wanted: str | None, limit: str) -> str:
+    """Return the wanted memory, but at most the limit, which is also the default."""
+    if wanted is None or memory_bytes(wanted) > memory_bytes(limit):
+        return limit
+    return wanted
+
+
+def cpus_of(quantity: str | float) -> float:
+    """Return the CPUs of a Kubernetes quantity, such as 2, 500m, 1k, 100u or 1e3. Raises ValueError
+    if it is not a quantity."""
+    match = _ANY_QUANTITY.fullmatch(str(quantity))
+    if match is None or match[2] not in _SUFFIXES:
+        raise ValueError(f"not a quantity: {quantity}")
+    return float(match[1]) * _SUFFIXES[match[2]]
+
+
 def _check_memory(quantity: str) -> str:
     return _check_minimum(quantity, MIN_MEMORY, "Ray itself needs that much")
 
@@ -59,7 +83,7 @@ def _check_request(quantity: str) -> str:
 
 def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
     if memory_bytes(quantity) < memory_bytes(minimum):
-        raise refusal(f"expected at least {minimum} ({reason})")
+        raise invalid(f"expected at least {minimum} ({reason})")
     return quantity
 
 
@@ -74,17 +98,14 @@ MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_request)
 
 
 def _number_of(value: object) -> object:
-    """Return the number of a quantity such as 500m, and any other value unchanged.
-
-    Raises a refusal for a text that is no quantity, and for a number with more decimal
-    places than a quantity has.
-    """
+    """Return the number of a quantity such as 500m; any other value unchanged. Raises a validation
+    error for a text that is no quantity, and for a number with more than three decimal places."""
     if isinstance(value, str) and re.fullmatch(NUMBER, value):
         number = int(value[:-1]) / 1000 if value.endswith("m") else float(value)
         return int(number) if number.is_integer() else number
     inexact = isinstance(value, float) and value != round(value, 3)
     if isinstance(value, str) or inexact:
-        raise refusal(
+        raise invalid(
             "expected a number with at most three decimal places such as 2 or 0.5, or a quantity "
             f"such as 500m{quantity_fix(value)}"
         )
@@ -95,16 +116,16 @@ Quantity = (
     BeforeValidator(_number_of),
     Field(json_schema_extra={"type": ["number", "string"], "pattern": NUMBER, "maxLength": 16}),
 )
-"""The annotations of a number that may be written as a quantity. In the CRD, its type is open,
-because Kubernetes has no type for integers, fractions and texts."""
+"""Annotations of a number that may also be written as a quantity. The CRD does not restrict its
+type, because Kubernetes has no type for integers, fractions and texts together."""
 Cpus = Annotated[float, Field(gt=0, le=1024), *Quantity]
 
 
-def _check_parts(devices: float) -> float:
+def _check_fraction(devices: float) -> float:
     if devices > 1 and not devices.is_integer():
-        raise refusal("expected a whole number, or a part of one device such as 0.25")
+        raise invalid("expected a whole number, or a part of one device such as 0.25")
     return devices
 
 
-Devices = Annotated[float, Field(ge=0, le=64), *Quantity, AfterValidator(_check_parts)]
-"""A number of devices, or a part of one. Ray divides no other numbers."""
+Devices = Annotated[float, Field(ge=0, le=64), *Quantity, AfterValidator(_check_fraction)]
+"""A whole number of devices, or a fraction of one device. Ray supports nothing else."""

@@ -1,4 +1,4 @@
-"""The report of a job. Its driver writes it."""
+"""The report of a job, which its driver writes, and the last line of the driver's log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _MAX_FAILURE_MESSAGE = 1024
 def failure_line(reason: str | None, message: str | None) -> str:
     """Return the last log line of a driver that failed, with the cause and the message.
 
-    KubeRay copies the end of the log into the status of the RayJob. The operator therefore knows
-    the cause even if the report is lost.
+    KubeRay copies the end of the log into the status of the RayJob, so that the operator knows the
+    cause even if the report is lost.
     """
     failure = {"cause": reason, "message": (message or "")[:_MAX_FAILURE_MESSAGE]}
     return f"batchinference: {json.dumps(failure)}"
@@ -55,9 +55,9 @@ def parse_failure_line(log: str) -> tuple[str, str] | None:
 
 
 FEW_ROWS = 1000
-"""Rows of a job whose time may be mostly that of its start."""
+"""Number of rows below which the start may take most of the time of a job."""
 MAX_WARNINGS = 32
-"""Maximum number of warnings of a report: one for each name and step."""
+"""Maximum number of warnings in a report, which has one for each name and step."""
 
 
 class JobState(StrEnum):
@@ -74,7 +74,7 @@ class JobState(StrEnum):
         return self in (JobState.SUCCEEDED, JobState.FAILED)
 
 
-class Memory(SpecModel):
+class MemoryUse(SpecModel):
     """The memory use of a job in bytes."""
 
     peak_worker_bytes: int
@@ -85,23 +85,23 @@ class Memory(SpecModel):
 
 
 class StepTimes(SpecModel):
-    """The time of a step, of reading or of writing: the sum over all processes. In an actor pool,
-    the last rows of each replica are not measured: up to a tenth of its time, or 0.1 seconds."""
+    """The time of a step, of reading or of writing, summed over all processes. In an actor pool,
+    the last rows of a replica may be missing: those of up to a tenth of its time, or 0.1
+    seconds."""
 
     rows: int
     """Number of measured rows."""
     seconds: float
-    """Seconds that the step took for these rows, without the time it waited for rows."""
+    """Seconds that the step took for these rows, without the time in which it waited for rows."""
     compute_seconds: float | None = None
     """Seconds in which the models or classes of the replicas of an actor pool computed. Absent if
     the step runs in tasks."""
     wait_seconds: float | None = None
-    """Seconds in which they waited for rows, between their first and their last measured rows:
-    nothing was computed, and rows were read, copied or converted. Absent if the step runs in
-    tasks."""
+    """Seconds in which the replicas waited for rows, while rows were read, copied or converted,
+    between their first and their last measured rows. Absent if the step runs in tasks."""
     blocked_seconds: float | None = None
-    """Seconds in which they waited until the next step, or the write, took their results. Absent if
-    the step runs in tasks."""
+    """Seconds in which the replicas waited until the next step, or the write, took their results.
+    Absent if the step runs in tasks."""
     load_seconds: float | None = None
     """Seconds in which the processes loaded the model or the code of the step. Absent if that took
     no time."""
@@ -114,7 +114,7 @@ class StepTimes(SpecModel):
     input_tokens: Tokens | None = None
     """Tokens that the model of the step has read. Absent if it counts none."""
     cached_tokens: Tokens | None = None
-    """Those of them whose computation was reused."""
+    """Input tokens whose computation was reused."""
     output_tokens: Tokens | None = None
     """Tokens that the model of the step has generated."""
 
@@ -126,7 +126,7 @@ class StepTimes(SpecModel):
 
     @property
     def occupancy(self) -> dict[str, float]:
-        """The shares of the time of an actor pool, by what it was spent on. Empty for tasks."""
+        """The fraction of the time of an actor pool, by what it did; empty for tasks."""
         if self.wait_seconds is None:
             return {}
         seconds = {
@@ -199,7 +199,7 @@ class Report(SpecModel):
     counts: Counts | None = None
     """Rows by result."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage that has work. The first stage is `read` and the last stage is `write`."""
+    """The last stage in which rows are processed now, from `read` to `write`."""
     output: Annotated[str, Field(max_length=8192)]
     """The path of the output."""
     output_bytes: Annotated[int, Field(ge=0)] | None = None
@@ -225,12 +225,12 @@ class Report(SpecModel):
     texts of a model to tokens for its actor pool."""
     retries: int = 0
     """Number of tasks of this attempt that were retried because their process died."""
-    memory: Memory | None = None
+    memory: MemoryUse | None = None
     """The memory use of the job."""
     capacity: Capacity | None = None
-    """The most that Ray had during this attempt."""
+    """The maximum of each resource during this attempt."""
     choice: Choice | None = None
-    """The devices and the capacity of the attempt. Absent if the job has no such choice."""
+    """The devices and the capacity of the attempt. Absent if the job requests no type of either."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
     replaced_files: ReplacedFiles | None = None
@@ -251,24 +251,24 @@ class Report(SpecModel):
 
     @property
     def activity(self) -> str:
-        """The state, or STARTING while a run has finished no row yet."""
+        """The state, or STARTING while the run has not finished a row."""
         starting = self.progress is not None and self.progress.rows_per_second is None
         return STARTING if starting and self.state is JobState.RUNNING else self.state.value
 
     @property
     def start_text(self) -> str:
-        """What the start of workers and models took in a short job, such as `77 s for the start of
-        workers and models`; empty if it was less than half of the time, or is unknown."""
+        """The time of the start of a job with few rows, such as `77 s for the start of workers and
+        models`; empty if it was less than half of the time of the job, or is unknown."""
         rows = self.counts.read if self.counts else 0
-        whole = sum(self.seconds.values())
-        worked = sum(times.seconds for times in self.steps.values())
-        start = whole - worked - self.seconds.get(JobState.FINALIZING, 0.0)
-        short = 0 < rows < FEW_ROWS and self.steps and 2 * start > whole
-        return f"{start:.0f} s for the start of workers and models" if short else ""
+        total = sum(self.seconds.values())
+        processing = sum(times.seconds for times in self.steps.values())
+        start = total - processing - self.seconds.get(JobState.FINALIZING, 0.0)
+        shown = 0 < rows < FEW_ROWS and self.steps and 2 * start > total
+        return f"{start:.0f} s for the start of workers and models" if shown else ""
 
     @property
     def tokens_text(self) -> str:
-        """The tokens of the job, with their price if it is known; empty without tokens."""
+        """The tokens of the job, with the price per million if known; empty without tokens."""
         text = self.counts.tokens_text if self.counts else ""
         if not (text and self.counts and self.cost):
             return text
@@ -277,7 +277,7 @@ class Report(SpecModel):
         return f"{text}, {price} per million"
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
-        """Yield what `repr` shows: the result in one line, and not the 30 fields."""
+        """Yield what `repr` shows: the result in one line instead of all fields."""
         counts = self.counts
         shown = {
             "name": self.name,
@@ -298,8 +298,8 @@ class Report(SpecModel):
     def parse(cls, content: bytes | str) -> Report:
         """Return the report in a JSON text. Raises ValueError if it is invalid.
 
-        Unknown fields of a newer driver are ignored. User code can write the report, so all of its
-        strings are made safe to display.
+        Unknown fields of a newer driver are ignored. All strings are made safe to display, because
+        user code can write the report.
         """
         report = cls.model_validate_json(content, extra="ignore")
         return cls.model_validate_json(

@@ -3,9 +3,9 @@
 OWN_PREFIX = "_bi_"
 """Prefix of reserved column names."""
 PREPARED_PREFIX = OWN_PREFIX + "prepared_"
-"""Prefix of the columns that tasks add for the pool of a model."""
+"""Prefix of the columns in which tasks put tokens for the pool of a model."""
 RESERVED_STEPS = ("read", "write")
-"""Reserved step names: reading and writing in reports and error records."""
+"""Names that no step can have. In reports and error records, they mean reading and writing."""
 NODE_VARIABLE = "BATCHINFERENCE_NODE"
 """Environment variable of worker pods with the name of their Kubernetes node."""
 END_VARIABLE = "BATCHINFERENCE_END_FILE"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from batchinference.spec.accelerators import ResourceName, wrong_case_of
-from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, refusal
+from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, invalid
 from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
 
 OF_PODS = {"ephemeral_storage"}
@@ -41,7 +41,7 @@ AcceleratorTypes = Annotated[
     PlainSerializer(_as_written),
     Field(min_length=1, max_length=8, json_schema_extra=_open),
 ]
-"""A name, or a list of names. In the CRD, its type is open, as that of a quantity."""
+"""A name, or a list of names. The CRD does not restrict its type, as for a quantity."""
 
 
 class Resources(SpecModel):
@@ -50,32 +50,31 @@ class Resources(SpecModel):
     cpu: Cpus = 1.0
     """Number of CPUs, which is also the number of compute threads of a replica."""
     gpu: Devices = 0
-    """Number of GPUs. With a part, such as 0.25, four replicas share a GPU, and each gets this part
-    of its memory. On a local machine without a GPU, the step runs on the CPU. On a cluster, it
-    waits for a GPU."""
+    """Number of GPUs. With a fraction such as 0.25, four replicas share a GPU, and each gets this
+    fraction of its memory. On a local machine without a GPU, the step runs on the CPU. On a
+    cluster, it waits for a GPU."""
     memory: Memory | None = None
     """The memory of the replica in its pod, including the object store, as a Kubernetes quantity
     such as 8Gi. A local machine starts only as many replicas as its memory allows."""
     ephemeral_storage: MemoryRequest | None = None
-    """Disk space that a replica needs, such as for the model that it downloads. Pods request it in
-    addition to `cluster.ephemeralStorage`. The replicas of a pod share it. Local runs ignore it."""
+    """Disk space that the replicas of a pod need together, such as for a downloaded model. Pods
+    request it in addition to `cluster.ephemeralStorage`. Local runs ignore it."""
     accelerator_types: AcceleratorTypes | None = Field(None, alias="acceleratorType")
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
-    local machine uses the devices that it has. Of a list, such as `[H100, A100]`, each attempt uses
-    one type: the next one if there is no capacity for the first (`cluster.fallback`)."""
+    local machine uses the devices that it has. With a list such as `[H100, A100]`, each attempt
+    uses one type: the next one if there is no capacity for the first (`cluster.fallback`)."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]],
         Field(max_length=8),
     ] = {}
-    """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. A
-    local machine that has too few of them runs the step without them: on the CPU if they are
-    devices."""
+    """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. If a
+    local machine has too few, the step runs without them: on the CPU if they are devices."""
 
     @model_validator(mode="after")
     def _check(self) -> Resources:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
-            raise refusal(_NOT_CUSTOM.format(name, _FIELDS[name]))
+            raise invalid(_NOT_CUSTOM.format(name, _FIELDS[name]))
         for name in self.accelerator_types or ():
             self._check_accelerator(name)
         return self
@@ -87,7 +86,7 @@ class Resources(SpecModel):
 
     @property
     def has_own_pods(self) -> bool:
-        """Return whether the replicas need other pods than the steps that need only CPUs."""
+        """Return whether the replicas need pods outside of the group `cpu`."""
         return bool(self.gpu or self.memory or self.custom)
 
     @property
@@ -97,6 +96,6 @@ class Resources(SpecModel):
 
     def _check_accelerator(self, name: str) -> None:
         if not (self.gpu or self.custom):
-            raise refusal(_NO_DEVICE)
+            raise invalid(_NO_DEVICE)
         if known := wrong_case_of(name):
-            raise refusal(f"Ray knows no acceleratorType '{name}'; did you mean '{known}'?")
+            raise invalid(f"Ray knows no acceleratorType '{name}'; did you mean '{known}'?")

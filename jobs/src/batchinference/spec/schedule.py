@@ -1,4 +1,4 @@
-"""The BatchInferenceSchedule resource, which creates BatchInferences on a cron schedule."""
+"""The model of a BatchInferenceSchedule, which creates BatchInferences at scheduled times."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, acce
 from batchinference.spec.cron import Cron, check_schedule, zone_of
 from batchinference.spec.durations import Duration
 from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME
-from batchinference.spec.pods import Annotations, Labels
-from batchinference.spec.problems import SpecError, problems_of
+from batchinference.spec.pod_settings import Annotations, Labels
+from batchinference.spec.problems import SpecError
 from batchinference.spec.status import Condition, Timestamp
+from batchinference.spec.validation_messages import problems_of
 
 SCHEDULE_PLURAL = "batchinferenceschedules"
 SCHEDULE_LABEL = f"{GROUP}/schedule"
@@ -29,8 +30,7 @@ TIME_FORMATS = {
     "hour": "%H",
     "minute": "%M",
 }
-"""Parameters that a schedule sets, with their formats. It also sets `previous_date` and
-`timestamp`."""
+"""Parameters that a schedule sets, with their formats, besides `previous_date` and `timestamp`."""
 
 
 class RunMetadata(SpecModel):
@@ -93,15 +93,15 @@ class ScheduleStatus(SpecModel):
     last_schedule_time: Timestamp | None = None
     """The scheduled time of the last run."""
     last_successful_time: Timestamp | None = None
-    """When a run last succeeded."""
+    """The time at which a run last succeeded."""
     next_schedule_time: Timestamp | None = None
     """The next scheduled time; absent while the schedule is suspended."""
     checked_until: Timestamp | None = None
-    """Scheduled times up to this time were run or missed."""
+    """The time up to which all scheduled times have been handled: run or missed."""
     missed_runs: Annotated[int, Field(ge=0)] = 0
     """Number of scheduled times that were missed."""
     observed_schedule: str | None = None
-    """The schedule and the time zone to which `checkedUntil` belongs."""
+    """The schedule and the time zone for which `checkedUntil` is valid."""
 
 
 class ScheduleMetadata(BaseModel):
@@ -130,10 +130,8 @@ class BatchInferenceSchedule(SpecModel):
     """Written by the operator."""
 
     def run(self, time: datetime) -> dict[str, Any]:
-        """Return the BatchInference for a scheduled time, as plain data.
-
-        Its name depends only on the time, so that it is not created twice.
-        """
+        """Return the BatchInference for a scheduled time, as plain data. Its name depends only on
+        the schedule and the time, so that it is not created twice."""
         metadata, spec = self.spec.template.metadata, dict(self.spec.template.spec)
         values = time_values(time, self.spec.cron.zone)
         if "parameters" in spec:
@@ -152,10 +150,8 @@ class BatchInferenceSchedule(SpecModel):
 
 
 def _with_time_values(parameters: Any, values: dict[str, str]) -> Any:
-    """Return the parameters of a template, with time values for parameters without a value.
-
-    Invalid parameters are unchanged. The validation of the created BatchInference reports them.
-    """
+    """Return the parameters of a template, with time values for parameters without a value. Invalid
+    parameters are unchanged, because the validation of the created BatchInference reports them."""
     if not isinstance(parameters, list):
         return parameters
     return [
@@ -179,10 +175,8 @@ def time_values(time: datetime, zone: tzinfo) -> dict[str, str]:
 
 
 def parse_schedule(document: dict[str, Any]) -> BatchInferenceSchedule:
-    """Return a document as a BatchInferenceSchedule. Its template is not validated.
-
-    Raises SpecError with every problem.
-    """
+    """Return a document as a BatchInferenceSchedule, without validation of its template. Raises
+    SpecError with every problem."""
     try:
         return BatchInferenceSchedule.model_validate(document)
     except ValidationError as error:

@@ -1,5 +1,5 @@
-"""Finds the environment variables that a specification names as secret, and removes the arguments
-of user code before it is stored."""
+"""Finds the environment variables with secrets that a spec names, and removes arguments of user
+code, which may be secret, from a spec before it is stored."""
 
 from __future__ import annotations
 
@@ -14,33 +14,30 @@ from batchinference.spec.job import BatchInferenceSpec
 
 
 def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
-    """Return the environment variables that a specification names as secret."""
+    """Return the environment variables with secrets that a spec names."""
     fields = ("url_env", "api_key_env")
-    names = [getattr(place, name, None) for place in (spec.read, spec.write) for name in fields]
+    names = [getattr(part, name, None) for part in (spec.read, spec.write) for name in fields]
     for step in spec.steps:
         names += step.facts.secrets
     for webhook in spec.notifications:
         names += [webhook.url_env, webhook.api_key_env]
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]
     names += [one.name for one in chain(*environments) if one.value_from is not None]
-    # without a prefix, the names are unknown here
+    # the names of variables from a Secret without a prefix are unknown here
     prefixes = tuple(one.prefix for one in spec.cluster.env_from if one.secret_ref and one.prefix)
     names += [name for name in os.environ if name.startswith(prefixes)]
     return SecretVariables(tuple(sorted(set(filter(None, names)))))
 
 
 def without_secrets(spec: BatchInferenceSpec) -> dict[str, Any]:
-    """Return the specification as plain data, without `cluster` and the arguments of user code.
-
-    Fields that are absent from the file are absent from the result. The result is a valid
-    specification.
-    """
+    """Return the spec as plain data, without `cluster`, the arguments of user code, and fields that
+    are absent from the file. The result is a valid spec."""
     dumped = spec.model_dump(mode="json", by_alias=True, exclude={"cluster"}, exclude_unset=True)
     return without_arguments(dumped)
 
 
 def without_arguments(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a specification without the arguments of user code."""
+    """Return the fields of a spec without the arguments of user code."""
     redacted: dict[str, Any] = _redact(fields)
     return redacted
 

@@ -1,4 +1,4 @@
-"""The status of a BatchInference. The operator writes it."""
+"""The status of a BatchInference, which the operator writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from batchinference.spec.base import REASON, Money, SpecModel, keyed, refusal
+from batchinference.spec.base import REASON, Money, SpecModel, invalid, keyed
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration
 from batchinference.spec.phases import Phase
@@ -19,7 +19,7 @@ from batchinference.text import money
 
 def _check_time(text: str) -> str:
     if time_of(text) is None:
-        raise refusal("expected a time such as 2026-01-31T23:59:00Z")
+        raise invalid("expected a time such as 2026-01-31T23:59:00Z")
     return text
 
 
@@ -28,8 +28,8 @@ Timestamp = Annotated[
 ]
 
 _OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
-"""The schema of a name. It has no list of names: a CustomResourceDefinition may be older than the
-operator, and the API server would refuse the whole status for a name that it does not know."""
+"""The schema of an enum without its values, because the CustomResourceDefinition may be older than
+the operator, and the API server would refuse the whole status for one unknown value."""
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
 Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
@@ -40,8 +40,9 @@ FaultyNodes = Annotated[
     list[Annotated[str, Field(max_length=253)]],
     Field(max_length=MAX_FAULTY_NODES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
 ]
-"""Names of Kubernetes nodes."""
+"""Names of Kubernetes nodes on which a device failed."""
 MemoryOfGroups = Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=64)]
+"""Memory of a pod, by the name of its group."""
 
 
 class Condition(SpecModel):
@@ -86,7 +87,7 @@ class DriverHead(SpecModel):
     pod: str
     """The uid of its pod."""
     lost: Annotated[int, Field(ge=0)]
-    """Number of heads that were lost before it without a finished row, or because they ran out of
+    """Number of earlier heads that were lost without a finished row, or because they ran out of
     memory. An attempt that loses too many heads ends."""
     rows: Rows
     """Rows that the attempt had finished when the driver started on it."""
@@ -109,11 +110,11 @@ class Choice(SpecModel):
     capacity_type: Annotated[str, Field(max_length=63)] | None = None
     """The profile in `cluster.fallback.capacityTypes`."""
     device_hour: Money | None = None
-    """The price of a device per hour; of several types, the mean at the maximum of their replicas.
-    Absent if the profiles have no price."""
+    """The price of a device per hour; for several types, the mean if each has its maximum number of
+    pods. Absent if a profile has no price."""
     after: Duration | None = None
-    """The next attempt takes the next choice after this time without capacity. Absent for the last
-    choice."""
+    """The time without capacity after which the next attempt takes the next choice. Absent for the
+    last choice."""
 
     @property
     def name(self) -> str:
@@ -128,20 +129,20 @@ class Choice(SpecModel):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Choice | None:
-        """Return the choice in the environment variables of a driver; None if there is none."""
+        """Return the choice of an attempt from the environment of its driver; None without one."""
         text = environment.get(CHOICE_VARIABLE)
         return cls.model_validate_json(text, extra="ignore") if text else None
 
 
 class Waiting(SpecModel):
-    """Pods that have no node."""
+    """A worker group without a pod that has a node."""
 
     group: Annotated[str, Field(max_length=63)]
-    """The worker group none of whose pods has a node."""
+    """The name of the worker group."""
     since: Timestamp
-    """Since when."""
+    """The time since which its pods wait for a node."""
     gap_since: Timestamp | None = None
-    """Since when none of its pods waits. After a minute, `since` starts again."""
+    """The time since which no pod of the group waits. After a minute, `since` starts again."""
 
 
 class Attempt(SpecModel):
@@ -156,7 +157,7 @@ class Attempt(SpecModel):
     start_time: Timestamp | None = None
     """When the RayJob was created. Absent until it is observed."""
     queued_time: Timestamp | None = None
-    """When it entered the Kueue queue. Absent if it is not queued."""
+    """When it entered the queue of Kueue. Absent if it is in no queue."""
     admitted_time: Timestamp | None = None
     """When Kueue last admitted it. Its deadlines start at this time."""
     completion_time: Timestamp | None = None
@@ -183,9 +184,10 @@ class Attempt(SpecModel):
     """The nodes on which a device failed. Later attempts do not use them, until the job is
     suspended."""
     choice: Choice | None = None
-    """The devices and the capacity that it asks for. Absent if the job has no such choice."""
+    """The devices and the capacity that it asks for. Absent if the job requests no type of
+    either."""
     waiting: Waiting | None = None
-    """The pods that wait for capacity. Absent if a pod of each worker group has a node."""
+    """The worker group that waits for capacity. Absent if each worker group has a pod on a node."""
     driver_head: DriverHead | None = None
     """The head of its driver. Absent until the driver has started."""
 
@@ -202,7 +204,7 @@ class Internal(SpecModel):
     priced_seconds: Rows | None = None
     """The device seconds of attempts whose devices have a price of their own."""
     priced_cost: float | None = None
-    """The cost of these device seconds."""
+    """The cost of the device seconds in `pricedSeconds`."""
 
 
 class BatchInferenceStatus(SpecModel):
@@ -215,12 +217,12 @@ class BatchInferenceStatus(SpecModel):
     """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], *keyed("type", 8)]
     """Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present
-    while they are true, and Notified after the notifications of the job."""
+    while they are true, and Notified once the notifications of the job were sent or given up."""
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage that has work, while the job runs. A task may run several stages, such as
-    `read, embed, write`."""
+    """The last stage in which rows are processed now. A task may run several stages, such as `read,
+    embed, write`."""
     counts: Counts | None = None
     """Rows by result."""
     warnings: Annotated[
@@ -232,8 +234,8 @@ class BatchInferenceStatus(SpecModel):
     replaced_files: ReplacedFiles | None = None
     """Input files whose rows the job has replaced or removed. Absent if there are none."""
     start_time: Timestamp | None = None
-    """When the first RayJob was created. As of a Job of Kubernetes, it is the time at which the
-    work was handed over, and not that of the first row."""
+    """When the first RayJob was created: as in a Job of Kubernetes, not the time of the first
+    row."""
     completion_time: Timestamp | None = None
     """When the job ended."""
     attempt: int | None = None

@@ -1,6 +1,6 @@
-"""What planning, checks and reports need to know about a step.
+"""The facts about a step that planning, checks and reports need.
 
-The class of each kind of step says it, so that no other module lists the kinds."""
+The class of each kind of step returns its facts, so that no other module lists the kinds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 @dataclass(frozen=True)
-class Place:
-    """A path or address that a step names. If it `may_be_of_hub`, it may be the name of a model of
-    the Hub instead."""
+class NamedSource:
+    """A path or address that a step names. With `may_be_of_hub`, it may instead be the id of a
+    model of the Hub."""
 
     uri: str
     may_be_of_hub: bool = False
@@ -28,32 +28,33 @@ class StepFacts:
     reads: Collection[str] = ()
     """The columns that it reads; empty for user code, whose columns are unknown."""
     adds: Mapping[str, ColumnType | None] = field(default_factory=dict)
-    """The types of the columns that it adds or replaces; None if only its results show the type."""
+    """The columns that it adds or replaces, with their types; None for a type that only results
+    show."""
     fixed_names: Collection[str] = ()
-    """Added columns whose names the user does not choose, so that no column may have them."""
+    """Columns that it adds with fixed names, which must not be names of other columns."""
     replaces_input: bool = False
-    """Whether columns of the input may have the fixed names."""
+    """Whether it may replace input columns with these fixed names, but no columns of steps."""
     renames: Mapping[str, str] = field(default_factory=dict)
     drops: Collection[str] = ()
     selects: Sequence[str] | None = None
     """The columns that it keeps; None for all."""
     result: str | None = None
-    """The column of a model or a class whose name the user chooses for the results."""
+    """The column for the results of a model or class, whose name the user chooses."""
     expressions: Sequence[str] = ()
     summary: str | None = None
-    """The model, the code or the expression that it runs; None for all of its settings."""
+    """What it runs, for people: a model, code or an expression; None to show all settings."""
     user_code: bool = False
-    """Whether it calls code of the user for each row, which may read and return any columns."""
+    """Whether it passes rows to code of the user, which may read and return any columns."""
     in_actors: bool = False
     """Whether it runs in actors, which keep what they load. Otherwise, it has no replicas."""
     why_in_tasks: str = ""
     """Why it does not run in actors, for a message."""
     modules: Sequence[str] = ()
     """The code of the user that it imports, as `module:name`."""
-    places: Mapping[str, Place] = field(default_factory=dict)
+    sources: Mapping[str, NamedSource] = field(default_factory=dict)
     """The paths and addresses that it names, by field."""
     model_files: Sequence[str] = ()
-    """The places of the files of a model, or its names on the Hub."""
+    """Paths or URIs of files of a model, or ids of models of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the model files."""
     secrets: Sequence[str | None] = ()

@@ -1,4 +1,4 @@
-"""The steps of a job, which process the rows in the order of the list."""
+"""The model of a step: its action, such as `model` or `filter`, and the settings of all steps."""
 
 from __future__ import annotations
 
@@ -17,33 +17,34 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, refusal
+from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, invalid
 from batchinference.spec.cascade import Cascade
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
-from batchinference.spec.fixes import above_max
 from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import Uri
+from batchinference.spec.uri_fields import Uri
+from batchinference.spec.value_fixes import above_max
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
 
 
 def _refuse_divided(value: object) -> object:
-    """Raise an error if YAML has divided an expression at a comma, as in {a: matches(b, c)}."""
-    name, whole = "", ""
+    """Return the value. Raises a validation error if YAML has divided an expression at a comma, as
+    in {a: matches(b, c)}."""
+    name, joined = "", ""
     for key, text in value.items() if isinstance(value, dict) else ():
         if text is not None:
-            name, whole = str(key), text if isinstance(text, str) else ""
-        elif _open_brackets(whole) > 0:
-            whole += f", {key}"
-            if _open_brackets(whole) == 0:
-                raise refusal(f"in {{...}}, a comma ends a value. {_quoted(name, whole)}")
+            name, joined = str(key), text if isinstance(text, str) else ""
+        elif _open_brackets(joined) > 0:
+            joined += f", {key}"
+            if _open_brackets(joined) == 0:
+                raise invalid(f"in {{...}}, a comma ends a value. {_quoted(name, joined)}")
     return value
 
 
@@ -68,12 +69,12 @@ NewNames = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_lengt
 
 
 def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int | str:
-    """Return the validated value. Raises one error for both types of the union."""
+    """Return the validated value. Raises a single error instead of one per type of the union."""
     try:
         size: int | str = handler(value)
     except ValidationError:
         expected = f"expected a whole number from 1 to {MAX_BATCH}, or 'auto'"
-        raise refusal(f"{expected}. Write a number such as 32", "batch_size_type") from None
+        raise invalid(f"{expected}. Write a number such as 32", "batch_size_type") from None
     return size
 
 
@@ -117,31 +118,31 @@ class Replicas(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Replicas:
         if self.min > self.max:
-            raise refusal(above_max(self.min, self.max))
+            raise invalid(above_max(self.min, self.max))
         return self
 
 
 class Cache(SpecModel):
-    """A place for results of a model, which several jobs share."""
+    """A folder with results of a model, which several jobs share."""
 
     path: Uri
-    """The path of a folder, or an object store prefix. Who can write there can change the results
-    of the jobs that use it. Nothing is deleted from it: use a lifecycle rule of the store."""
+    """The path of a folder, or an object store prefix. Whoever can write there can change results
+    of the jobs that use it. Nothing is deleted there: use a lifecycle rule of the store."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store."""
 
 
 _POOL = ("batch_size", "replicas", "replicas_per_pod", "replicas_per_device", "resources")
-"""The fields about the processes of a step."""
+"""The fields about batches, replicas and resources of a step."""
 _SETTINGS = ("name", "when", "cascade", "dedupe", "cache", *_POOL)
 """The fields of a step that are no action."""
 MAX_SHARING = 4
-"""The maximum of `replicasPerDevice: auto` without `replicasPerPod`."""
+"""The maximum number of replicas of `replicasPerDevice: auto` without `replicasPerPod`."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
 _CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
-"""The kinds of steps that may have a condition: they add columns, or change rows one by one."""
+"""The kinds of steps that may have a condition, because they add columns or change single rows."""
 TUNABLE = ("model", "python")
-"""The kinds of steps that may have a batch size and resources."""
+"""The kinds of steps that may have the fields in _POOL."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
     "filter": lambda condition: StepFacts(
         reads=columns_read_by(condition), expressions=[condition], summary=str(condition)
@@ -155,22 +156,22 @@ _FACTS: dict[str, Callable[[Any], StepFacts]] = {
     "drop_columns": lambda names: StepFacts(reads=names, drops=names),
     "rename_columns": lambda names: StepFacts(reads=names, renames=names),
 }
-"""The facts about the steps whose settings are no class."""
+"""The facts about kinds of steps whose settings have no class of their own."""
 
 
 class Step(SpecModel):
-    """One step. It has exactly one action, such as `model`, `python` or `filter`."""
+    """One step, with exactly one action, such as `model`, `python` or `filter`."""
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
     when: Condition | None = None
     """Run the step only for the rows for which this expression is true, in the language of
-    `filter`. The step skips all other rows, also those for which it is null: a column that the step
-    adds is null there, and a column that it replaces keeps its value. They are counted as Skipped.
-    For model, python, addColumns, decode and labelFromPath."""
+    `filter`. All other rows, also those for which it is null, are skipped and counted as Skipped: a
+    column that the step adds is null for them, and a column that it replaces keeps its value. For
+    model, python, addColumns, decode and labelFromPath."""
     cascade: Cascade | None = None
-    """Learn from the first rows when an earlier result is good enough, and skip such rows. For a
-    step without `when`."""
+    """Learn from the first rows at which score an earlier result is good enough, and skip rows with
+    such a score. For a step without `when`."""
     model: Model | None = None
     """Run a model on each batch."""
     python: PythonStep | None = None
@@ -208,12 +209,12 @@ class Step(SpecModel):
     Any other step has as many copies as the CPUs can run, in tasks if the whole job can run in
     tasks."""
     replicas_per_pod: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Number of replicas in one pod, which has the CPUs, the memory and the devices of all of them.
-    By default 1, or as many as share a GPU. Local runs ignore it."""
+    """Number of replicas in one pod, which has the CPUs, memory and devices for all of them. By
+    default 1, or as many as share a GPU. Local runs ignore it."""
     replicas_per_device: Literal["auto"] | None = None
-    """`auto` measures how many replicas are fastest on one GPU: it adds replicas while that makes
-    the GPU at least 10 % faster, up to `replicasPerPod`, which is 4 by default. For `gpu: 1`. For a
-    fixed number, set `gpu` to a part of a GPU instead."""
+    """`auto` measures how many replicas are fastest on one GPU: it adds replicas while each makes
+    the GPU at least 10 % faster, up to `replicasPerPod`, which is then 4 by default. For `gpu: 1`.
+    For a fixed number, set `gpu` to a fraction instead."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
     dedupe: bool | None = None
@@ -226,22 +227,22 @@ class Step(SpecModel):
 
     @classmethod
     def kinds(cls) -> list[str]:
-        """Return all kinds of steps: the Python names of their fields."""
+        """Return the names of all fields that are an action, such as `add_columns`."""
         return [name for name in cls.model_fields if name not in _SETTINGS]
 
     @property
     def kind(self) -> str:
-        """Return the kind of this step: the Python name of its field."""
+        """Return the name of the field that is the action of this step, such as `add_columns`."""
         return next(kind for kind in self.kinds() if getattr(self, kind) is not None)
 
     @property
     def skips_rows(self) -> bool:
-        """Return whether the step computes only some of the rows."""
+        """Return whether the step may compute only some of the rows."""
         return bool(self.when or self.dedupe or self.cache)
 
     @property
     def facts(self) -> StepFacts:
-        """Return the facts about this step."""
+        """Return the facts about this step, including those of its condition."""
         action = getattr(self, self.kind)
         facts: StepFacts = _FACTS[self.kind](action) if self.kind in _FACTS else action.facts
         if (condition := self.condition) is None:
@@ -255,17 +256,17 @@ class Step(SpecModel):
 
     @property
     def condition(self) -> str | None:
-        """Return the condition of the rows for which the step runs. That of a cascade has any
-        number as its threshold."""
+        """Return the condition of the rows for which the step runs; None if it runs for all. The
+        condition of a cascade has an arbitrary threshold, because the real one is learned later."""
         return self.cascade.condition(0.5) if self.cascade else self.when
 
-    def with_places(self, places: Mapping[str, str]) -> Step:
-        """Return a copy with other paths and addresses, by field as in `facts.places`."""
+    def with_sources(self, uris: Mapping[str, str]) -> Step:
+        """Return a copy with other paths and addresses, by field as in `facts.sources`."""
         action = getattr(self, self.kind)
         update: dict[str, Any] = {}
-        for field, place in places.items():
+        for field, uri in uris.items():
             name, _, key = field.partition(".")
-            update[name] = {**update.get(name, getattr(action, name)), key: place} if key else place
+            update[name] = {**update.get(name, getattr(action, name)), key: uri} if key else uri
         return self.model_copy(update={self.kind: action.model_copy(update=update)})
 
     @model_validator(mode="before")
@@ -278,7 +279,7 @@ class Step(SpecModel):
         given = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
-            raise refusal(message)
+            raise invalid(message)
         if self.condition is not None:
             self._check_when(given[0])
         if self.kind not in TUNABLE:
@@ -289,7 +290,7 @@ class Step(SpecModel):
             self._check_sharing(self.resources or Resources(), self.replicas or Replicas())
         if self.model is None and (self.dedupe or self.cache):
             name = "dedupe" if self.dedupe else "cache"
-            raise refusal(_ONLY_MODELS.format(name=name))
+            raise invalid(_ONLY_MODELS.format(name=name))
         if self.model is not None:
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:
@@ -298,7 +299,7 @@ class Step(SpecModel):
 
     def _check_when(self, kind: str) -> None:
         if self.when is not None and self.cascade is not None:
-            raise refusal("a step has 'when' or 'cascade'. Remove one")
+            raise invalid("a step has 'when' or 'cascade'. Remove one")
         in_place = self.decode is not None and self.decode.made == self.decode.column
         if self.kind in _CONDITIONAL and not in_place:
             return
@@ -308,10 +309,10 @@ class Step(SpecModel):
         elif in_place:
             fix = "Set output, because the rows that it skips keep their bytes"
         field = "cascade" if self.cascade else "when"
-        raise refusal(f"'{field}' does not apply to this {kind} step. {fix}")
+        raise invalid(f"'{field}' does not apply to this {kind} step. {fix}")
 
     def _check_sharing(self, resources: Resources, replicas: Replicas) -> None:
-        """Raise an error if replicas cannot share a pod or a device as the step says."""
+        """Raise a validation error if replicas cannot share a pod or a device as requested."""
         several_pods = self.model is not None and self.model.pods > 1
         engine = self.model is not None and not self.model.IN_PROCESS
         problem = ""
@@ -326,14 +327,14 @@ class Step(SpecModel):
         if self.replicas_per_device is not None and not problem:
             if resources.gpu != 1 or engine:
                 problem = "replicasPerDevice: auto is for gpu: 1 and models that are no engine"
-            elif self.most_per_pod < 2:
+            elif self.max_per_pod < 2:
                 problem = "replicasPerDevice: there is only one replica. Raise replicas.max"
         if problem:
-            raise refusal(problem)
+            raise invalid(problem)
 
     @property
-    def most_per_pod(self) -> int:
-        """Return the number of replicas for which a pod has resources."""
+    def max_per_pod(self) -> int:
+        """Return the maximum number of replicas in a pod, for which it has resources."""
         resources, replicas = self.resources or Resources(), self.replicas or Replicas()
         default = MAX_SHARING if self.replicas_per_device else resources.per_device
         return self.replicas_per_pod or min(default, replicas.max)
@@ -341,7 +342,7 @@ class Step(SpecModel):
     def _check_no_pool(self, kind: str) -> None:
         for name in _POOL:
             if getattr(self, name) is not None:
-                raise refusal(f"'{to_alias(name)}' does not apply to a {kind} step. Remove it")
+                raise invalid(f"'{to_alias(name)}' does not apply to a {kind} step. Remove it")
 
     def _check_tasks(self, what: str) -> None:
         resources = self.resources or Resources()
@@ -349,7 +350,7 @@ class Step(SpecModel):
                      "custom": resources.custom, "replicasPerPod": self.replicas_per_pod,
                      "replicasPerDevice": self.replicas_per_device}  # fmt: skip
         for field in (field for field, value in requested.items() if value):
-            raise refusal(f"'{field}' is for a class, and {what}")
+            raise invalid(f"'{field}' is for a class, and {what}")
 
 
 def _number_of_actions(step: str, given: list[str]) -> str:
@@ -365,10 +366,11 @@ def _number_of_actions(step: str, given: list[str]) -> str:
 def _check_new_names(new_names: dict[str, str]) -> None:
     names = list(new_names.values())
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise refusal(f"two columns are renamed to '{duplicates[0]}'. Choose another name for one")
+        raise invalid(f"two columns are renamed to '{duplicates[0]}'. Choose another name for one")
 
 
 def to_alias(field: str) -> str:
-    """Return the YAML name of a field, or of a key in it, such as `constructor_args.key`."""
+    """Return the YAML name of a field, such as `addColumns` for `add_columns`, or of a field and a
+    key, such as `constructorArgs.key`."""
     name, dot, key = field.partition(".")
     return f"{to_camel(name)}{dot}{key}"

@@ -1,4 +1,4 @@
-"""Volumes of the pods of a job, and where they are mounted, in the format of a Kubernetes pod."""
+"""Volumes of the pods of a job and their mounts, in the format of a Kubernetes pod."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from batchinference.spec.base import (
     DNS_SUBDOMAIN,
     RELATIVE_PATH,
     SpecModel,
+    invalid,
     keyed,
-    refusal,
 )
-from batchinference.spec.pods import Key, NamedRef, ObjectName
+from batchinference.spec.pod_settings import DataKey, NamedRef, ObjectName
 from batchinference.spec.quantities import MemoryRequest
 
 Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
@@ -27,7 +27,7 @@ RESERVED_PATHS = (
     "^/+((tmp/+ray|dev/+shm|etc/+batchinference|(var/+)?run/+secrets/+(kubernetes|ray)[.]io)"
     "(/.*)?)?$"
 )
-"""Mount paths of KubeRay and the operator, and the root directory."""
+"""Mount paths that jobs cannot use: those of KubeRay and the operator, and the root directory."""
 _RESERVED = "is reserved for Ray, KubeRay and the operator"
 
 
@@ -39,7 +39,7 @@ class ClaimVolume(SpecModel):
 
 
 class KeyToPath(SpecModel):
-    key: Key
+    key: DataKey
     """The key in the object."""
     path: RelativePath
     """The file in the volume."""
@@ -83,7 +83,7 @@ class ClaimSpec(SpecModel):
     access_modes: Annotated[
         list[Literal["ReadWriteOnce", "ReadWriteOncePod"]], Field(min_length=1, max_length=1)
     ]
-    """How pods mount the volume. Each pod has its own."""
+    """How the pod mounts the volume."""
     storage_class_name: ObjectName | None = None
     """The StorageClass. By default, the one of the cluster."""
     resources: ClaimResources
@@ -170,17 +170,16 @@ class Volume(SpecModel):
 
     @property
     def kept(self) -> bool:
-        """Return whether files that a pod writes outlive the pod."""
-        claim, server = self.persistent_volume_claim, self.nfs or self.csi
-        writable = claim or server
+        """Return whether pods can write to the volume, and the files outlive the pods."""
+        writable = self.persistent_volume_claim or self.nfs or self.csi
         return self.host_path is not None or (writable is not None and not writable.read_only)
 
     @model_validator(mode="after")
     def _check(self) -> Volume:
         if len(self.model_dump(exclude_none=True, exclude={"name"})) != 1:
-            raise refusal(_ONE_SOURCE)
+            raise invalid(_ONE_SOURCE)
         if re.match(RESERVED_VOLUMES, self.name):
-            raise refusal(f"the name '{self.name}' {_RESERVED}. Choose another")
+            raise invalid(f"the name '{self.name}' {_RESERVED}. Choose another")
         return self
 
 
@@ -200,21 +199,21 @@ class VolumeMount(SpecModel):
     def _check(self) -> VolumeMount:
         if re.match(RESERVED_PATHS, self.mount_path):
             problem = f"the mountPath '{self.mount_path}' {_RESERVED}"
-            raise refusal(f"{problem}. Mount the volume elsewhere")
+            raise invalid(f"{problem}. Mount the volume elsewhere")
         return self
 
 
 def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
-    """Raise a refusal if a mount names a volume that is not in `volumes`.
+    """Raise a validation error if a mount names a volume that is not in `volumes`.
 
-    This holds for the settings of a job alone. Therefore a job cannot mount a volume of the
-    platform again, such as a read-only volume so that it is writable.
+    The volumes of the platform are not in the settings of a job, so a job cannot mount one of them
+    again, such as a read-only volume so that it is writable.
     """
     known = {volume.name for volume in volumes}
     for mount in mounts:
         if mount.name not in known:
             problem = f"there is no volume '{mount.name}' in volumes"
-            raise refusal(f"volumeMounts: {problem}. Add it there")
+            raise invalid(f"volumeMounts: {problem}. Add it there")
 
 
 Volumes = Annotated[list[Volume], *keyed("name", 16)]

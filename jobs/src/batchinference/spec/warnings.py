@@ -1,7 +1,7 @@
 """The catalogue of warnings: differences between the input and what a job has made of it.
 
-A warning is not an error: the row is in the output, or it or the file was left out as documented.
-Each warning is counted, and shown with one example and what to do about it.
+After a warning, unlike an error, the row is in the output, or was left out as documented. Each
+warning is counted, and shown with one example and what to do about it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import SpecModel, refusal
+from batchinference.spec.base import SpecModel, invalid
 from batchinference.spec.quantities import Quantity
 from batchinference.text import counted
 
@@ -22,8 +22,8 @@ Unit = Literal["row", "file"]
 class WarningName(StrEnum):
     """The name of a warning, what has happened, and what to do.
 
-    `unit` is what the warning counts. `amount` is what else is added up over its rows, such as
-    tokens; empty if there is nothing."""
+    `unit` is what the warning counts. `amount` is what is also summed over its rows, such as
+    tokens; empty if nothing is."""
 
     meaning: str
     fix: str
@@ -45,8 +45,8 @@ class WarningName(StrEnum):
 
     @property
     def about_file(self) -> bool:
-        """Return whether the warning of a row is about lines or members around it, so that it also
-        counts if the row fails."""
+        """Return whether the warning is about lines or members around the row, so that it is also
+        counted if the row fails."""
         return self in (
             WarningName.LINES_SKIPPED,
             WarningName.MEMBERS_IGNORED,
@@ -202,7 +202,7 @@ _BY_VALUE = {name.value: name for name in WarningName}
 
 
 class WarningPolicy(SpecModel):
-    """What happens if one kind of warning occurs."""
+    """What happens if a warning of this name occurs."""
 
     name: Annotated[WarningName, Field(strict=False)]
     """The name of the warning."""
@@ -220,7 +220,7 @@ class WarningPolicy(SpecModel):
     def _check(self) -> Self:
         if self.max_percent is not None and self.name.unit == "file":
             problem = f"maxPercent is for warnings that count rows, and {self.name.value}"
-            raise refusal(f"{problem} counts files. Use maxRows")
+            raise invalid(f"{problem} counts files. Use maxRows")
         return self
 
 
@@ -244,7 +244,7 @@ class WarningCount(SpecModel):
 
     @classmethod
     def of_rows(cls, name: WarningName, step: str, rows: int, amount: int, example: str) -> Self:
-        """Return the count of rows with a warning. `amount` is what was cut in all of them."""
+        """Return the count of rows with a warning. `amount` is the sum over these rows."""
         fields = {"name": name.value, "step": step, "example": example, "message": name.message}
         return cls(**fields, count=rows, amount=amount if name.amount else None)
 
@@ -264,9 +264,9 @@ class WarningCount(SpecModel):
 
 
 def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
-    """Return the sums by step and name with the first example, the most frequent first. Warnings
-    that count files come before all others. Each addition of files counts all files again, so the
-    highest count is their sum."""
+    """Return the sums by step and name with the first example, the most frequent first, but
+    warnings that count files before all others. For these, the sum is the highest count, because
+    each appending run counts all files again."""
     sums: dict[tuple[str | None, str], WarningCount] = {}
     for warning in warnings:
         key = warning.step, warning.name

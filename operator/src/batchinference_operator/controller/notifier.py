@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from batchinference.rendering.policy import NONE, PlatformPolicy, refusal
+from batchinference.rendering.policy import NONE, PlatformPolicy, not_allowed
 from batchinference.spec.notifications import (
     SECRET,
     EndedJob,
@@ -139,13 +139,16 @@ class Notifier:
     ) -> tuple[str, bool]:
         allowed = self._policy().notifications
         if not allowed:
-            return f"a notification {refusal('notifications', NONE)}", False
+            return f"a notification {not_allowed('notifications', NONE)}", False
         secret = await self._api.get_object("Secret", job.namespace or "", SECRET) or {}
         data = (secret.get("data") or {}).items()
         variables = {name: b64decode(value).decode(errors="replace") for name, value in data}
         url, body, headers = one.request(job, variables)
         if not is_allowed(url, allowed):
-            return f"the URL in {one.url_env} {refusal('notifications', ', '.join(allowed))}", False
+            return (
+                f"the URL in {one.url_env} {not_allowed('notifications', ', '.join(allowed))}",
+                False,
+            )
         sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=TIMEOUT)
         async with sent as answer:
             return problem_of(answer.status), is_retryable(answer.status)

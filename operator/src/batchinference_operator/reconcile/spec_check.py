@@ -11,7 +11,7 @@ from batchinference.rendering import (
     with_platform_defaults,
     without_nodes,
 )
-from batchinference.rendering.check import check_fallback
+from batchinference.rendering.cluster_checks import check_fallback
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase

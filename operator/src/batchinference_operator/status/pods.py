@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from batchinference.rendering import CLUSTER_LABEL, POD_GROUP_LABEL, running_containers
-from batchinference.rendering.quantities import cpus_of
+from batchinference.spec.quantities import cpus_of
 from batchinference_operator.status.failure_cause import (
     Disruption,
     PodProblem,

@@ -1,1 +1,1 @@
-"""The commit protocol: leases, snapshots, manifests and completed rows. No Ray, no file formats."""
+"""The commit protocol: leases, attempts, manifests and snapshots. No Ray, no file formats."""

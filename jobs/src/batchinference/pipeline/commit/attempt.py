@@ -1,4 +1,4 @@
-"""One attempt at an output: the commits of its tasks, and how the attempt is completed."""
+"""One attempt at an output: how it begins, the commits of its tasks, and how it ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
-from batchinference.pipeline.commit.layout import File, Layout, part_prefix
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, parse_manifest_name
-from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
+from batchinference.pipeline.commit.missing_files import ListedFiles, without_missing_files
+from batchinference.pipeline.commit.output_paths import Layout, PathAttribute, part_prefix
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
@@ -34,7 +35,7 @@ FETCH_THREADS = 16
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run that processes the missing rows of an output. It is passed to the write tasks."""
+    """The commits of one attempt at an output. Write tasks get a copy."""
 
     layout: Layout
     lease: Lease
@@ -46,26 +47,24 @@ class Attempt:
         before: Lease | None,
         start: Snapshot,
         job: str = "",
-        files: StoredFiles | None = None,
+        files: ListedFiles | None = None,
         changed_input: bytes | None = None,
     ) -> Attempt:
-        """Begin the attempt after the one of the lease `before`, and return it. From now on the
-        output belongs to this attempt: commits of other attempts do not count, and their files are
-        deleted unless `start` names them. `job` identifies this job among others that want the
-        output. `files` are those of the output, if they were listed already. `changed_input` is the
-        input snapshot of `start`, if it is not the one that is stored.
-
-        Raises BadOutput if another run has begun in the output."""
+        """Begin the attempt that follows the lease `before`, and return it. Only commits that are
+        in the snapshot `start` or that this attempt makes are valid from now on. All other files
+        are deleted. `job` is the identity of the job, and `files` a listing of the output, if there
+        is one. `changed_input` is the new input snapshot, if it differs from the stored one. Raises
+        BadOutput if another run has begun in the output."""
         number, series = (before.attempt + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
         attempt = cls(layout, lease)
         if changed_input is not None:
-            attempt.input.write(changed_input)
-        start_of(layout, lease).write(replace(start, attempt=number).serialized())
-        lease.put(layout, before)
-        if before is not None and before.begun:  # otherwise its claim has deleted the marker
-            layout.success.delete()  # not earlier: another run may have written it
-        if changed_input is not None:  # not earlier: a complete output has the previous one
+            attempt.changed_input.write(changed_input)
+        start_file(layout, lease).write(replace(start, attempt=number).serialized())
+        lease.write_if_unchanged(layout, before)
+        if before is not None and before.begun:  # a claim has already deleted the marker
+            layout.success.delete()  # only the holder of the lease may do this
+        if changed_input is not None:  # until here, the output may be complete with its old input
             layout.input.write(changed_input)
         with keep_heartbeat(attempt.heartbeat):
             attempt.remove_orphans(start.entries, files)
@@ -76,207 +75,205 @@ class Attempt:
         return self.lease.attempt
 
     @property
-    def place(self) -> Location:
-        """The directory of the attempt's commits."""
-        return self.lease.place(self.layout)
+    def directory(self) -> Location:
+        """The directory of the manifests of this attempt."""
+        return self.lease.attempt_directory(self.layout)
 
     @property
     def heartbeat(self) -> Location:
         """The heartbeat file of the attempt."""
         return heartbeat_file(self.layout, self.lease)
 
-    input = File("input.parquet", "place")
-    """The input snapshot, if this attempt has changed it."""
-    closed = File("closed", "place")
-    unified = File("unified.json", "place")
-    """The final snapshot of an attempt that has rewritten files to unify their schemas. The old
+    changed_input = PathAttribute("input.parquet", "directory")
+    """The input snapshot, if it differs from the one of the previous attempt."""
+    closed_file = PathAttribute("closed", "directory")
+    """Exists once no task may commit any more."""
+    unified_snapshot = PathAttribute("unified.json", "directory")
+    """The final snapshot, if files were rewritten, for example to unify their schemas. The old
     files are deleted after it is written."""
 
     def load_committed(self) -> Snapshot:
-        """Return the snapshot of the rows that count, without entries whose files are missing.
-        Raises BadOutput if a snapshot is damaged."""
+        """Return the snapshot of the committed rows, without entries whose files are missing.
+        Raises BadOutput if a stored snapshot is damaged."""
         return self.load_committed_files()[0]
 
-    def load_committed_files(self) -> tuple[Snapshot, StoredFiles]:
-        """Return the same snapshot, and the files of the output, which were listed for it."""
-        committed, files = self._committed(), StoredFiles.of(self.layout)
+    def load_committed_files(self) -> tuple[Snapshot, ListedFiles]:
+        """Return the snapshot of `load_committed`, and the listing of files that it is based on."""
+        committed, files = self._committed(), ListedFiles.of(self.layout)
         return without_missing_files(self.layout, committed, files), files
 
     def _committed(self) -> Snapshot:
-        for place in (self.layout.end, self.unified):
-            if place.exists():
-                found = Snapshot.read(place, self.layout.key)
-                if found.attempt == self.number:  # not of an earlier attempt
-                    return found
-        start = Snapshot.read(start_of(self.layout, self.lease), self.layout.key)
+        for file in (self.layout.final_snapshot, self.unified_snapshot):
+            if file.exists():
+                final = Snapshot.read(file, self.layout.key)
+                if final.attempt == self.number:  # not of an earlier attempt
+                    return final
+        start = Snapshot.read(start_file(self.layout, self.lease), self.layout.key)
         return start.with_commits(self.manifests())
 
     def counts(self) -> Counts:
         """Return the counts of the rows committed so far, from the names of the manifests. If a
-        task ran twice, the first commit of each number counts, as in `manifests`."""
+        task ran twice, only the first manifest (by name) of each of its commits is used."""
         commits = sorted(self._commits(), reverse=True)
         return Counts.sum({commit: counts for _, commit, counts in commits}.values())
 
     def manifests(self, task: int | None = None) -> list[Manifest]:
-        """Return all commits of the attempt, or those of one task, in the order of their names. A
-        damaged manifest counts as not committed."""
-        names = sorted(name for name, (number, _), _ in self._commits() if task in (None, number))
+        """Return the manifests of the attempt, or those of one task, in the order of their names. A
+        damaged manifest is left out, as if it were not committed."""
+        names = sorted(name for name, (writer, _), _ in self._commits() if task in (None, writer))
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
             manifests = pool.map(self._manifest, names)
             return [manifest for manifest in manifests if manifest is not None]
 
     def failed_entries(self) -> Iterator[ManifestEntry]:
-        """Yield the entries of the commits with failed rows. Fetches one manifest at a time."""
+        """Yield the entries of manifests with failed rows. Fetches one manifest at a time."""
         for name, _, counts in self._commits():
             if counts.failed and (manifest := self._manifest(name)) is not None:
                 yield from manifest.entries
 
     def warned_manifests(
-        self, known: Collection[tuple[int, int]], most: int
+        self, known: Collection[tuple[int, int]], limit: int
     ) -> Iterator[tuple[tuple[int, int], Manifest]]:
-        """Yield up to `most` commits with warnings: their task and number, and their manifest.
-        Commits in `known` are left out."""
+        """Yield up to `limit` commits with warnings that are not in `known`: the task and the
+        number of the commit, and its manifest."""
         commits = (
             (name, commit)
             for name, commit, counts in self._commits()
             if counts.warned and commit not in known
         )
-        for name, commit in islice(commits, most):
+        for name, commit in islice(commits, limit):
             if (manifest := self._manifest(name)) is not None:
                 yield commit, manifest
 
     def _manifest(self, name: str) -> Manifest | None:
         try:
-            manifest = Manifest.parse((self.place / name).read())
+            manifest = Manifest.parse((self.directory / name).read())
         except (ValueError, FileNotFoundError):
             return None
         return manifest if manifest.is_of(self.layout.key) else None
 
     def _commits(self) -> Iterator[tuple[str, tuple[int, int], Counts]]:
-        """Yield the name of each manifest, its task and number, and its counts."""
-        for info in self.place.files():
+        """Yield for each manifest its name, its task and number of the commit, and its counts."""
+        for info in self.directory.files():
             name = base_name(info.path)
-            if found := parse_manifest_name(name):
-                yield name, *found
+            if parsed := parse_manifest_name(name):
+                yield name, *parsed
 
-    def close(self) -> None:
-        """Stop accepting commits. Raises BadOutput if another run has taken over the output."""
+    def stop_commits(self) -> None:
+        """Let no task commit any more. Raises BadOutput if another run has taken over the
+        output."""
         self.check_lease()
-        self.closed.write(b"")
+        self.closed_file.write(b"")
 
-    def put_unified(self, end: Snapshot) -> None:
-        """Write the final snapshot of an attempt that has rewritten files. From now on the old
-        files do not count. Raises BadOutput if another run has taken over the output."""
+    def write_unified_snapshot(self, final: Snapshot) -> None:
+        """Write the final snapshot after files were rewritten. The old files are invalid from now
+        on. Raises BadOutput if another run has taken over the output."""
         self.check_lease()
-        self.unified.write(replace(end, attempt=self.number).serialized())
+        self.unified_snapshot.write(replace(final, attempt=self.number).serialized())
 
-    def check_rewrite(self) -> None:
-        """Raise BadOutput if a delayed task must not rewrite a file: another run has taken over the
-        output, or another execution of the task has rewritten the file."""
+    def check_can_rewrite(self) -> None:
+        """Raise BadOutput if a delayed task must not rewrite a file, because another run has taken
+        over the output, or other executions of the tasks have rewritten all files."""
         self.check_lease()
-        if self.unified.exists():
+        if self.unified_snapshot.exists():
             raise BadOutput(
                 f"the files in write.path '{self.layout.output.uri}' were already rewritten by "
                 "another execution of this task"
             )
 
     def remove_orphans(
-        self, entries: Iterable[ManifestEntry], files: StoredFiles | None = None
+        self, entries: Iterable[ManifestEntry], files: ListedFiles | None = None
     ) -> None:
-        """Delete the data and error files of this work that these manifest entries do not name.
-        `files` are those of the output, if they were listed already.
-
-        Raises BadOutput if another run has taken over the output. Its files are never deleted: the
-        files are listed before the lease is checked."""
-        files = files or StoredFiles.of(self.layout)
-        kept = {file.name for entry in entries for file in entry.files}
+        """Delete the data and error files of this work that none of the manifest entries names.
+        `files` is a listing of the output, if there is one. Raises BadOutput if another run has
+        taken over the output. The lease is checked after the files were listed, so files that
+        another run writes later are never deleted."""
+        files, layout = files or ListedFiles.of(self.layout), self.layout
+        committed = {file.name for entry in entries for file in entry.files}
         orphans = [
-            place / name
-            for place, names in ((self.layout.data, files.data), (self.layout.errors, files.errors))
+            directory / name
+            for directory, names in ((layout.data, files.data), (layout.errors, files.errors))
             for name in names
-            if is_part(name, self.layout.key) and name not in kept
+            if is_work_file(name, layout.key) and name not in committed
         ]
         if orphans:
-            self.check_lease()  # after they were listed
+            self.check_lease()
             delete_all(orphans)
 
-    def register(
+    def commit_table(
         self,
         write: WriteTable,
         table: CommittedTable,
         rows: TableFiles,
-        end: Snapshot,
+        final: Snapshot,
         report: Report,
     ) -> None:
-        """Make all rows of a table visible at once. The snapshot and the report are written first,
-        so that no information is missing if the driver dies right after the commit.
-
-        Raises BadOutput if another run has taken over the output."""
-        self._put_end(end, report)
+        """Commit all rows to a table at once. The final snapshot and the report are written before,
+        so that they exist even if the driver dies right after the commit. Raises BadOutput if
+        another run has taken over the output."""
+        self._write_final_state(final, report)
         with table_errors_as_bad_output():
             if write.mode == "error" and table.holds_rows():
                 raise table_has_rows(write)
-            lease, follows = self.lease, self.number > 1
-            fence = Fence(lease.commit_id, lease.series_id, self.check_lease, follows)
+            lease, is_later = self.lease, self.number > 1
+            fence = Fence(lease.commit_id, lease.series_id, self.check_lease, is_later)
             table.register(rows, fence)
 
     def check_lease(self) -> None:
-        """Raise BadOutput if another run has taken over the output. That run deletes the files of
-        this one, and this one must not touch the files of that run."""
+        """Raise BadOutput if another run has taken over the output. The other run then deletes
+        files of this attempt, which must not change the output any more."""
         if read_lease(self.layout) != self.lease:
             raise BadOutput(
                 f"write.path: another run has taken over '{self.layout.output.uri}' while this run "
                 "was in progress. Run one job at a time on a path, or choose another path"
             )
 
-    def check_open(self) -> None:
-        """Raise BadOutput if a delayed task must not commit: another run has taken over the output,
-        or this attempt is closed, with a commit by another execution of the task."""
+    def check_can_commit(self) -> None:
+        """Raise BadOutput if a task is too late to commit, because another run has taken over the
+        output, or the driver has closed the attempt."""
         self.check_lease()
-        if self.closed.exists():
+        if self.closed_file.exists():
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
 
-    def complete(self, end: Snapshot, report: Report) -> None:
-        """Mark the output as complete. Only this method does so.
-
-        Raises BadOutput if another run has taken over the output."""
-        self._put_end(end, report)
-        self.lease.complete(self.layout)
+    def mark_complete(self, final: Snapshot, report: Report) -> None:
+        """Write the final snapshot, the report and the completion marker. Raises BadOutput if
+        another run has taken over the output."""
+        self._write_final_state(final, report)
+        self.lease.write_success_marker(self.layout)
         self.check_lease()
-        self.delete_staged()
+        self.delete_staged_files()
 
-    def delete_staged(self) -> None:
+    def delete_staged_files(self) -> None:
         """Delete the staged files of a complete table. If this fails, the next run deletes them."""
         if self.layout.is_table:
             with suppress(OSError):
                 self.layout.data.delete_directory()
 
-    def _put_end(self, end: Snapshot, report: Report) -> None:
+    def _write_final_state(self, final: Snapshot, report: Report) -> None:
         self.check_lease()
-        self.layout.end.write(replace(end, attempt=self.number).serialized())
+        self.layout.final_snapshot.write(replace(final, attempt=self.number).serialized())
         self.layout.report.write(report.serialized())
 
-    def put_report(self, report: Report) -> None:
-        """Store the report of a failure. Raises BadOutput if another run has taken over the
-        output."""
+    def write_report(self, report: Report) -> None:
+        """Write a failure report. Raises BadOutput if another run has taken over the output."""
         self.check_lease()
         self.layout.report.write(report.serialized())
 
 
-def start_of(layout: Layout, lease: Lease) -> Location:
-    """Return the location of the snapshot with which an attempt began."""
-    return lease.place(layout) / "start.json"
+def start_file(layout: Layout, lease: Lease) -> Location:
+    """Return the location of the snapshot with which an attempt has begun."""
+    return lease.attempt_directory(layout) / "start.json"
 
 
-def parts_in(place: Location, key: str) -> list[Location]:
-    """Return the data or error files of the work with this key, and the temporary files of its
-    interrupted writes."""
-    names = (place.below(info.path) for info in place.data_files())
-    return [place / name for name in names if is_part(name, key)]
+def work_files_in(directory: Location, key: str) -> list[Location]:
+    """Return the data or error files of the work with this key in a directory, and what interrupted
+    writes of such files have left."""
+    names = (directory.below(info.path) for info in directory.data_files())
+    return [directory / name for name in names if is_work_file(name, key)]
 
 
-def is_part(path: str, key: str) -> bool:
-    """Return whether a file belongs to the work with this key, or is left over from an interrupted
-    write of such a file."""
+def is_work_file(path: str, key: str) -> bool:
+    """Return whether a file is a data or error file of the work with this key, or what an
+    interrupted write of such a file has left."""
     name = base_name(path)
     return (remnant_of(name) or name).startswith(part_prefix(key))

@@ -1,8 +1,7 @@
 """Writes the heartbeat of a run, and waits for the heartbeat of another run.
 
-Clocks are not compared: a run that finds the unfinished output of another run waits for the next
-heartbeat, and takes over if there is none.
-"""
+A run that finds an unfinished output of another run waits for a new heartbeat, and takes over if
+none is written. Clocks of machines are not compared."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, is_dead, is_resource, this_process
+from batchinference.pipeline.commit.lease import Lease, is_cluster_job, is_dead, this_process
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
@@ -24,12 +23,11 @@ LEASE_TIMEOUT_SECONDS = 25.0
 
 @contextmanager
 def keep_heartbeat(file: Location) -> Iterator[None]:
-    """Write the heartbeat of a run to this file while the block runs. Each heartbeat is a new
-    random value, so that a waiting run notices it."""
+    """Write a new random value to the heartbeat file at regular intervals while the block runs."""
     ended = threading.Event()
 
     def beat() -> None:
-        # without a beat, the run may lose its lease, which it then detects
+        # if writing fails for long, another run takes over, and this run detects it
         with suppress(OSError):
             file.write(uuid.uuid4().hex.encode())
 
@@ -48,17 +46,15 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Return the heartbeat file of a run. After the attempt has begun, it is in the directory of
-    the attempt."""
-    return (lease.place(layout) if lease.begun else layout.state) / "heartbeat"
+    """Return the heartbeat file of a run: in its attempt directory, or before in the state."""
+    return (lease.attempt_directory(layout) if lease.begun else layout.state) / "heartbeat"
 
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
-    """Return whether the heartbeat of another run was awaited. The run may have completed the
-    output meanwhile.
-
-    Raises BadOutput if another run, of this job or another job, is writing to the output."""
-    if lease is None or _has_ended(lease, identity) or lease.is_complete(layout):
+    """Raise BadOutput if another run, which has this lease, is writing to the output. Unless that
+    run is known to have ended, wait for its heartbeat. Return whether the function has waited,
+    because the other run may have completed the output meanwhile."""
+    if lease is None or _has_ended(lease, identity) or lease.has_completed(layout):
         return False
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
     before = _read_heartbeat(file)
@@ -67,16 +63,17 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
         if _read_heartbeat(file) != before:
             raise BadOutput(
                 f"spec.write.path: '{layout.output.uri}' is being written by {lease.job}. Choose "
-                "another path, or wait until that has ended"
+                "another path, or wait until that job has ended"
             )
     return True
 
 
 def _has_ended(lease: Lease, identity: str) -> bool:
-    """Return whether a run is known to have ended, so that its heartbeat need not be awaited.
-
-    The operator starts an attempt only after it has stopped the previous one."""
-    stopped = lease.job == identity and (is_resource(identity) or lease.process == this_process())
+    """Return whether the run with this lease is known to have ended. One case is an earlier attempt
+    of the same BatchInference object, because the operator stops it before it starts the next."""
+    stopped = lease.job == identity and (
+        is_cluster_job(identity) or lease.process == this_process()
+    )
     return stopped or is_dead(lease.process)
 
 

@@ -1,7 +1,6 @@
 """The lease of an output, stored in `job.json`, and the identities of jobs and processes in it.
 
-Later runs and delayed tasks read the lease.
-"""
+Whoever has the lease may write to the output. Later runs and delayed tasks read it."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, TypeAdapter
 
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import Digest, RunId
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.state_json import load_json
@@ -36,21 +35,23 @@ _Series = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
 
 @dataclass(frozen=True)
 class Lease:
-    """The run that holds an output: the key of its work, and the number of its attempt. `run` is
-    random, because attempts are counted from 1 again after a user has removed the state of an
-    output. `begun` is false while the run has only claimed the output: rows of earlier runs no
-    longer count. `job` identifies its job, and `errors` is the location of its error records.
-    `series` is shared by all attempts that would put the same rows into a table, until one of them
-    has done so. `process` is the process that runs it."""
+    """The right of one run to write to an output."""
 
     key: Digest
+    """The hash of the job's output definition (see `output_paths.work_key`)."""
     attempt: _Attempt
     run: RunId
+    """A random ID. `attempt` is not unique: it restarts at 1 if a user deletes the state."""
     begun: _Flag = True
+    """False from the claim of the output to the attempt. Rows from before the claim are invalid."""
     job: _Text = ""
+    """The identity of the job (see `identity_of`)."""
     errors: _Text = ""
+    """The location of the error records."""
     series: _Series = ""
+    """Shared by all attempts to commit the same rows to a table. A successful commit ends it."""
     process: _Text = ""
+    """The name of the process that runs the driver (see `this_process`)."""
 
     @classmethod
     def new(
@@ -62,55 +63,52 @@ class Lease:
 
     @property
     def commit_id(self) -> str:
-        """The mark of this attempt in the commit of a table."""
+        """The ID of this attempt, stored in its commit to a table."""
         return f"{self.key}-{self.attempt}-{self.run}"
 
     @property
     def series_id(self) -> str:
-        """The mark of the series in the commit of a table. A table accepts one commit per
-        series."""
+        """The ID of the series, stored in a commit to a table, which accepts one per series."""
         return f"{self.key}-{self.series}"
 
-    def place(self, layout: Layout) -> Location:
+    def attempt_directory(self, layout: Layout) -> Location:
         """Return the directory of this attempt."""
         return layout.attempts / f"{self.attempt:04d}-{self.run[:8]}"
 
-    def put(self, layout: Layout, before: Lease | None) -> None:
-        """Write the lease, so that the output belongs to this run.
-
-        Raises BadOutput if the output does not have the lease `before` any more: of two runs that
-        write at the same time, only one succeeds."""
+    def write_if_unchanged(self, layout: Layout, before: Lease | None) -> None:
+        """Atomically replace the lease `before` of the output by this one. Raises BadOutput if the
+        output has another lease than `before`. So of two runs that write at once, one succeeds."""
         fields = asdict(self)
         stored = {"work": fields.pop("key"), **fields, "version": __version__}
         new = (json.dumps(stored, indent=2) + "\n").encode()
 
         def replace_lease(content: bytes | None) -> bytes:
-            # after a lost response, the content is this lease
-            if content != new and _parse_lease(layout.job, content) != before:
-                raise another_run_has_begun(layout)
+            # a retry after a lost response finds that this lease is already written
+            if content != new and _parse_lease(layout.lease_file, content) != before:
+                raise another_run_error(layout)
             return new
 
-        layout.job.update(replace_lease)
+        layout.lease_file.update(replace_lease)
 
-    def complete(self, layout: Layout) -> None:
-        """Write the completion marker."""
+    def write_success_marker(self, layout: Layout) -> None:
+        """Write the completion marker, which contains the ID of this run."""
         layout.success.write(self.run.encode())
 
-    def is_complete(self, layout: Layout) -> bool:
-        """Return whether this run has written the completion marker. The marker may also come from
-        a run that was considered dead when this one began."""
-        return self.is_marker(layout.success.read_if_exists())
+    def has_completed(self, layout: Layout) -> bool:
+        """Return whether this run has completed the output. The completion marker may also come
+        from a run that was considered dead when this one began."""
+        return self.is_success_marker(layout.success.read_if_exists())
 
-    def is_marker(self, content: bytes | None) -> bool:
-        """Return whether this run has written a completion marker with this content."""
+    def is_success_marker(self, content: bytes | None) -> bool:
+        """Return whether this is the content of the completion marker of this run."""
         return content == self.run.encode()
 
-    def errors_in(self, output: Location, job_errors: Location) -> Location | None:
-        """Return the location of the error records if another job may delete them; None otherwise.
-        `job_errors` is the location where that job writes its error records.
+    def deletable_errors(self, output: Location, job_errors: Location) -> Location | None:
+        """Return the location of the error records if another job is allowed to delete them, else
+        None. `job_errors` is the location of the error records of that other job.
 
-        Anyone who can write to the output can write this field. So only `job_errors` and locations
-        inside the output are allowed."""
+        `errors` is untrusted, because anyone who can write to the output can set it. So only
+        `job_errors` and locations inside the output are allowed."""
         errors = Location(self.errors, output.storage)
         if errors.path == job_errors.path and errors.in_store_of(job_errors):
             return job_errors
@@ -124,15 +122,15 @@ _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 def read_lease(layout: Layout) -> Lease | None:
     """Return the lease of an output; None if there is none. Raises BadOutput if it is damaged."""
-    return lease_in(layout.job)
+    return read_lease_file(layout.lease_file)
 
 
-def lease_in(place: Location) -> Lease | None:
+def read_lease_file(file: Location) -> Lease | None:
     """Return the lease in a file; None if the file does not exist."""
-    return _parse_lease(place, place.read_if_exists())  # one request: each commit reads the lease
+    return _parse_lease(file, file.read_if_exists())  # one request, because each commit does this
 
 
-def _parse_lease(place: Location, content: bytes | None) -> Lease | None:
+def _parse_lease(file: Location, content: bytes | None) -> Lease | None:
     if content is None:
         return None
     try:
@@ -142,22 +140,22 @@ def _parse_lease(place: Location, content: bytes | None) -> Lease | None:
         return _LEASE.validate_python({"key": stored["work"], **fields, "process": process})
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
-            f"'{place.uri}' is damaged, so the job of this output is unknown. Choose another "
-            "write.path, or remove this one"
+            f"'{file.uri}' is damaged, so the job of this output is unknown. Choose another "
+            "write.path, or delete the files in this one"
         ) from None
 
 
 def check_unchanged(layout: Layout, lease: Lease | None) -> None:
-    """Raise BadOutput if an output does not have this lease any more."""
+    """Raise BadOutput if the lease of an output is not the expected `lease` any more."""
     if read_lease(layout) != lease:
-        raise another_run_has_begun(layout)
+        raise another_run_error(layout)
 
 
-def another_run_has_begun(layout: Layout) -> BadOutput:
-    """Return the failure of a run that did not get the lease."""
+def another_run_error(layout: Layout) -> BadOutput:
+    """Return the error for a run that did not get the lease."""
     return BadOutput(
         f"another run has begun in write.path '{layout.output.uri}' while this one was being "
-        "prepared. Choose another path, or wait until that has ended"
+        "prepared. Choose another path, or wait until the other run has ended"
     )
 
 
@@ -166,9 +164,9 @@ _PROC = Path("/proc")
 
 @cache
 def _process_name(pid: int) -> str:
-    """Return the machine, the process id and the start time of a process.
+    """Return a name with the machine, the process ID and the start time of a process.
 
-    Without /proc, the name is random: then nobody can detect that the process has died."""
+    Without /proc, the name is random, and nobody can detect that the process has died."""
     machine = _machine_id()
     return f"{machine}-{pid}-{_start_time(pid)}" if machine else f"-{pid}-{uuid.uuid4().hex}"
 
@@ -179,7 +177,7 @@ def this_process() -> str:
 
 
 def is_dead(name: str) -> bool:
-    """Return whether a process has certainly ended: it ran on this machine and no longer exists."""
+    """Return whether a process has certainly ended, because it ran on this machine and is gone."""
     machine, _, process = name.partition("-")
     pid, _, started = process.partition("-")
     if not pid.isdecimal() or machine != _machine_id() or not machine:
@@ -188,16 +186,17 @@ def is_dead(name: str) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except (PermissionError, OverflowError):
-        return False  # another user's process, which /proc may hide: its heartbeat decides
+    except PermissionError:
+        return False  # /proc may hide processes of other users, so callers rely on the heartbeat
+    except OverflowError:
+        return False  # the name is damaged
     return _start_time(int(pid)) != started
 
 
 @cache
 def _machine_id() -> str:
-    """Return a hash of the boot id and the PID namespace; empty if they are unknown.
-
-    The PID namespace distinguishes containers with the same host name."""
+    """Return a hash of the boot ID and the PID namespace, which distinguishes the containers of a
+    machine; empty if they are unknown."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text()
         return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]
@@ -215,9 +214,9 @@ def _start_time(pid: int) -> str:
 
 
 def identity_of(job: BatchInference) -> str:
-    """Return the identity of a job, which distinguishes it from other jobs that write to the same
-    path. All attempts of a job have the same identity, and so do all runs of a job file on one
-    machine."""
+    """Return the identity of a job, which differs from that of other jobs with the same write.path.
+    All attempts of a BatchInference object have one identity: "namespace/name (uid)". So have all
+    runs of a job file on one machine: "name on host"."""
     metadata = job.metadata
     uid = (metadata.model_extra or {}).get("uid")
     if uid:
@@ -225,13 +224,12 @@ def identity_of(job: BatchInference) -> str:
     return f"{metadata.name} on {socket.gethostname()}"
 
 
-def name_of(identity: str) -> str:
-    """Return the part of an identity that stays the same when the resource is created again."""
+def without_uid(identity: str) -> str:
+    """Return the part of an identity that a BatchInference object keeps if it is created again."""
     return identity.partition(" (")[0]
 
 
-def is_resource(identity: str) -> bool:
-    """Return whether the identity belongs to a resource on a cluster. A resource requests its work
-    once, however many attempts that takes. A job file on a machine may be run any number of
-    times."""
+def is_cluster_job(identity: str) -> bool:
+    """Return whether the identity is of a BatchInference object. Such a job runs once, in one or
+    more attempts. A job file on a machine can be run any number of times."""
     return identity.endswith(")")

@@ -1,9 +1,8 @@
-"""Manifests, each of which describes one commit of a task.
+"""Manifests. Each manifest describes one commit of a task.
 
-Files that no manifest names do not count. The name of a manifest contains the task, the number of
-the commit in the task, and the counts, so that a listing is enough to determine progress. It ends
-in a random suffix, so that no manifest overwrites another.
-"""
+Files that no manifest names are no part of the output. The name of a manifest contains the task,
+the number of the commit in the task, and the row counts, so that a listing shows the progress. It
+ends in a random suffix, so that no manifest overwrites another."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from batchinference.pipeline.commit.layout import part_prefix
+from batchinference.pipeline.commit.output_paths import part_prefix
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
 from batchinference.pipeline.storage.location import base_name, is_inside
 from batchinference.pipeline.storage.state_json import (
@@ -35,7 +34,7 @@ Natural = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 Checksum = Annotated[int, Field(strict=True, ge=0, lt=1 << 32)]
 WorkHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
-"""Empty if there is no digest."""
+"""A SHA-256 as hexadecimal digits, or empty."""
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -55,7 +54,7 @@ FileName = Annotated[str, Field(strict=True, max_length=4096), AfterValidator(_c
 
 
 def all_of_work(names: Iterable[str], key: str) -> bool:
-    """Return whether all names have the prefix that the work with this key gives its files."""
+    """Return whether all names begin with the prefix of the work with this key."""
     return all(base_name(name).startswith(part_prefix(key)) for name in names)
 
 
@@ -70,18 +69,17 @@ def _checked_range(rows: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_checked_range)]
-"""File, first row, row after the last, of the input."""
+"""Number of the input file, first row, and the row after the last."""
 Content: TypeAlias = bytes | memoryview
 Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=FULL_SHARE)]]
-"""File, row, and the share of the row (see `row_batch`)."""
+"""Input file, split row, and the share of the row that one batch holds (see `row_batch`)."""
 End = tuple[_File, _Row]
-"""File and its number of rows, for a file whose end was seen."""
+"""Number of an input file that was read to its end, and its number of rows."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that a task has written: its path relative to the output or the errors directory, its
-    size in bytes, and its checksum (CRC-32)."""
+    """A data or error file that a task has written."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: FileName
@@ -94,7 +92,7 @@ class DataFile:
 
 
 def _of_any_commit(stored: Any) -> Any:
-    """Return a stored warning in the current format: earlier code wrote other fields."""
+    """Return a stored warning in the current format. Earlier versions wrote other fields."""
     if not isinstance(stored, dict) or "rows" not in stored:
         return stored
     name, example = WarningName.named(stored["name"]), "{}:{}".format(*stored["example"])
@@ -103,17 +101,18 @@ def _of_any_commit(stored: Any) -> Any:
 
 @dataclass(frozen=True)
 class Origin:
-    """The part of a manifest entry that comes from one input file. `rows` are pairs: the index of a
-    data file, and how many of its rows come from the input file. They are adjacent, in the order of
-    the origins. `counts` has all counts except `read`. The rows of a `removed` origin do not count:
-    they leave the data files when the output is completed."""
+    """The part of a manifest entry that comes from one input file."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     file: _File
     rows: list[tuple[Natural, Natural]]
+    """For each data file with rows of the input file, its index and the number of these rows. In
+    each data file, the rows of the origins follow each other, in the order of the origins."""
     counts: Counts
+    """All counts except `read`."""
     warnings: list[WarningCount] = field(default_factory=list)
     removed: bool = False
+    """Whether the rows are invalid. Data files are rewritten without them at the end of a job."""
 
     def as_json(self) -> dict[str, Any]:
         counts = self.counts.model_dump(by_alias=True, exclude_defaults=True)
@@ -127,25 +126,25 @@ class Origin:
 class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     counts: Counts
-    """If other entries hold a part of an input row, `read` does not count it."""
+    """`read` does not include split input rows."""
     row_ranges: list[Range]
-    """Ranges of whole rows."""
+    """Ranges of input rows that are not split."""
     shares: list[Share]
-    """Rows of which the entry holds a part. An entry with shares has no row ranges."""
+    """The shares of split input rows. An entry with shares has no row ranges."""
     data: list[DataFile]
     columns: list[tuple[str, str]]
-    """Names and types of the columns of the data."""
+    """Names and types of the columns of the data files."""
     errors: DataFile | None
     warnings: list[Annotated[WarningCount, BeforeValidator(_of_any_commit)]] = field(
         default_factory=list
     )
-    """The examples are the ids of rows, as in error records."""
+    """The example of each warning is a row id, in the form of error records."""
     origins: list[Origin] = field(default_factory=list)
-    """The parts of the input files. Empty if they are unknown."""
+    """What the entry holds of each input file. Empty if that is unknown."""
 
     @property
     def removed(self) -> list[Origin]:
-        """The parts that do not count."""
+        """The origins with invalid rows."""
         return [origin for origin in self.origins if origin.removed]
 
     @property
@@ -154,7 +153,7 @@ class ManifestEntry:
         return [*self.data, self.errors] if self.errors else self.data
 
     def as_json(self) -> dict[str, Any]:
-        # asdict(self) would copy every range
+        # asdict(self) is slow, because it copies every range
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
         warnings = [warning.model_dump() for warning in self.warnings]
@@ -170,20 +169,20 @@ def rows_in(row_ranges: Iterable[Range]) -> int:
 
 
 def warnings_of(entries: Iterable[ManifestEntry]) -> list[WarningCount]:
-    """Return the sums of the warnings of several entries."""
+    """Return the warnings of several entries, added up by step and name."""
     return sum_warnings(warning for entry in entries for warning in entry.warnings)
 
 
 def counts_of(entries: Iterable[ManifestEntry]) -> Counts:
-    """Return the total counts of several entries. In `read`, shares of rows count as the number of
-    whole rows that they add up to."""
+    """Return the total counts of several entries. `read` includes split rows: all shares together,
+    divided by the share of a complete row."""
     entries = list(entries)
-    parts = sum(share for entry in entries for _, _, share in entry.shares) // FULL_SHARE
-    return Counts.sum([*(entry.counts for entry in entries), Counts(read=parts)])
+    split = sum(share for entry in entries for _, _, share in entry.shares) // FULL_SHARE
+    return Counts.sum([*(entry.counts for entry in entries), Counts(read=split)])
 
 
-_COUNTED = [field.alias or "" for field in Counts.model_fields.values()]
-"""The fields of counts in the name of a manifest. Those of tokens, the last ones, may be absent."""
+_COUNTS_IN_NAME = [field.alias or "" for field in Counts.model_fields.values()]
+"""The counts in the name of a manifest, in order. The last ones, of tokens, may be absent."""
 _NAME = re.compile(
     r"^(\d{8,})-(\d{4,})((?:\.\d{1,15}){5}(?:(?:\.\d{1,15}){3})?)\.[0-9a-f]{8}\.json$"
 )
@@ -192,7 +191,7 @@ _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 @dataclass(frozen=True)
 class _NoteFields:
-    """What the report reads of a note."""
+    """The fields of a note that the report uses."""
 
     peak_bytes: Natural = 0
     retries: Natural = 0
@@ -230,11 +229,10 @@ class Manifest:
     """The number of commits that the task made before this one."""
     entries: list[ManifestEntry]
     ends: list[End]
-    """File and its number of rows, for each file whose end the task has seen."""
     notes: list[tuple[str, Note]]
-    """Step and a note on it, as JSON."""
+    """Pairs of a step and a note about it, as JSON."""
     schema: str = ""
-    """The columns of the rows, if the commit has none: an Arrow schema as text."""
+    """The Arrow schema that rows would have, as text, if no rows were written."""
 
     def is_of(self, key: str) -> bool:
         """Return whether all files of the manifest belong to the work with this key."""
@@ -243,7 +241,8 @@ class Manifest:
     def new_name(self) -> str:
         """Return a unique name."""
         counts = counts_of(self.entries).model_dump(by_alias=True, exclude_none=True)
-        names = _COUNTED if counts.keys() & {*TokenKind} else _COUNTED[: -len(TokenKind)]
+        has_tokens = bool(counts.keys() & {*TokenKind})
+        names = _COUNTS_IN_NAME if has_tokens else _COUNTS_IN_NAME[: -len(TokenKind)]
         counted = ".".join(str(counts.get(name, 0)) for name in names)
         return f"{self.task:08d}-{self.number:04d}.{counted}.{uuid.uuid4().hex[:8]}.json"
 
@@ -267,19 +266,18 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
-    """Return the task, the number of the commit in the task, and its counts from the name of a
-    manifest; None for any other name."""
+    """Return the task, the number of the commit in the task, and the counts that the name of a
+    manifest contains; None for any other name."""
     match = _NAME.match(name)
     if match is None:
         return None
     task, number, counts = match.groups()
     numbers = map(int, counts[1:].split("."))
-    return (int(task), int(number)), Counts(**dict(zip(_COUNTED, numbers)))  # noqa: B905
+    return (int(task), int(number)), Counts(**dict(zip(_COUNTS_IN_NAME, numbers)))  # noqa: B905
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:
-    """Return row ids (int64, any order, no duplicates) as ranges: file, first row, row after the
-    last."""
+    """Return the ranges of rows with these ids (int64, in any order, without duplicates)."""
     if len(ids) == 0:
         return []
     steps = np.diff(ids)

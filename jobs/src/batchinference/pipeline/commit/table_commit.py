@@ -1,8 +1,7 @@
-"""Makes the rows of a table visible in one commit, at most once.
+"""Commits the rows of a job to a table, at most once.
 
-The commit carries two marks. The first identifies the attempt: it shows that a driver that died
-right after the commit has made it. The second identifies the series of attempts: it prevents
-delayed drivers from committing the same rows again."""
+A table stores two marks with each commit. The mark of the attempt proves the commit if its driver
+dies right afterwards. The mark of the series keeps delayed drivers from committing rows again."""
 
 from __future__ import annotations
 
@@ -21,56 +20,57 @@ if TYPE_CHECKING:
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
 ATTEMPTS, FIRST_WAIT, MAX_WAIT = 60, 0.1, 10.0
-"""Attempts of a commit that conflicts with other writers, and the first and the longest backoff in
-seconds. In all, a commit waits for about 7 minutes for other writers."""
+"""How often a commit is tried that conflicts with other writers, and the first and the longest
+backoff in seconds. That is about 7 minutes in total."""
 
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The schema of the rows of a job, and the files with the rows, where a table has its files.
-    Each is what the format needs to register the file. There are no files if there are no rows."""
+    """The rows of a job, in files at the location where the table has its files."""
 
     schema: pa.Schema
     files: list[Any]
+    """For each file, what the table format needs to register it. Empty if there are no rows."""
     keys: Any = None
     """The keys of the rows (output.tables.keys.Keys), if they update rows of the table."""
     origin: Callable[[], tuple[int, Any]] | None = None
-    """Returns the version of the dataset that the job has read, and the row IDs of each part of its
-    input; None if rows have no such IDs."""
+    """Returns the version of the dataset that the job has read, and the row IDs of each part of the
+    input. None if the rows have no such IDs."""
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Prevents duplicate rows in a table when a driver is delayed right at its commit and another
-    driver takes over. A table accepts one commit with the mark of a series. `check` raises
-    BadOutput if another attempt has begun."""
+    """Prevents duplicate rows in a table if a driver is delayed right before its commit and another
+    driver takes over. A table accepts only one commit with the mark of a series."""
 
     commit_id: str
     series: str
     check: Callable[[], None]
-    follows: bool = False
-    """Whether an earlier attempt of the series may still be about to commit."""
+    """Raises BadOutput if another attempt has begun."""
+    has_earlier_attempts: bool = False
+    """Whether a delayed earlier attempt of the series may still commit."""
 
     @property
     def marks(self) -> dict[str, str]:
-        """The marks as properties of a commit."""
+        """The marks to store with the commit, by property name."""
         return {MARK: self.commit_id, SERIES: self.series}
 
-    def is_passed(self, commits: Callable[[str], int]) -> bool:
-        """Return whether this commit was made and only the response was lost. `commits` counts the
-        commits with a mark in the version of the table that the commit is based on. Raises
-        BadOutput if another attempt has committed."""
+    def has_committed(self, commits: Callable[[str], int]) -> bool:
+        """Return whether this attempt has already committed. `commits` returns the number of
+        commits with a mark, in the version of the table on which the new commit is based. Raises
+        BadOutput if another attempt of the series has committed."""
         if commits(self.commit_id):
             return True
         if commits(self.series):
-            raise BadOutput("an attempt that began later has put the rows into the table already")
+            raise BadOutput("another attempt has already committed the rows to the table")
         return False
 
-    def put(self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]) -> None:
-        """Call `commit`, which must begin by reading the table. Retry it after each conflict with a
-        commit of another writer.
-
-        Raises BadOutput if all tries have had conflicts. The rows remain stored then."""
+    def retry_conflicts(
+        self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]
+    ) -> None:
+        """Call `commit`, and retry it after a conflict with a commit of another writer. `commit`
+        must read the table again each time. Raises BadOutput if every try has a conflict. The
+        staged rows remain for the next run."""
         policy = RetryPolicy(
             ATTEMPTS, FIRST_WAIT, lambda error: isinstance(error, conflicts), MAX_WAIT
         )
@@ -99,8 +99,7 @@ def table_errors_as_bad_output() -> Iterator[None]:
 
 
 def table_has_rows(write: WriteTable) -> BadOutput:
-    """Return the error for a table with rows that the write mode does not allow to append to or to
-    replace."""
+    """Return the error for a table with rows, if the write mode must not append or replace."""
     return BadOutput(
         f"write.mode: the table has rows already ({write.format}, "
         f"'{getattr(write, 'table', write.path)}'). Set the mode to append or overwrite, or choose "
@@ -115,10 +114,8 @@ class CommittedTable(Protocol):
         """Return whether the table exists and has rows."""
 
     def commits(self, mark: str) -> int:
-        """Return the number of commits with this mark of an attempt or a series. The number is 0 or
-        1 for tables that accept a mark only once."""
+        """Return the number of commits with this mark of an attempt or a series."""
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        """Make the rows of all files visible. In overwrite mode, remove all other rows. Create a
-        table that does not exist. Raises BadOutput if another attempt has committed the rows, or
-        may be about to."""
+        """Commit the rows of all files. In overwrite mode, remove all other rows. Create a table
+        that does not exist. Raises BadOutput if another attempt has committed or has begun."""

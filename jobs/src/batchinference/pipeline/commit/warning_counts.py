@@ -1,4 +1,4 @@
-"""Adds up the warnings of manifest entries, and describes them for reports."""
+"""Adds up the warnings of manifest entries for the report of a running job."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ MAX_FETCHED = 64
 
 @dataclass
 class WarningTracker:
-    """Counts the warnings of an attempt while it runs. Each manifest is fetched once.
-
-    `before` are the warnings of the rows that were committed before the attempt."""
+    """Counts the warnings of an attempt while it runs. Each manifest is fetched once."""
 
     attempt: Attempt
     before: list[WarningCount]
+    """The warnings of the rows that were committed before the attempt."""
     _by_commit: dict[tuple[int, int], list[WarningCount]] = field(default_factory=dict, init=False)
     _warned: int = field(default=0, init=False)
 
     def update(self, warned: int) -> list[WarningCount]:
-        """Return the warnings so far. `warned` is their number, according to the names of the
-        manifests. If there are many new manifests, some are fetched by later updates."""
+        """Return the warnings so far. `warned` is the number of warnings in the names of the
+        manifests. At most MAX_FETCHED new manifests are fetched; later updates fetch the others."""
         if warned != self._warned:
-            fetched = self.attempt.warned_manifests(self._by_commit.keys(), MAX_FETCHED)
             self._by_commit |= {
                 commit: [warning for entry in manifest.entries for warning in entry.warnings]
-                for commit, manifest in fetched
+                for commit, manifest in self.attempt.warned_manifests(self._by_commit, MAX_FETCHED)
             }
         lists = self.before, *self._by_commit.values()
         warnings = sum_warnings(itertools.chain.from_iterable(lists))
@@ -42,13 +40,11 @@ class WarningTracker:
 def with_paths(
     warnings: Iterable[WarningCount], path_of: Callable[[int], str]
 ) -> list[WarningCount]:
-    """Return warnings of manifests as reports show them: with a path in the example. `path_of`
+    """Return warnings with paths instead of file numbers in their examples, for reports. `path_of`
     returns the path of the input file with a number."""
-
-    def shown(warning: WarningCount) -> WarningCount:
-        return warning.model_copy(update={"example": _example(warning, path_of)})
-
-    return list(map(shown, warnings))
+    return [
+        warning.model_copy(update={"example": _example(warning, path_of)}) for warning in warnings
+    ]
 
 
 def _example(warning: WarningCount, path_of: Callable[[int], str]) -> str:

@@ -70,7 +70,7 @@ class ChunkCommits:
     def add(self, batch: RowBatch) -> None:
         """Add rows, and commit the chunk if it is large or old enough. Raises JobFailure if the
         columns of the rows cannot be written."""
-        self._committer.files.check(batch.table.column_names)
+        self._committer.encoder.check_columns(batch.table.column_names)
         self._batches.append(batch)
         self._rows += len(batch.source)
         self._bytes += batch.nbytes

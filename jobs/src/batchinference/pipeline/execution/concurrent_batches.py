@@ -50,7 +50,7 @@ def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, An
     blocks. All of them are in calls, so that none waits while another actor is idle."""
     if stage.model is None:
         return {}
-    calls = max(MIN_CALLS, min(blocks, MAX_CALLS)) if stage.takes_rows else MODEL_CALLS
+    calls = max(MIN_CALLS, min(blocks, MAX_CALLS)) if stage.batches_itself else MODEL_CALLS
     return {
         "max_tasks_in_flight_per_actor": calls,
         "max_concurrent_calls_per_actor": calls,
@@ -59,9 +59,9 @@ def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, An
 
 
 def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
-    """Return what an actor runs for each block. With `takes_rows`, it computes batches
+    """Return what an actor runs for each block. With `batches_itself`, it computes batches
     concurrently."""
-    return ConcurrentBatches(stage, make, stopping) if stage.takes_rows else make()
+    return ConcurrentBatches(stage, make, stopping) if stage.batches_itself else make()
 
 
 class ConcurrentBatches:

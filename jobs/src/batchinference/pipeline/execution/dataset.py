@@ -75,7 +75,7 @@ from batchinference.pipeline.steps.result_cache import flush_caches
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS, with_preparations
-from batchinference.plan.writing import writers
+from batchinference.plan.write_tasks import writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """An argument that keeps operators apart. Its value is Ray's default for tasks, but Ray Data fuses
@@ -240,12 +240,12 @@ class DatasetExecution:
         """Return the batch size of a pool for Ray Data: a window of texts, or else all rows of a
         call. A call has at least a batch, and at least a window if the step skips rows. If batches
         are computed at the same time, a call is a block."""
-        if not stage.batch_size or stage.takes_rows:
+        if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
-        if self.windows is not None and (stage.texts or stage.skips_rows):
+        if self.windows is not None and (stage.padded_texts or stage.skips_rows):
             rows = self.windows.window_rows(rows, replicas)
-        return rows if stage.texts else whole_call(rows)
+        return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
         """Return the number of blocks that an actor should have at the same time: about HELD_ROWS
@@ -365,7 +365,7 @@ class CommitSink(Datasink[None]):
         columns = schema.names if isinstance(schema, pa.Schema) else []
         if not self._segment.has_stages:
             names = [name for name in columns if name not in OWN_COLUMNS]
-            self._committer.files.check(names)
+            self._committer.encoder.check_columns(names)
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]

@@ -11,8 +11,9 @@ from functools import cached_property
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import warnings_of
+from batchinference.pipeline.commit.missing_files import ListedFiles, without_missing_files
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
-from batchinference.pipeline.commit.snapshot import Snapshot, StoredFiles, without_missing_files
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import WarningTracker, with_paths
 from batchinference.pipeline.errors import Incomplete, JobFailure
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Death, Isolation
@@ -38,7 +39,7 @@ class AttemptEnd:
     snapshot: Snapshot
     missing: MissingRows
     notes: list[tuple[str, str]]
-    files: StoredFiles | None = None
+    files: ListedFiles | None = None
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,10 @@ class PreparedAttempt:
     def close(self) -> AttemptEnd:
         """Stop commits of this attempt and return its result. Fetches all manifests. Raises
         BadOutput if another run has taken over the output."""
-        self.attempt.close()
+        self.attempt.stop_commits()
         manifests = self.attempt.manifests()
         layout = self.attempt.layout
-        committed, files = self.start.with_commits(manifests), StoredFiles.of(layout)
+        committed, files = self.start.with_commits(manifests), ListedFiles.of(layout)
         snapshot = without_missing_files(layout, committed, files)
         missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
         notes = [note for manifest in manifests for note in manifest.notes]

@@ -51,7 +51,7 @@ class OutputFiles:
     handling: ErrorHandling
     first_file: int = 0
 
-    def check(self, columns: Sequence[str]) -> None:
+    def check_columns(self, columns: Sequence[str]) -> None:
         """Raise JobFailure if the layout adds a row number column whose name is among `columns`."""
         name = self.layout.row_number
         if name in columns:
@@ -59,12 +59,12 @@ class OutputFiles:
                 f"write.rowNumber: there is a column '{name}' already. Choose another name"
             )
 
-    def rows(self, batch: RowBatch) -> pa.Table:
+    def to_table(self, batch: RowBatch) -> pa.Table:
         """Return the rows of a batch. With row numbers, these are added, and rows are in input
         order."""
         if self.layout.row_number is None or not len(batch.ids):
             return batch.table
-        self.check(batch.table.column_names)
+        self.check_columns(batch.table.column_names)
         return self._numbered(batch.reordered(np.argsort(batch.ids, kind="stable")))
 
     def _numbered(self, batch: RowBatch) -> pa.Table:
@@ -74,16 +74,16 @@ class OutputFiles:
         numbers = pa.array(numbers_of(batch.ids, self.first_file))
         return batch.table.add_column(0, name, numbers)
 
-    def data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
+    def encode_data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
         for directory, rows in self.layout.split(table):
             for ending, content in self.writer.files(rows):
                 yield directory, ending, content
 
-    def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+    def row_indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
         """Yield, for each data file, the table indexes of its rows (int64)."""
         yield from self.layout.indexes(table) if table.num_rows else ()
 
-    def columns(self, table: pa.Table) -> list[tuple[str, str]]:
+    def column_types(self, table: pa.Table) -> list[tuple[str, str]]:
         names = self.layout.written(table.column_names)
         table = self.writer.converted(table.slice(0, 0).select(names))
         return [(field.name, str(field.type)) for field in table.schema]
@@ -119,7 +119,7 @@ class OutputFiles:
         failed = self.handling.failed_rows(WRITE_STEP, batch, errors)
         return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
 
-    def errors(self, failed: pa.Table) -> tuple[str, Content]:
+    def encode_errors(self, failed: pa.Table) -> tuple[str, Content]:
         records = error_records(failed, paths_of(self.handling.input))
         ((ending, content),) = ParquetWriter("snappy").files(records)
         return ending, content

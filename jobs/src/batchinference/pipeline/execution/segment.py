@@ -85,7 +85,7 @@ class Segment:
         steps = [step for stage in stages for step in stage.steps]
         sizes = (BatchSize.of(step).size for step in steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
-        texts = stages[0].texts if stages else ()
+        texts = stages[0].padded_texts if stages else ()
         pickled = pickle.dumps((list(stages), errors))
         return cls(pickled, run_id, largest, texts, bool(stages), isolation=isolation)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.type_widening import is_list
 from batchinference.spec.expression import parse_expression, syntax_tree
-from batchinference.spec.expression_fixes import translated
+from batchinference.spec.expression_translation import translated
 
 CONVERT = "Convert a column, for example with int(NAME)"
 _TEXT_FUNCTIONS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.html_report.page import PageData, render
 from batchinference.pipeline.output.error_groups import ErrorGroup, Record, group_errors
 from batchinference.pipeline.output.error_records import read_error_records

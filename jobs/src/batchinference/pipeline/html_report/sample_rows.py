@@ -14,8 +14,8 @@ import numpy as np
 from PIL import Image
 
 from batchinference.credentials import MASK, is_credential
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.media.images import is_pixels, open_image
 from batchinference.pipeline.media.pixels import in_mode

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import RESTART, BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.ignored_files import IgnoredFiles, similar_names

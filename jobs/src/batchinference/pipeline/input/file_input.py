@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.output_plan import OutputPlan, OutputTarget
+from batchinference.pipeline.commit.attempt_plan import AttemptPlan
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_targets import OutputTarget
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NO_ENDS, JobInput, ReadNote, ReadRows, RowCount
@@ -90,7 +91,7 @@ def open_input(
     return open_table(read)
 
 
-def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: OutputPlan) -> JobInput:
+def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: AttemptPlan) -> JobInput:
     """Return the input of a job: the files of the output to resume, or else the files whose rows
     are not in another output of the job. Raises BadInput and NoNewFiles like `open_input`."""
     read, start = spec.read, plan.start

@@ -276,9 +276,9 @@ def read_own_snapshot(
     try:
         return read_snapshot(attempt.layout.input, storage, wanted), False
     except BadOutput:
-        if not attempt.input.exists():
+        if not attempt.changed_input.exists():
             raise
-    return read_snapshot(attempt.input, storage, wanted), True
+    return read_snapshot(attempt.changed_input, storage, wanted), True
 
 
 def version_in(content: bytes) -> TableVersion | None:

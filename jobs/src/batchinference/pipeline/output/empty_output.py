@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.attempt import Attempt, is_part
+from batchinference.pipeline.commit.attempt import Attempt, is_work_file
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.file_rewrites import put_rewritten
@@ -37,7 +37,7 @@ def with_columns(
         return end
     # Spark and other readers do not support the type null
     table = pa.schema([field.with_type(map_nulls(field.type)) for field in schema]).empty_table()
-    name = attempt.layout.part_name(attempt.number, 0, uuid.uuid4().hex[:8])
+    name = attempt.layout.task_file_prefix(attempt.number, 0, uuid.uuid4().hex[:8])
     data = [
         put_rewritten(attempt, attempt.layout.data, f"{name}-{number:04d}{ending}", content)
         for number, (ending, content) in enumerate(writer_for(write).files(table))
@@ -81,4 +81,4 @@ def _may_have_file(attempt: Attempt, end: Snapshot, write: WriteFiles, schema: p
 
 def _has_files(attempt: Attempt) -> bool:
     layout = attempt.layout
-    return not all(is_part(info.path, layout.key) for info in layout.data.visible_files())
+    return not all(is_work_file(info.path, layout.key) for info in layout.data.visible_files())

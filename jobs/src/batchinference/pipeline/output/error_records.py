@@ -11,8 +11,8 @@ import pyarrow as pa
 from batchinference.credentials import MASK, is_credential
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import values_of
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.row_batch import unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_tables

@@ -7,7 +7,7 @@ file would fail or drop the column. Files may be small because jobs commit after
 progress.
 
 The new files have new names. The old files are deleted after a snapshot names the new ones
-(`Attempt.put_unified`), and then the output is marked as complete."""
+(`Attempt.write_unified_snapshot`), and then the output is marked as complete."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import renamed_part
-from batchinference.pipeline.commit.manifest import (
-    Content,
-    DataFile,
-    ManifestEntry,
-    warnings_of,
-)
-from batchinference.pipeline.commit.removed_files import merged_origins
+from batchinference.pipeline.commit.changed_input_files import merged_origins
+from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, warnings_of
+from batchinference.pipeline.commit.output_paths import renamed_part
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
@@ -194,11 +189,11 @@ def put_renamed(attempt: Attempt, directory: Location, old: DataFile, content: C
 def put_rewritten(attempt: Attempt, directory: Location, name: str, content: Content) -> DataFile:
     """Write a new file, and return it. Raises BadOutput, and deletes the file, if another attempt
     has begun."""
-    attempt.check_rewrite()
+    attempt.check_can_rewrite()
     file = directory / name
     file.write(content)
     try:
-        attempt.check_rewrite()
+        attempt.check_can_rewrite()
     except BadOutput:
         file.delete()
         raise

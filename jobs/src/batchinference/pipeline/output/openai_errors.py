@@ -13,8 +13,8 @@ from typing import IO, Any
 import numpy as np
 
 from batchinference.json_text import to_json
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.output.error_records import read_error_records
 from batchinference.pipeline.output.writers.openai_batch import as_line, request_id
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE, READ_STEP
@@ -49,7 +49,7 @@ def write_error_file(
         for index in np.argsort(np.frombuffer(numbers, dtype=np.uint64), kind="stable"):
             lines.seek(starts[index])
             ordered.write(lines.readline())
-        layout.error_file.write(memoryview(_mapped(ordered))[: ordered.tell()])
+        layout.errors_jsonl.write(memoryview(_mapped(ordered))[: ordered.tell()])
 
 
 def _mapped(file: IO[bytes]) -> mmap.mmap:

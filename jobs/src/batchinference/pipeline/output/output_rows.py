@@ -13,7 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.python_rows import Row
@@ -62,7 +62,7 @@ def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
     """Return a table without rows, but with the columns of a complete output if they are known."""
     layout = Layout.of(spec)
     with suppress(BadOutput):
-        for text in Snapshot.read(layout.end, layout.key).empty_schemas:
+        for text in Snapshot.read(layout.final_snapshot, layout.key).empty_schemas:
             return tensors_to_lists(schema_in(text).empty_table())
     return pa.table({})
 

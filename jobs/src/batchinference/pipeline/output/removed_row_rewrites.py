@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
-from batchinference.pipeline.commit.retry_errors import ids_of
+from batchinference.pipeline.commit.retry_failed_rows import ids_of
 from batchinference.pipeline.output.file_rewrites import put_renamed, unchanged_content
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -64,6 +64,6 @@ def _rewrite(
         return None
     table = writer.read(unchanged_content(directory, file))
     if table.num_rows != sum(lengths):
-        raise damaged_state(attempt.place)
+        raise damaged_state(attempt.directory)
     remaining = table.filter(pa.array(np.repeat(keep, lengths)))
     return put_renamed(attempt, directory, file, writer.write([remaining]))

@@ -1,1 +1,1 @@
-"""The report of a job: built while it runs, merged, stored and read again."""
+"""The report and the history of a job: built while it runs, stored, and read again."""

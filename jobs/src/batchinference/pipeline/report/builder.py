@@ -1,5 +1,5 @@
-"""Builds the reports of a run: its state, progress and counts, and the notes of its tasks. Merges
-the reports of its outputs."""
+"""Builds the report of a run, with its state, progress, counts and the notes of its tasks, and
+merges the reports of several outputs of a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -17,18 +18,18 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from batchinference.packages import EXTRAS
-from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.report.stored import load_report, now
+from batchinference.pipeline.report.stored_report import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, History, Progress, ReplacedFiles
+from batchinference.spec.progress import Counts, Progress, ProgressHistory, ReplacedFiles
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
     JobState,
-    Memory,
+    MemoryUse,
     Report,
     RunCost,
     StepTimes,
@@ -45,65 +46,70 @@ MAX_NOTES = 20
 
 @dataclass(frozen=True)
 class RunNotes:
+    """A summary of the notes that the tasks of a run have stored in their manifests."""
+
     batch_sizes: dict[str, int]
-    """The smallest batch size that any replica of each step has reached."""
+    """For each step, the smallest batch size of its replicas."""
     peak_bytes: int
     """The highest memory use of any single process."""
     notes: list[str]
     """Notes as text for people."""
     steps: dict[str, StepTimes] = field(default_factory=dict)
-    """The measured time of each step."""
+    """The measured times by step."""
     retries: int = 0
-    """Tasks that ran again because their process died."""
+    """How often a task ran again because its process died."""
     replicas_per_device: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
 class ReportBuilder:
-    """The state of a run, as its reports show it. `layout` is the layout of the current output, and
-    `cost` covers the whole run. `warnings` are those about the files of the input and the committed
-    rows, and `findings` what was found in the first ones. `may_be_empty` is whether the input may
-    have no rows."""
+    """The state of a run, as its reports show it."""
 
     name: str
     layout: Layout
+    """The layout of the current output."""
     may_be_empty: bool = False
+    """Whether an input without rows is expected."""
     choice: Choice | None = field(default_factory=lambda: Choice.of(os.environ), init=False)
     cost: RunCost | None = field(default=None, init=False)
+    """The cost of the run, for all its outputs."""
     output_bytes: int | None = field(default=None, init=False)
     findings: str = field(default="", init=False)
+    """A text about the first rows (see `first_rows`)."""
     warnings: list[WarningCount] = field(default_factory=list, init=False)
     _faulty_nodes: set[str] = field(default_factory=set, init=False)
     """The Kubernetes nodes on which a device failed in this run."""
     _fields: dict[str, Any] = field(default_factory=dict, init=False)
-    """The fields of the report that the attempts at the current output have set."""
+    """Fields of the report that do not depend on the state, for the current output."""
     _total: RowCount | None = field(default=None, init=False)
     _before: int = field(default=0, init=False)
-    """Rows that earlier attempts have finished."""
+    """The number of input rows that earlier attempts have finished."""
     _counts: Counts | None = field(default=None, init=False)
-    """The highest counts so far; None before the rows begin."""
+    """The highest counts so far; None before `begin_rows`."""
     _progress: Progress | None = field(default=None, init=False)
     _state: JobState = field(default=JobState.PREPARING, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
     _running_before: float = field(default=0.0, init=False)
     _started_at: str = field(default_factory=now, init=False)
-    _history: History = field(default_factory=lambda: History(time.monotonic()), init=False)
+    _history: ProgressHistory = field(
+        default_factory=lambda: ProgressHistory(time.monotonic()), init=False
+    )
 
     def begin_output(self, layout: Layout) -> None:
-        """Report on this output from now on, and forget the previous one."""
+        """Report on this output from now on, instead of the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
         self.output_bytes = self._counts = self._progress = None
         self.findings = ""
         self.warnings, self._fields = [], {}
-        self._history = History(self._history.start)
+        self._history = ProgressHistory(self._history.start)
 
     def begin_rows(
         self, total: RowCount | None, before: Counts, replaced: ReplacedFiles | None = None
     ) -> None:
-        """Report the progress of rows from now on. Earlier attempts have finished `before`, and the
-        rows of the `replaced` files are replaced."""
+        """Report the progress of rows from now on. `before` are the counts of earlier attempts, and
+        `replaced` the number of input files whose rows are replaced."""
         self._fields["replacedFiles"] = replaced
         self._total, self._before, self._counts = total, before.read, before
         self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
@@ -114,14 +120,14 @@ class ReportBuilder:
         self._fields |= {"attempt": number, "stage": None, "capacity": None}
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
-        """Report the notes of all attempts that have ended, and the bytes that Ray has spilled."""
+        """Report the notes of all ended attempts, and the bytes that Ray has spilled."""
         self._fields |= {
             "batchSizes": notes.batch_sizes,
             "replicasPerDevice": notes.replicas_per_device,
             "steps": notes.steps,
             "retries": notes.retries,
             "notes": notes.notes,
-            "memory": Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=spilled_bytes),
+            "memory": MemoryUse(peakWorkerBytes=notes.peak_bytes, spilledBytes=spilled_bytes),
         }
 
     def add_faults(self, failures: Iterable[JobFailure]) -> None:
@@ -130,12 +136,12 @@ class ReportBuilder:
         self._faulty_nodes |= {fault.machine for fault in faults if fault.machine}
 
     def add_capacity(self, capacity: Capacity | None) -> None:
-        """Report the most that Ray had during the attempt. It has `capacity` now."""
+        """Report the highest capacity of Ray during the attempt. `capacity` is the current one."""
         if capacity is not None:
             self._fields["capacity"] = capacity.highest(self._fields.get("capacity"))
 
     def enter(self, state: JobState) -> None:
-        """Enter a state, and stop the clock of the previous one."""
+        """Enter a state, and record the time that the run was in the previous state."""
         clock = time.monotonic()
         if not self._state.ended:
             seconds = self._seconds.get(self._state, 0.0) + clock - self._since
@@ -143,8 +149,8 @@ class ReportBuilder:
         self._state, self._since = state, clock
 
     def read(self, counts: Counts, stage: str | None = None) -> None:
-        """Update the progress, which never decreases: `counts` rows are committed, and `stage` is
-        the last stage that has work."""
+        """Update the progress, which never decreases. `counts` are those of the committed rows, and
+        `stage` is the last stage that is active."""
         self._fields["stage"] = stage
         if self._counts is None:
             return
@@ -160,15 +166,14 @@ class ReportBuilder:
         )
 
     def finish(self, counts: Counts) -> None:
-        """Set the final progress: the output has `counts` rows. The speed is the average of the
-        time of running, which includes loading models."""
+        """Set the final counts and the average speed, whose time includes loading models."""
         seconds = self._seconds[JobState.RUNNING] - self._running_before
         rate = max(0, counts.read - self._before) / seconds if seconds > 0 else None
         self._counts, self._progress = counts, Progress.of(counts.read, counts.read, rate=rate)
         self._history.add(counts.read, time.monotonic())
 
     def build(self, failure: JobFailure | None = None) -> Report:
-        """Return the report of the run as it is now. `failure` is the reason for a failed run."""
+        """Return the report of the run in its current state. `failure` is why it has failed."""
         counts, fields = self._counts, dict(self._fields)
         if self.findings:
             fields["notes"] = [self.findings, *fields.get("notes", [])]
@@ -198,7 +203,7 @@ class ReportBuilder:
         )
 
     def _remark(self) -> str | None:
-        """Return what is unusual about the rows of a job that has succeeded."""
+        """Return what is unusual about the rows of a job that has succeeded; None if nothing is."""
         counts = self._counts
         if self._state is not JobState.SUCCEEDED or counts is None:
             return None
@@ -209,27 +214,27 @@ class ReportBuilder:
         return None
 
     def of_complete_output(self, layout: Layout, remark: str) -> Report:
-        """Return the stored report of an output that was complete already. Its name and times
-        come from this run. Raises BadOutput if the rows of the output are unknown."""
+        """Return the stored report of an output that was already complete, with the name and the
+        times of this run. Raises BadOutput if the rows of the output are unknown."""
         message = "; ".join(filter(None, ("the output was complete already", remark)))
         return self._of_idle_run(
             load_report(layout), state=JobState.SUCCEEDED, reason=None, message=message
         )
 
     def of_nothing_new(self, parts: Sequence[Layout], remark: str) -> Report:
-        """Return the report of a run that has added no rows to an output of these parts: their
-        counts, without the figures of the runs that have computed them. Raises BadOutput if the
-        rows of the output are unknown."""
+        """Return the report of a run that has added no rows. It has the counts of the existing
+        outputs (`parts`), but no speeds or costs of the runs that computed them. Raises BadOutput
+        if the rows of an output are unknown."""
         self.enter(JobState.SUCCEEDED)
-        found = [load_report(part) for part in parts]
-        counts = Counts.sum(report.counts for report in found if report.counts)
+        reports = [load_report(part) for part in parts]
+        counts = Counts.sum(report.counts for report in reports if report.counts)
         fields: dict[str, object] = {
             "message": f"0 new rows: {remark}; the output has {counted(counts.written, 'row')}",
             "counts": counts,
             "progress": Progress.of(counts.read, counts.read),
-            "output_bytes": sum(report.output_bytes or 0 for report in found) or None,
-            "errors": next((report.errors for report in found if report.errors), None),
-            "warnings": _total_warnings(found),
+            "output_bytes": sum(report.output_bytes or 0 for report in reports) or None,
+            "errors": next((report.errors for report in reports if report.errors), None),
+            "warnings": _total_warnings(reports),
         }
         return self._of_idle_run(self.build(), **fields)
 
@@ -241,17 +246,15 @@ class ReportBuilder:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages in EXTRAS that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in EXTRAS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            installed[name] = version(name)
+    return installed
 
 
 def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
-    """Return a summary of all notes of an attempt: pairs of a step and its note as JSON."""
+    """Return a summary of notes, which are pairs of a step and a note as JSON."""
     sizes: dict[str, list[int]] = defaultdict(list)
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -272,14 +275,14 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             texts[_note_text(step, note)] = None
         if "replicas_per_device" in note:
             shared[step] = note["replicas_per_device"]
-    smallest = {step: min(found) for step, found in sorted(sizes.items())}
+    smallest = {step: min(values) for step, values in sorted(sizes.items())}
     names = {**times, **counts}
     ordered = sorted(names, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
     steps = {step: _times(times[step], counts[step]) for step in ordered}
-    errors = {step: found["cache_errors"] for step, found in counts.items()}
+    errors = {step: reuse["cache_errors"] for step, reuse in counts.items()}
     texts |= {_cache_text(step, number): None for step, number in errors.items() if number}
-    again = sum(retries.values())
-    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, again, shared)
+    repeated = sum(retries.values())
+    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, repeated, shared)
 
 
 def _cache_text(step: str, errors: int) -> str:
@@ -290,8 +293,8 @@ def _cache_text(step: str, errors: int) -> str:
 def _times(notes: list[dict[str, float]], counts: Counter[str]) -> StepTimes:
     rows, seconds = (sum(note[name] for note in notes) for name in ("rows", "seconds"))
     optional = ("compute_seconds", "wait_seconds", "blocked_seconds", "load_seconds")
-    found = {name: [note[name] for note in notes if name in note] for name in optional}
-    sums = {to_camel(name): round(sum(values), 3) for name, values in found.items() if values}
+    measured = {name: [note[name] for note in notes if name in note] for name in optional}
+    sums = {to_camel(name): round(sum(values), 3) for name, values in measured.items() if values}
     numbers = {name: counts[name] or None for name in COUNTS if name != "cache_errors"}
     speed = round(rows / max(seconds, 1e-9), 1)
     times = {"rows": int(rows), "seconds": round(seconds, 3), "rowsPerSecond": speed}
@@ -308,17 +311,16 @@ def _note_text(step: str, note: dict[str, float]) -> str:
 
 
 def merge_reports(before: Sequence[Report], report: Report) -> Report:
-    """Return the last report with the sums of the counts, retries and progress of all reports.
-    Notes are combined, and `errors` is the first one that is set. All other fields come from the
-    last report."""
+    """Return the last `report` of a run with the reports `before` it: counts, retries, progress,
+    sizes and warnings are added up, notes are combined, and `errors` is the first that is set."""
     if not before:
         return report
     reports = [*before, report]
-    parts = [item.progress for item in reports if item.progress]
+    progress = [item.progress for item in reports if item.progress]
     return report.model_copy(
         update={
             "counts": Counts.sum(item.counts for item in reports if item.counts),
-            "progress": Progress.sum(parts) if parts else None,
+            "progress": Progress.sum(progress) if progress else None,
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
             "replaced_files": ReplacedFiles.sum(item.replaced_files for item in reports),
@@ -330,4 +332,4 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
 
 
 def _total_warnings(reports: Iterable[Report]) -> list[WarningCount]:
-    return sum_warnings(each for report in reports for each in report.warnings)[:MAX_WARNINGS]
+    return sum_warnings(item for report in reports for item in report.warnings)[:MAX_WARNINGS]

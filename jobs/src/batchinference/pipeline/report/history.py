@@ -1,7 +1,7 @@
-"""Records each run in the history of its output, in a file of its own.
+"""Records each run in the history of its output, in one file per run.
 
-Only this run writes the file, so a run that has lost its lease damages nothing. Nothing depends on
-the history: a job does not fail if it cannot be stored."""
+Only the run itself writes its file, so a run that has lost its lease damages no other record. A job
+does not fail if its record cannot be written."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 
 UPDATE_SECONDS = 60.0
-"""Minimum time between two writes of the record of a run that has not ended."""
+"""Minimum time between two writes of the record of a running job."""
 SILENT_SECONDS = 150.0
-"""Age of the record of a run after which that run counts as dead."""
+"""A run is dead if its record has not ended, and was last written this many seconds ago."""
 MAX_BYTES, THREADS = 1 << 20, 16
 _CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"
-"""KubeRay sets it in the pods of a RayCluster."""
+"""The environment variable that KubeRay sets in the pods of a RayCluster."""
 
 
 @dataclass
 class RunHistory:
-    """The record of a run. It exists from the time at which the run has begun to write."""
+    """The record of a run. It is stored from the first `begin` on."""
 
     spec: BatchInferenceSpec
     _kinds: dict[str, None] = field(default_factory=dict, init=False)
@@ -50,7 +50,7 @@ class RunHistory:
     _stored: bytes = field(default=b"", init=False)
 
     def begin(self, run: PreparedAttempt, report: Report) -> None:
-        """Record that the run begins to write to an output that has the rows of `run.start`."""
+        """Record that the run begins to write to an output with the rows of `run.start`."""
         lease = run.attempt.lease
         if self._file is None:
             self._directory = run.attempt.layout.history
@@ -63,7 +63,7 @@ class RunHistory:
         self.store(report)
 
     def store(self, report: Report) -> None:
-        """Store the record of the run: at most once a minute, and at its end."""
+        """Store the record if the run has ended, or if the last time is UPDATE_SECONDS ago."""
         now = time.monotonic()
         if self._file is None or (now < self._next and not report.state.ended):
             return
@@ -83,7 +83,7 @@ class RunHistory:
                 self._stored = content
 
     def shown(self) -> list[RunRecord]:
-        """Return the last runs."""
+        """Return the last runs for the HTML report; empty if they cannot be read."""
         if self._directory is None:
             return []
         with suppress(Exception):
@@ -92,40 +92,40 @@ class RunHistory:
 
     def _parameters(self) -> dict[str, str]:
         """Return the values of the parameters, with credentials masked."""
-        given = {one.name: one.value for one in self.spec.parameters if one.value}
         return {
-            name: MASK if is_credential(name) else without_credentials(value)
-            for name, value in given.items()
+            item.name: MASK if is_credential(item.name) else without_credentials(item.value)
+            for item in self.spec.parameters
+            if item.value
         }
 
 
 def _delete_old(directory: Location) -> None:
-    """Delete records so that at most KEPT_RUNS are left when a new one is added."""
+    """Delete the oldest records, so that KEPT_RUNS remain after a new one is added."""
     with suppress(Exception):
         for old in _files_in(directory)[: 1 - KEPT_RUNS]:
             directory.at(old.path).delete()
 
 
-def read_history(directory: Location, most: int) -> list[RunRecord]:
-    """Return the last runs, oldest first. Records that are damaged are left out."""
-    files = _files_in(directory)[-most:]
+def read_history(directory: Location, limit: int) -> list[RunRecord]:
+    """Return the last `limit` runs, oldest first. Damaged records are left out."""
+    files = _files_in(directory)[-limit:]
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(partial(_record_in, directory), files))
-    return [record for record in found if record is not None]
+        records = list(pool.map(partial(_record_in, directory), files))
+    return [record for record in records if record is not None]
 
 
 def _files_in(directory: Location) -> list[pafs.FileInfo]:
-    """Return the records in a directory in the order of their names, which begin with a time."""
-    found = (info for info in directory.files() if info.extension == "json")
-    return sorted(found, key=lambda info: info.path)
+    """Return the records in a directory, oldest first, because their names begin with a time."""
+    files = (info for info in directory.files() if info.extension == "json")
+    return sorted(files, key=lambda info: info.path)
 
 
 def _record_in(directory: Location, info: pafs.FileInfo) -> RunRecord | None:
-    """Return a record. The state of a run whose process has ended without a report is DIED."""
+    """Return a record; None if it is damaged. A run that died without a last record is DIED."""
     try:
         record = RunRecord.parse(directory.at(info.path).read(MAX_BYTES))
     except (FileNotFoundError, ValueError):
         return None
     age = time.time() - info.mtime.timestamp()
-    lost = not record.ended and (is_dead(record.process) or age > SILENT_SECONDS)
-    return record.model_copy(update={"state": DIED}) if lost else record
+    died = not record.ended and (is_dead(record.process) or age > SILENT_SECONDS)
+    return record.model_copy(update={"state": DIED}) if died else record

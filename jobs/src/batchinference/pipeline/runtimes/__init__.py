@@ -111,7 +111,7 @@ def check_runtime(model: Model) -> None:
 
 def check_hidden(library: str) -> None:
     """Raise ModelLoad if a file of the user, such as a `torch.py` beside the job, hides a library.
-    Packages that Ray needs are checked in `shadows`."""
+    Packages that Ray needs are checked in `shadowing_files`."""
     installed = [path for path in sys.path if _is_installed(path)]
     for module in (library, "torch"):
         spec = PathFinder.find_spec(module, sys.path)

@@ -22,7 +22,7 @@ from batchinference.pipeline.runtimes.prompts import REPAIR, Message
 from batchinference.spec.arguments import names_in
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
-from batchinference.spec.models.answers import AnswerSchema
+from batchinference.spec.models.answer_schema import AnswerSchema
 from batchinference.spec.warnings import WarningName
 
 StructuredModel = HttpModel | TransformersModel | VllmModel

@@ -68,7 +68,7 @@ def model_digest(model: Model, device: Device) -> str:
         "settings": settings,
         "schema": schema,
         "inputs": sorted(model.inputs),
-        "outputs": len(model.other_outputs),
+        "outputs": len(model.extra_outputs),
         "files": sorted(_hashes_of(facts, sampled=False)),
         "commits": [commit_of(place, files, model.revision_or_none) for place in hub],
         "versions": [__version__, *(_package_version(name) for name in packages)],

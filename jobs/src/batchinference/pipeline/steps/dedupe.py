@@ -47,7 +47,7 @@ class Dedupe(Transform):
         """Raises ModelLoad if the step has a cache and `model_digest` fails."""
         self._step, self._inputs, self._transform = step.name, model.inputs, transform
         self._images = set(getattr(model, "images", ()))
-        self._outputs = [model.output, *model.other_outputs]
+        self._outputs = [model.output, *model.extra_outputs]
         self.result_columns = getattr(transform, "result_columns", None)
         self._recent, self._cache = RecentResults(MEMORY_BYTES), None
         if step.cache is not None:

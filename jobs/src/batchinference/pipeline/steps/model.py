@@ -28,7 +28,7 @@ from batchinference.pipeline.steps.tokenization import split_prepared
 from batchinference.spec.models import Model
 from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.models.labels import LABELED, LabelModel
-from batchinference.spec.models.texts import TextModel
+from batchinference.spec.models.long_texts import TextModel
 from batchinference.spec.warnings import WarningName
 
 
@@ -41,7 +41,7 @@ class ModelTransform(Transform):
     def check(cls, step: str, settings: Model, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         check_runtime(settings)
         storage = settings.storage_of_source
-        for place in settings.other_locations:
+        for place in settings.extra_locations:
             check_source(place, storage=storage)
         if settings.source_or_none is not None:
             check_source(
@@ -131,7 +131,7 @@ class ModelTransform(Transform):
 
 def _columns(model: Model, results: Any) -> dict[str, Any]:
     """Return the columns of the results of a model: its output, and any other outputs."""
-    others = model.other_outputs
+    others = model.extra_outputs
     if isinstance(model, LabelModel) and model.score_output is not None:
         labels = pa.array(results, arrow_type(LABELED)) if isinstance(results, list) else results
         return {model.output: labels.field("label"), model.score_output: labels.field("score")}

@@ -1,1 +1,1 @@
-"""Verification that an output holds each row of its input once, based on the stored files."""
+"""Verifies with the stored files that an output holds each row of its input once."""

@@ -1,8 +1,7 @@
-"""Checks that the files of an output exist as they were committed, counts their rows, and finds
-orphans: files of the same work that no manifest entry names.
+"""Checks that the files of an output are as they were committed, and counts their rows. Also finds
+orphan files, which no manifest entry names.
 
-Only one chunk of a file is in memory at a time, however large the file is.
-"""
+Files are read in chunks, so that their size does not matter."""
 
 from __future__ import annotations
 
@@ -19,48 +18,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.spec.write import (
-    Write,
-    WriteCsv,
-    WriteJson,
-    WriteOpenaiBatch,
-    WriteWebdataset,
-)
+from batchinference.pipeline.verify.findings import Defect, Kind, Position
+from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteOpenaiBatch, WriteWebdataset
 
 CHUNK_BYTES = 4 << 20
 LINE_END, QUOTE = b'\n"'
 DAMAGE = (pa.ArrowInvalid, tarfile.TarError, zlib.error, EOFError, ValueError, OSError)
-"""Exceptions that counting raises for a damaged file. OSError is also raised if storage is
-unavailable."""
+"""Exceptions while reading a damaged file. OSError may also mean that storage is unavailable."""
 FileCounter: TypeAlias = Callable[[Location], int]
 StreamCounter: TypeAlias = Callable[[BinaryIO], int]
 
 
 Checked: TypeAlias = tuple[int | None, Defect | None]
-"""The number of rows of a file, None if they were not counted, and its defect, if any."""
+"""The number of rows of a file (None if they were not counted), and its defect, if any."""
 
 
 class _Differs(ValueError):
-    """A file is not the one that was committed."""
+    """The size or the checksum of a file differs from what was committed."""
 
 
 @dataclass(frozen=True)
 class StoredFiles:
-    """The files of a directory, by name and size, and the functions that count their rows. With
-    `quick`, no file is read completely."""
+    """The data files or the error files of an output."""
 
-    place: Location
+    directory: Location
     sizes: dict[str, int]
+    """The size in bytes of each file that a listing of the directory has shown, by name."""
     from_header: FileCounter | None
+    """Returns the number of rows that a file stores."""
     from_bytes: StreamCounter | None
+    """Counts the rows of a file, of which it reads all bytes."""
     quick: bool
+    """Whether no file is read completely."""
 
     @classmethod
     def of_rows(cls, layout: Layout, write: Write, *, quick: bool) -> StoredFiles:
@@ -73,8 +68,8 @@ class StoredFiles:
         return cls(layout.errors, sizes, footer_rows, None, quick)
 
     def check(self, file: DataFile) -> Checked:
-        """Return the result of checking a file. Raises OSError if storage is unavailable."""
-        address, size = self.place / file.name, self.sizes.get(file.name)
+        """Compare a file with what was committed. Raises OSError if storage is unavailable."""
+        address, size = self.directory / file.name, self.sizes.get(file.name)
         try:
             if size is None:
                 raise FileNotFoundError
@@ -82,37 +77,37 @@ class StoredFiles:
                 raise _Differs(f"{size} bytes, and {file.bytes} were committed")
             return with_retries(lambda: self._read(address, file.crc32)), None
         except FileNotFoundError:
-            return None, (Kind.GONE, Spot(address.uri), 1)
+            return None, (Kind.GONE, Position(address.uri), 1)
         except DAMAGE as error:
             raise_storage_error(error)
             differs = isinstance(error, _Differs)
             detail = (
                 str(error) if differs else f"its rows cannot be counted: {type(error).__name__}"
             )
-            return None, (Kind.DAMAGED, Spot(address.uri, detail=detail), 1)
+            return None, (Kind.DAMAGED, Position(address.uri, detail=detail), 1)
 
     def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
-        """Yield the files that `named` lacks and whose names begin with the prefix of the work."""
+        """Yield the files with this prefix in their names that no manifest entry has `named`."""
         for name in sorted(self.sizes.keys() - named):
             if base_name(name).startswith(prefix):
-                yield Kind.ORPHANS, Spot((self.place / name).uri), 1
+                yield Kind.ORPHANS, Position((self.directory / name).uri), 1
 
     def _read(self, address: Location, crc32: int) -> int | None:
-        """Return the number of rows of a file; None if they are not counted."""
+        """Check the checksum of a file, and return its number of rows; None if not counted."""
         rows = None
         if not self.quick:
-            found, rows = _checksum_and_rows(address, self.from_bytes)
-            if found != crc32:
+            checksum, rows = _checksum_and_rows(address, self.from_bytes)
+            if checksum != crc32:
                 raise _Differs("its checksum is not the one that was committed")
         return self.from_header(address) if self.from_header else rows
 
 
-def _sizes(place: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
-    return {place.below(info.path): info.size for info in files}
+def _sizes(directory: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
+    return {directory.below(info.path): info.size for info in files}
 
 
 class ChecksumReader(io.RawIOBase):
-    """Passes on the content of a file as it is read, and computes its checksum."""
+    """Reads a file, and computes the checksum of what was read."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         super().__init__()
@@ -129,8 +124,7 @@ class ChecksumReader(io.RawIOBase):
 
 
 def _checksum_and_rows(file: Location, count: StreamCounter | None) -> tuple[int, int | None]:
-    """Return the checksum of a file, and its number of rows if they are counted. A damaged file has
-    0 rows."""
+    """Return the checksum and the number of rows of a file (None without `count`, 0 if damaged)."""
     with file.open_input_file() as opened:
         reader = ChecksumReader(opened)
         source = cast(BinaryIO, io.BufferedReader(reader, CHUNK_BYTES))
@@ -146,29 +140,28 @@ def _checksum_and_rows(file: Location, count: StreamCounter | None) -> tuple[int
 
 
 def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None]:
-    """Return two functions that count the rows of a file: from the stored number of rows, and from
-    all bytes. One of them is None."""
+    """Return the functions `from_header` and `from_bytes` of StoredFiles. One of them is None."""
     match write:
         case WriteJson():
-            return None, partial(_unpacked, _lines, write.compression)
+            return None, partial(_decompressed, _lines, write.compression)
         case WriteOpenaiBatch():
             return None, _lines
         case WriteCsv():
-            return None, partial(_unpacked, _records, write.compression)
+            return None, partial(_decompressed, _records, write.compression)
         case WriteWebdataset():
             return None, _samples
     return footer_rows, None
 
 
 def footer_rows(file: Location) -> int:
-    """Return the number of rows of a Parquet file."""
+    """Return the number of rows in the footer of a Parquet file."""
     with file.open_input_file() as source:
         return int(parquet_metadata(source).num_rows)
 
 
-def _unpacked(count: StreamCounter, compression: str, source: BinaryIO) -> int:
-    packed = compression == "gzip"
-    return count(cast(BinaryIO, gzip.GzipFile(fileobj=source)) if packed else source)
+def _decompressed(count: StreamCounter, compression: str, source: BinaryIO) -> int:
+    is_gzip = compression == "gzip"
+    return count(cast(BinaryIO, gzip.GzipFile(fileobj=source)) if is_gzip else source)
 
 
 def _chunks(source: BinaryIO) -> Iterator[bytes]:
@@ -180,7 +173,7 @@ def _lines(source: BinaryIO) -> int:
 
 
 def _records(source: BinaryIO) -> int:
-    """Return the number of lines, without the header and without line ends inside quotes."""
+    """Return the number of CSV records without the header. They may have quoted line ends."""
     lines, quoted = 0, False
     for chunk in _chunks(source):
         content = np.frombuffer(chunk, np.uint8)
@@ -191,7 +184,7 @@ def _records(source: BinaryIO) -> int:
 
 
 def _samples(source: BinaryIO) -> int:
-    """Return the number of samples: of runs of members that share a key."""
+    """Return the number of samples. The members of a sample follow each other, and share a key."""
     samples, last = 0, None
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for member in archive:

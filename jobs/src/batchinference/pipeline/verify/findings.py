@@ -1,4 +1,4 @@
-"""The defects that an output can have, and the machine-readable results of a verification."""
+"""The kinds of defects that an output can have, and the report of a verification."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self, TypeAlias
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest import (
-    DataFile,
-    ManifestEntry,
-    counts_of,
-)
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, counts_of
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
-MAX_SPOTS = 1000
-"""Maximum number of locations that are listed per kind. All of them are counted."""
+MAX_POSITIONS = 1000
+"""Maximum number of positions that are listed per kind of defect. All defects are counted."""
 _START_OVER = "run the job again with write.mode overwrite"
 _RESTORE = f"restore them, or {_START_OVER}"
 
@@ -98,12 +94,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Spot:
-    """The location of a defect: a file; for defects of rows the first and the last row (None if the
-    last row is unknown); and details that the kind does not include."""
+class Position:
+    """Where a defect is."""
 
     file: str
     rows: tuple[int, int | None] | None = None
+    """For a defect of rows, the first and the last row. The last row is None if it is unknown."""
     detail: str = ""
 
     def __str__(self) -> str:
@@ -128,26 +124,26 @@ class Finding:
 
     kind: Kind
     count: int = 0
-    spots: list[Spot] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        spots = [spot.as_json() for spot in self.spots]
+        positions = [position.as_json() for position in self.positions]
         texts = {"meaning": self.kind.meaning, "fix": self.kind.fix}
-        return {"kind": self.kind.value, "count": self.count, **texts, "where": spots}
+        return {"kind": self.kind.value, "count": self.count, **texts, "where": positions}
 
 
-Defect: TypeAlias = tuple[Kind, Spot, int]
+Defect: TypeAlias = tuple[Kind, Position, int]
 """One defect, and the number of rows or files that it affects."""
 
 
 def findings_of(defects: Iterable[Defect]) -> list[Finding]:
-    """Return defects by kind, in the order of `Kind`."""
+    """Return one finding for each kind of defect that occurs, in the order of `Kind`."""
     by_kind: dict[Kind, Finding] = {}
-    for kind, spot, count in defects:
+    for kind, position, count in defects:
         finding = by_kind.setdefault(kind, Finding(kind))
         finding.count += count
-        if len(finding.spots) < MAX_SPOTS:
-            finding.spots.append(spot)
+        if len(finding.positions) < MAX_POSITIONS:
+            finding.positions.append(position)
     return [by_kind[kind] for kind in Kind if kind in by_kind]
 
 
@@ -159,7 +155,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Committed:
-    """The files that count, and the counts of the rows that they represent."""
+    """The files that manifest entries name, and the counts of their rows."""
 
     counts: Counts = field(default_factory=Counts)
     data: list[DataFile] = field(default_factory=list)
@@ -182,24 +178,24 @@ class Committed:
 
 @dataclass(frozen=True)
 class JobReport:
-    """The result for one job."""
+    """The result for one job that has written to the output."""
 
     state: str
     finished: bool = False
     rows: int | None = None
     """The number of input rows; None if it is unknown."""
     accounted: int = 0
-    """How many of these rows are written, failed or filtered."""
+    """How many input rows were written, failed or filtered."""
     input_files: int = 0
     input_files_counted: int = 0
     """The files whose rows were counted again."""
     committed: Committed = field(default_factory=Committed)
-    missing: list[Spot] = field(default_factory=list)
+    missing: list[Position] = field(default_factory=list)
     """The missing rows of an unfinished output."""
     findings: list[Finding] = field(default_factory=list)
     unproven: list[str] = field(default_factory=list)
     layout: Layout | None = None
-    """None if not even the work is known."""
+    """None if the state is damaged, or if a run has only claimed the output."""
     names: Sequence[str] = ()
     """The names of the input files."""
     warnings: Sequence[WarningCount] = ()
@@ -224,7 +220,7 @@ class JobReport:
             "inputFiles": self.input_files,
             "inputFilesCounted": self.input_files_counted,
             "committed": self.committed.as_json(),
-            "missing": [spot.as_json() for spot in self.missing[:MAX_SPOTS]],
+            "missing": [position.as_json() for position in self.missing[:MAX_POSITIONS]],
             "findings": [finding.as_json() for finding in self.findings],
             "unproven": self.unproven,
             "warnings": [
@@ -236,16 +232,16 @@ class JobReport:
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """The result for an output: one report for each job that has written to it, and the findings on
-    all files together."""
+    """The result for an output: a report for each job that has written to it."""
 
     output: str
-    works: list[JobReport]
+    jobs: list[JobReport]
     findings: list[Finding]
+    """Defects that concern several jobs or none."""
 
     @property
     def result(self) -> Result:
-        results = {work.result for work in self.works}
+        results = {job.result for job in self.jobs}
         if self.findings or Result.NOT_PROVEN in results:
             return Result.NOT_PROVEN
         return Result.UNFINISHED if Result.UNFINISHED in results else Result.PROVEN
@@ -254,6 +250,6 @@ class VerificationReport:
         return {
             "output": self.output,
             "result": self.result.value,
-            "jobs": [work.as_json() for work in self.works],
+            "jobs": [job.as_json() for job in self.jobs],
             "findings": [finding.as_json() for finding in self.findings],
         }

@@ -1,7 +1,6 @@
-"""Compares the rows of the input, counted again, with the rows that the manifest entries hold.
+"""Counts the rows of the input again, and compares them with the rows of all manifest entries.
 
-A job uses only the entries that fit together (see `row_coverage`). This module uses all of them.
-"""
+A job uses only valid entries (see `row_coverage`). This module also uses the others."""
 
 from __future__ import annotations
 
@@ -14,23 +13,14 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range
-from batchinference.pipeline.commit.retry_errors import ids_of
-from batchinference.pipeline.commit.row_coverage import (
-    RowSet,
-    edges,
-    rows_in_all,
-    summed_shares,
-)
+from batchinference.pipeline.commit.retry_failed_rows import ids_of
+from batchinference.pipeline.commit.row_coverage import RowSet, edges, rows_in_all, summed_shares
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_input import prepared
 from batchinference.pipeline.input.file_rows import FileRows
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
-from batchinference.pipeline.input.input_snapshot import (
-    InputFile,
-    InputSnapshot,
-    read_own_snapshot,
-)
+from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot, read_own_snapshot
 from batchinference.pipeline.input.listing import list_existing
 from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
@@ -38,19 +28,20 @@ from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.pipeline.verify.jobs import StoredJob
+from batchinference.pipeline.verify.findings import Defect, Kind, Position
+from batchinference.pipeline.verify.stored_jobs import StoredJob
 from batchinference.spec.read import ReadFiles, ReadVersioned
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The number of rows of each input file: `rows_each` for every file, or its value in `ends`.
-    For other files, the number is unknown."""
+    """The number of rows of each input file."""
 
     files: int
     ends: dict[int, int]
+    """The number of rows by file."""
     rows_each: int | None = None
+    """The number of rows of each file that is not in `ends`; None if it is unknown."""
 
     @property
     def total(self) -> int | None:
@@ -60,8 +51,8 @@ class Sizes:
         return sum(self.ends.values()) if len(self.ends) == self.files else None
 
     def of(self, files: np.ndarray) -> np.ndarray:
-        """Return the number of rows of the files with these numbers, int64: 0 for files that do not
-        exist, and the maximum int64 if it is unknown."""
+        """Return the number of rows (int64) of the files with these numbers. It is 0 for files that
+        do not exist, and the maximum int64 if it is unknown."""
         unknown = np.iinfo(np.int64).max if self.rows_each is None else self.rows_each
         sizes = [
             self.ends.get(file, unknown) if file < self.files else 0 for file in files.tolist()
@@ -71,61 +62,60 @@ class Sizes:
 
 @dataclass(frozen=True)
 class AccountedRows:
-    """`held` are the rows that manifest entries hold. `twice` are the rows that they hold more than
-    once."""
+    """The rows of the manifest entries of an output."""
 
     held: RowSet
-    twice: list[Range]
+    repeated: list[Range]
+    """The rows that are there more than once."""
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
-        parted, shares = summed_shares(entries)
-        whole, over = parted[shares >= FULL_SHARE], parted[shares > FULL_SHARE]
+        split, shares = summed_shares(entries)
+        complete, repeated = split[shares >= FULL_SHARE], split[shares > FULL_SHARE]
         starts, stops, _ = edges(entries)
-        starts, stops = np.append(starts, whole), np.append(stops, whole + 1)
+        starts, stops = np.append(starts, complete), np.append(stops, complete + 1)
         held = RowSet.merged(starts, stops)
-        part = parted[shares < FULL_SHARE]
-        over = np.concatenate([over, part[held.holds(part)]])
-        return cls(held, sorted(_repeated(starts, stops) + _named(over, over + 1)))
+        incomplete = split[shares < FULL_SHARE]
+        repeated = np.append(repeated, incomplete[held.holds(incomplete)])
+        return cls(held, sorted(_repeated(starts, stops) + _as_ranges(repeated, repeated + 1)))
 
     @property
     def rows(self) -> int:
-        """The number of held rows, each counted once."""
+        """The number of different rows."""
         return self.held.rows
 
     def missing(self, sizes: Sizes) -> MissingRows:
-        """Return the rows of the input that are not held."""
+        """Return the rows of the input that no manifest entry holds."""
         return self.held.missing(sizes.files, sizes.ends, sizes.rows_each)
 
     def beyond(self, sizes: Sizes) -> list[Range]:
-        """Return the rows that are held but that the input does not have."""
+        """Return the rows of manifest entries that the input does not have."""
         files, firsts = unpack_ids(self.held.starts)
         base = files << ROW_BITS
         ends = sizes.of(files)
         over = self.held.stops - base > ends
         starts = base + np.maximum(firsts, np.minimum(ends, self.held.stops - base))
-        return _named(starts[over], self.held.stops[over])
+        return _as_ranges(starts[over], self.held.stops[over])
 
 
 def _repeated(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
-    """Return the rows that ranges of ids hold more than once."""
+    """Return the rows that are in more than one of these ranges of ids."""
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], stops[order]
     before = np.append(-1, np.maximum.accumulate(stops))[:-1]
     again = starts < before
-    return _named(starts[again], np.minimum(stops, before)[again])
+    return _as_ranges(starts[again], np.minimum(stops, before)[again])
 
 
-def _named(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
+def _as_ranges(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
     files, firsts = unpack_ids(starts)
     after = stops - (files << ROW_BITS)
     return list(zip(files.tolist(), firsts.tolist(), after.tolist(), strict=True))
 
 
 def wrong_errors(entry: ManifestEntry, file: Location) -> int:
-    """Return how many error records of a manifest entry are not among its rows, or are duplicates.
-
-    Raises ArrowInvalid or OSError if the file cannot be read."""
+    """Return the number of error records of a manifest entry that are duplicates, or whose rows the
+    entry does not hold. Raises ArrowInvalid or OSError if the file cannot be read."""
     with file.open_input_file() as source:
         ids = ids_of(read_table(source, columns=["id"]))
     inside = RowSet.of([entry]).holds(ids)
@@ -134,7 +124,7 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
 
 
 def _is_one_to_one(entry: ManifestEntry) -> bool:
-    """Return whether no row has become several rows. These could all fail, with the same id."""
+    """Return whether no input row has become several rows, which could all fail with its id."""
     counts = entry.counts
     return not entry.shares and counts.read == counts.written + counts.failed + counts.filtered
 
@@ -144,88 +134,88 @@ THREADS = 8
 
 @dataclass(frozen=True)
 class InputRows:
-    """The rows of an input. `names` are the names of its parts. `counted` is the number of parts
-    that were counted again. For the other parts, the number of rows is the one that the job
-    found."""
+    """The rows of an input."""
 
     names: list[str]
+    """The names of its files, or of the parts of another source."""
     sizes: Sizes
     counted: int = 0
-    found: list[Defect] = field(default_factory=list)
+    """How many files were counted again. For other files, `sizes` has what the job counted."""
+    defects: list[Defect] = field(default_factory=list)
     ignored: IgnoredFiles = NONE_IGNORED
 
-    def name(self, part: int) -> str:
-        known = part < len(self.names)
-        return self.names[part] if known else f"part {part}, which is not in the input"
+    def name(self, number: int) -> str:
+        known = number < len(self.names)
+        return self.names[number] if known else f"part {number}, which is not in the input"
 
 
-def input_rows(work: StoredJob, end: Snapshot, *, quick: bool) -> InputRows:
-    """Return the rows of the input, counted again. With `quick`, count only the rows of files that
-    store their number of rows.
-
-    Raises BadOutput if the state of the input is damaged, and BadInput or JobFailure if the input
-    cannot be read."""
-    attempt = Attempt(work.layout, work.lease)
-    frozen, _ = read_own_snapshot(attempt, work.storage_of_input, end.input)
-    return replace(_input_rows(work, end, frozen, quick=quick), ignored=frozen.ignored)
+def input_rows(job: StoredJob, committed: Snapshot, *, quick: bool) -> InputRows:
+    """Count the rows of the input again, and return them. With `quick`, count only the rows of
+    files that store their number of rows. Raises BadOutput if the state of the input is damaged,
+    and BadInput or JobFailure if the input cannot be read."""
+    attempt = Attempt(job.layout, job.lease)
+    snapshot, _ = read_own_snapshot(attempt, job.storage_of_input, committed.input)
+    return replace(_input_rows(job, committed, snapshot, quick=quick), ignored=snapshot.ignored)
 
 
-def _input_rows(work: StoredJob, end: Snapshot, frozen: InputSnapshot, *, quick: bool) -> InputRows:
-    place = work.layout.input
-    names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
-    for part in frozen.removed:  # a file that has come back is a new file
-        names[part] += " (removed)"
-    ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
-    read = work.spec.read
-    if not isinstance(read, ReadFiles | ReadVersioned):  # the source may yield other rows by now
-        return InputRows(names, Sizes(len(frozen), ends))
+def _input_rows(
+    job: StoredJob, committed: Snapshot, snapshot: InputSnapshot, *, quick: bool
+) -> InputRows:
+    content = job.layout.input.read()
+    names = read_table(pa.BufferReader(content), columns=["path"]).column("path").to_pylist()
+    for number in snapshot.removed:  # a file that has come back is listed as a new file
+        names[number] += " (removed)"
+    ends = {number: rows for number, rows in committed.ends.items() if number < len(snapshot)}
+    read = job.spec.read
+    if not isinstance(read, ReadFiles | ReadVersioned):  # may return other rows now
+        return InputRows(names, Sizes(len(snapshot), ends))
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables import gone_files, reader_of
 
-        found, names = dict[int, Defect](), frozen.labels
-        reader: Reader = reader_of(read, frozen.version)
-        # a table removes old files, whose rows are not counted again
-        missing = set(gone_files(frozen, range(len(frozen))))
+        defects, names = dict[int, Defect](), snapshot.labels
+        reader: Reader = reader_of(read, snapshot.version)
+        # rows of files that the table has deleted since are not counted again
+        missing = set(gone_files(snapshot, range(len(snapshot))))
     else:
-        reader, found = reader_for(read), _differences(frozen, read)
-        missing = found.keys() | frozen.removed
+        reader, defects = reader_for(read), _differences(snapshot, read)
+        missing = defects.keys() | snapshot.removed
     if isinstance(reader, WholeFileReader):
-        sizes = Sizes(len(frozen), dict.fromkeys(frozen.removed, 0), 1)
-        return InputRows(names, sizes, len(frozen), list(found.values()))
-    files = [file for file in frozen.files() if file.number not in missing]
-    counted = dict(_counted(frozen, read, reader, files, ends, quick=quick))
-    sizes = Sizes(len(frozen), ends | counted)
-    return InputRows(names, sizes, len(counted), list(found.values()))
+        sizes = Sizes(len(snapshot), dict.fromkeys(snapshot.removed, 0), 1)
+        return InputRows(names, sizes, len(snapshot), list(defects.values()))
+    files = [file for file in snapshot.files() if file.number not in missing]
+    counted = dict(_counted(snapshot, read, reader, files, ends, quick=quick))
+    sizes = Sizes(len(snapshot), ends | counted)
+    return InputRows(names, sizes, len(counted), list(defects.values()))
 
 
-def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
-    """Return a finding for each file that is gone or has changed, by file number."""
-    listed = _listed(frozen, read)
+def _differences(snapshot: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
+    """Return a defect for each input file that is gone or has changed, by file number."""
+    listed = _listed(snapshot, read)
     current = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
-    found: dict[int, Defect] = {}
-    for number, (uri, version) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
-        if number in frozen.removed:
+    defects: dict[int, Defect] = {}
+    for number, (uri, version) in enumerate(zip(snapshot.uris, snapshot.versions, strict=True)):
+        if number in snapshot.removed:
             continue
         if uri not in current:
-            found[number] = (Kind.INPUT_GONE, Spot(uri), 1)
+            defects[number] = (Kind.INPUT_GONE, Position(uri), 1)
         elif current[uri] != version:
             sizes = f"{version[0]} bytes then, {current[uri][0]} now"
-            found[number] = (Kind.INPUT_CHANGED, Spot(uri, detail=sizes), 1)
-    return found
+            defects[number] = (Kind.INPUT_CHANGED, Position(uri, detail=sizes), 1)
+    return defects
 
 
-def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
-    """Return a listing of the input as it is now; None if nothing of it is left."""
+def _listed(snapshot: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
+    """Return a new listing of the input; None if no file exists any more."""
     try:
-        return list_existing(read, frozen.root.storage)
+        return list_existing(read, snapshot.root.storage)
     except BadInput:
-        if not len(frozen) or frozen.address(frozen.files()[0]).exists():
+        if not len(snapshot) or snapshot.address(snapshot.files()[0]).exists():
             raise
         return None
 
 
 def _counted(
-    frozen: InputSnapshot,
+    snapshot: InputSnapshot,
     read: ReadFiles | ReadVersioned,
     reader: Reader,
     files: list[InputFile],
@@ -233,19 +223,18 @@ def _counted(
     *,
     quick: bool,
 ) -> Iterator[tuple[int, int]]:
-    """Yield file numbers and numbers of rows. Only rows that the job reads are counted. So a file
-    is read as the job reads it, one chunk at a time, unless the number of rows that it stores is
-    the number that the job found (`ends`). The numbers differ for a damaged file, because the job
-    reads its rest as one failed row."""
+    """Yield file numbers and numbers of rows, as the job reads them. A file is only read if it does
+    not store its number of rows, or stores another one than the job counted (`ends`). For example,
+    the job counts the rest of a damaged file as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return
-    # the statistics in the snapshot come from the job
+    # the statistics in the snapshot come from the job, so they are not used
     if (path := read.locations.get("path")) is not None:
-        frozen = replace(frozen, root=frozen.root.contained_in([path]))
+        snapshot = replace(snapshot, root=snapshot.root.contained_in([path]))
     elif isinstance(read, ReadFiles):
-        frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
-    frozen, rows = prepared(read, frozen.with_stats({}), files)
-    stored = with_row_counts(frozen, rows.reader, files).stats if reader.rows_exact else {}
+        snapshot = replace(snapshot, root=snapshot.root.contained_in(read.paths))
+    snapshot, rows = prepared(read, snapshot.with_stats({}), files)
+    stored = with_row_counts(snapshot, rows.reader, files).stats if reader.rows_exact else {}
     with ThreadPoolExecutor(THREADS) as pool:
         counts = pool.map(
             lambda file: _rows_of(file, rows, stored.get(file.number), ends.get(file.number)), files
@@ -253,12 +242,12 @@ def _counted(
         yield from zip((file.number for file in files), counts, strict=True)
 
 
-def _rows_of(file: InputFile, rows: FileRows, stored: FileStats | None, found: int | None) -> int:
+def _rows_of(file: InputFile, rows: FileRows, stored: FileStats | None, known: int | None) -> int:
     if stored is not None:
         stored_rows = stored.rows if file.rows is None else min(stored.rows, file.rows)
-        if stored_rows == found or found is None:
+        if stored_rows == known or known is None:
             return stored_rows
     listed = rows.reader.count_listed(rows.root.at(file.path))
-    if listed is not None:  # must not fetch URIs that others have chosen
+    if listed is not None:  # do not fetch the URIs in a list, which is untrusted
         return listed
     return sum(size_of(chunk) for chunk in rows.chunks(file))

@@ -1,4 +1,4 @@
-"""Checks that a table has the commit of a job once, and the keys of the rows that it has merged."""
+"""Checks that a table has the commit of a job once, and each key that the job has merged once."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.tables.keys import Keys, MergingTable
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify.findings import Defect, Kind, Spot
-from batchinference.pipeline.verify.jobs import StoredJob
+from batchinference.pipeline.verify.findings import Defect, Kind, Position
+from batchinference.pipeline.verify.stored_jobs import StoredJob
 from batchinference.spec.write import WriteTable
 from batchinference.text import counted
 
 
-def commit_defects(work: StoredJob, write: WriteTable, rows: int) -> Iterator[Defect]:
-    """Yield defects of the commit of a finished job, which has written this number of rows."""
-    output = work.layout.output
+def commit_defects(job: StoredJob, write: WriteTable, rows: int) -> Iterator[Defect]:
+    """Yield defects of the table commit of a finished job, which has written `rows` rows."""
+    output = job.layout.output
     try:
         with table_errors_as_bad_output():
             settings = {"path": output.uri, "storage": output.storage}
-            yield from _defects(work, table_for(write.model_copy(update=settings)), rows)
+            yield from _defects(job, table_for(write.model_copy(update=settings)), rows)
     except BadOutput as failure:
-        yield Kind.NO_COMMIT, Spot(output.uri, detail=failure.message), 1
+        yield Kind.NO_COMMIT, Position(output.uri, detail=failure.message), 1
 
 
-def _defects(work: StoredJob, table: Table, rows: int) -> Iterator[Defect]:
-    lease, place = work.lease, work.layout.output.uri
+def _defects(job: StoredJob, table: Table, rows: int) -> Iterator[Defect]:
+    lease, output = job.lease, job.layout.output.uri
     if not table.commits(lease.commit_id):
-        yield Kind.NO_COMMIT, Spot(place), 1
-    elif (made := table.commits(lease.series_id)) > 1:
-        detail = f"delayed attempts made them, {made} commits in all"
-        yield Kind.DUPLICATED, Spot(place, detail=detail), (made - 1) * rows
-    elif work.merges:
-        yield from _key_defects(table, work.layout.keys, rows)
+        yield Kind.NO_COMMIT, Position(output), 1
+    elif (commits := table.commits(lease.series_id)) > 1:
+        detail = f"delayed attempts made them, {commits} commits in all"
+        yield Kind.DUPLICATED, Position(output, detail=detail), (commits - 1) * rows
+    elif job.merges:
+        yield from _key_defects(table, job.layout.keys, rows)
 
 
 def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
-    """Yield the keys of a job with this number of rows that a table does not have, or has more than
-    once. Raises BadOutput if the stored keys are damaged."""
+    """Yield the keys of a job that a table lacks or has more than once. The job has written `rows`
+    rows. Raises BadOutput if the file with the stored keys is damaged."""
     existing = table.existing()
     if not isinstance(table, MergingTable) or existing is None:
         return
     keys = Keys.stored(stored)
     if (number := keys.table.num_rows) != rows:
         detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
-        yield Kind.STATE, Spot(stored.uri, detail=detail), 1
+        yield Kind.STATE, Position(stored.uri, detail=detail), 1
         return
     counts = np.bincount(
         keys.matched_numbers(table.find_keys(existing, keys.table)), minlength=number
     )
     for kind, chosen in ((Kind.MISSING_KEYS, counts == 0), (Kind.REPEATED_KEYS, counts > 1)):
         if count := int(chosen.sum()):
-            yield kind, Spot(stored.uri, detail=keys.examples(chosen)), count
+            yield kind, Position(stored.uri, detail=keys.examples(chosen)), count

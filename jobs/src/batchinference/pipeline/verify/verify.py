@@ -1,4 +1,4 @@
-"""Verifies that an output holds each row of its input once, and reports all contradictions."""
+"""Verifies that an output holds each row of its input once, and reports all defects."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
-from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnings_of
+from batchinference.pipeline.commit.output_paths import Layout, part_prefix
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.error_classification import raise_storage_error
@@ -24,17 +24,17 @@ from batchinference.pipeline.verify.findings import (
     Defect,
     JobReport,
     Kind,
-    Spot,
+    Position,
     VerificationReport,
     findings_of,
 )
-from batchinference.pipeline.verify.jobs import StoredJob, stored_job, stored_layouts
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
     input_rows,
     wrong_errors,
 )
+from batchinference.pipeline.verify.stored_jobs import StoredJob, stored_job, stored_layouts
 from batchinference.spec.progress import Counts
 from batchinference.spec.read import ReadFiles, ReadVersioned
 from batchinference.spec.report import JobState, Report
@@ -42,107 +42,105 @@ from batchinference.spec.write import WriteTable
 from batchinference.text import counted
 
 _PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
-"""The file names of any job. Several jobs may store their error records in one directory."""
+"""Names of files that any job has written."""
 THREADS = 8
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
 def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> VerificationReport:
-    """Read input and output, compare them, and return the report. With `quick`, perform only checks
-    that cover many rows at once.
-
-    Endpoints that the output names are used only if it is trusted. Raises BadInput if there is no
-    output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
-    places = stored_layouts(output)
-    reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
-    defects = itertools.chain(_read_twice(places, reports), _unknown_files(places, reports))
+    """Compare input and output, and return the report. With `quick`, files are not read completely.
+    Endpoints that the state of the output names are only used if the output is `trusted`. Raises
+    BadInput without an output or a readable input, and OSError or JobFailure if storage fails."""
+    layouts = stored_layouts(output)
+    reports = [_job_report(layout, quick=quick, trusted=trusted) for layout in layouts]
+    defects = itertools.chain(_read_twice(layouts, reports), _unknown_files(layouts, reports))
     return VerificationReport(output.uri, reports, findings_of(defects))
 
 
-def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
-    """Return the report on the work of one job, whose state is at `place`."""
+def _job_report(layout: Layout, *, quick: bool, trusted: bool) -> JobReport:
+    """Return the report on one job, whose state is in this layout."""
     try:
-        work = stored_job(place, trusted=trusted)
-        end = work.committed() if work else None
-        if work is None or end is None:
-            return JobReport(place.state.uri)
-        rows = input_rows(work, end, quick=quick)
-        return JobCheck(work, end, rows, quick).report()
+        job = stored_job(layout, trusted=trusted)
+        if job is None:
+            return JobReport(layout.state.uri)
+        committed = job.committed()
+        rows = input_rows(job, committed, quick=quick)
+        return JobCheck(job, committed, rows, quick).report()
     except BadOutput as failure:
-        findings = findings_of([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
-        return JobReport(place.state.uri, place.success.exists(), findings=findings)
+        findings = findings_of(
+            [(Kind.STATE, Position(layout.state.uri, detail=failure.message), 1)]
+        )
+        return JobReport(layout.state.uri, layout.success.exists(), findings=findings)
 
 
-def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
-    """Yield input files that the same job has read twice: first when it began, and again as new
-    files. Other jobs that have appended to the output may read any files."""
+def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
+    """Yield input files that a job has read twice, because an addition lists them again."""
     seen: dict[str, set[str]] = defaultdict(set)
-    for place, report in zip(places, reports, strict=True):
-        added = _ADDITION.match(base_name(place.state.path))
-        known = seen[added[1] if added else report.key[:8]]
-        yield from ((Kind.INPUT_TWICE, Spot(name), 1) for name in report.names if name in known)
+    for layout, report in zip(layouts, reports, strict=True):
+        addition = _ADDITION.match(base_name(layout.state.path))
+        known = seen[addition[1] if addition else report.key[:8]]
+        yield from ((Kind.INPUT_TWICE, Position(name), 1) for name in report.names if name in known)
         known.update(report.names)
 
 
-def _unknown_files(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
-    """Yield files that readers of the output or the errors would read, but that none of the jobs
-    has written. If the first job appended to existing data, files in the output may belong to
-    anybody and are not reported."""
-    whole, layouts = places[0], [report.layout for report in reports if report.layout]
-    if len(layouts) < len(reports):
+def _unknown_files(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
+    """Yield files that no job has written, but that readers of the output or of the error records
+    read. If the first job appended to existing data, files in the output may be such data, so they
+    are not reported. A directory of error records outside of the state may be shared by jobs."""
+    first, known = layouts[0], [report.layout for report in reports if report.layout]
+    if len(known) < len(reports):
         return
-    known = tuple(part_prefix(layout.key) for layout in layouts)
-    exclusive = {whole.output.path, *((layout.state / "errors").path for layout in layouts)}
-    for place in _read_places(layouts, mixed=whole != whole.whole):
-        shared = place.path not in exclusive
-        for info in place.visible_files(but=whole.output):
+    prefixes = tuple(part_prefix(layout.key) for layout in known)
+    exclusive = {first.output.path, *((layout.state / "errors").path for layout in known)}
+    for directory in _visible_directories(known, mixed=first != first.main):
+        shared = directory.path not in exclusive
+        for info in directory.visible_files(but=first.output):
             name = base_name(info.path)
-            if not name.startswith(known) and not (shared and _PART.match(name)):
-                yield Kind.UNKNOWN_FILES, Spot(place.at(info.path).uri), 1
+            if not name.startswith(prefixes) and not (shared and _PART.match(name)):
+                yield Kind.UNKNOWN_FILES, Position(directory.at(info.path).uri), 1
 
 
-def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
-    """Return the directories of the rows and of the errors, without duplicates. The directory of
-    the rows is excluded if others may have written rows there. It is also excluded for a table,
-    which tracks its own files."""
+def _visible_directories(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
+    """Return the distinct directories of rows and of error records, without those of tables (which
+    track their own files), and without rows that are `mixed` with other data."""
     rows = [layout.output for layout in layouts if not layout.is_table and not mixed]
-    places = [*rows, *(layout.errors for layout in layouts)]
-    return list({place.path: place for place in places}.values())
+    directories = [*rows, *(layout.errors for layout in layouts)]
+    return list({directory.path: directory for directory in directories}.values())
 
 
-def of_report(place: Location, made: Counts, rows: int | None) -> Iterator[Defect]:
-    """Yield differences between the report and the counts of the output. `rows` is the number of
-    input rows; None if it is unknown."""
+def report_defects(file: Location, committed: Counts, rows: int | None) -> Iterator[Defect]:
+    """Yield differences between the report in `file` and the counts of the output. `rows` is the
+    number of input rows; None if it is unknown."""
     try:
-        report = Report.parse(place.read())
+        report = Report.parse(file.read())
     except (ValueError, FileNotFoundError):
-        yield Kind.STATE, Spot(place.uri, detail="it is gone or damaged"), 1
+        yield Kind.STATE, Position(file.uri, detail="it is gone or damaged"), 1
         return
     if report.state is not JobState.SUCCEEDED or report.counts is None:
-        yield Kind.REPORT, Spot(place.uri, detail=f"it says that the job is {report.state}"), 1
+        yield Kind.REPORT, Position(file.uri, detail=f"it says that the job is {report.state}"), 1
         return
-    for name, actual in (made.model_dump() | {"read": rows}).items():
+    for name, actual in (committed.model_dump() | {"read": rows}).items():
         reported = getattr(report.counts, name)
         if actual is not None and reported != actual:
             detail = f"it says {reported} {name}, and it is {actual}"
-            yield Kind.REPORT, Spot(place.uri, detail=detail), 1
+            yield Kind.REPORT, Position(file.uri, detail=detail), 1
 
 
 @dataclass(frozen=True)
 class Commits:
-    """The files of an output that its manifest entries name. `data` is None for the table of a
-    finished job, which has its own files."""
+    """The files of an output, and the checks of its manifest entries. `data` is None for a finished
+    table, which has its own files."""
 
-    work: StoredJob
+    job: StoredJob
     data: StoredFiles | None
     errors: StoredFiles
 
     @classmethod
-    def of(cls, work: StoredJob, *, quick: bool) -> Commits:
-        layout, write = work.layout, work.spec.write
-        in_table = layout.is_table and work.finished
+    def of(cls, job: StoredJob, *, quick: bool) -> Commits:
+        layout, write = job.layout, job.spec.write
+        in_table = layout.is_table and job.finished
         data = None if in_table else StoredFiles.of_rows(layout, write, quick=quick)
-        return cls(work, data, StoredFiles.of_errors(layout, quick=quick))
+        return cls(job, data, StoredFiles.of_errors(layout, quick=quick))
 
     def check(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:
         """Yield all defects of these manifest entries and their files."""
@@ -150,50 +148,50 @@ class Commits:
             if self.data is not None:
                 checked = pool.map(self.data.check, (f for entry in entries for f in entry.data))
                 for entry in entries:
-                    yield from self._of_data(entry, [*itertools.islice(checked, len(entry.data))])
-            for entry, found in zip(entries, pool.map(self._of_errors, entries), strict=True):
+                    yield from self._data_defects(
+                        entry, [*itertools.islice(checked, len(entry.data))]
+                    )
+            for entry, found in zip(entries, pool.map(self._error_defects, entries), strict=True):
                 yield from found
-                yield from self._of_rows(entry)
+                yield from self._row_defects(entry)
 
     def orphans(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:
-        """Yield orphan files: files of the same work that none of these entries names."""
+        """Yield orphan files: files of the job that none of these entries names."""
         named = {file.name for entry in entries for file in entry.files}
-        prefix = part_prefix(self.work.lease.key)
+        prefix = part_prefix(self.job.lease.key)
         for stored in filter(None, (self.data, self.errors)):
             yield from stored.orphans(named, prefix)
 
-    def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Defect]:
-        found = [defect for _, defect in checked if defect]
-        yield from found
+    def _data_defects(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Defect]:
+        defects = [defect for _, defect in checked if defect]
+        yield from defects
         counts = [rows for rows, _ in checked if rows is not None]
-        stored = sum(counts) - sum(rows for one in entry.removed for _, rows in one.rows)
-        if not found and len(counts) == len(checked) and stored != entry.counts.written:
+        stored = sum(counts) - sum(rows for origin in entry.removed for _, rows in origin.rows)
+        if not defects and len(counts) == len(checked) and stored != entry.counts.written:
             yield self._miscounted(entry, counted(stored, "row"), entry.counts.written)
 
-    def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
+    def _error_defects(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
         if entry.errors is None:
             return [self._miscounted(entry, "no failed rows", failed)] if failed else []
-        (rows, defect), file = (
-            self.errors.check(entry.errors),
-            self.errors.place / entry.errors.name,
-        )
+        rows, defect = self.errors.check(entry.errors)
+        file = self.errors.directory / entry.errors.name
         if defect:
             return [defect]
-        found: list[Defect] = []
-        if entry.removed:  # its error records are removed when the output is completed
-            return found
+        defects: list[Defect] = []
+        if entry.removed:  # records of removed rows are deleted when the output is completed
+            return defects
         if rows != failed:
-            found.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
+            defects.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:
             raise_storage_error(error)
-            return [(Kind.DAMAGED, Spot(file.uri, detail="it is not a list of failed rows"), 1)]
-        return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
+            return [(Kind.DAMAGED, Position(file.uri, detail="it is not a list of failed rows"), 1)]
+        return [*defects, (Kind.WRONG_ERRORS, Position(file.uri), wrong)] if wrong else defects
 
-    def _of_rows(self, entry: ManifestEntry) -> Iterator[Defect]:
-        """Yield a defect if the counts of an entry do not match the rows that it names."""
+    def _row_defects(self, entry: ManifestEntry) -> Iterator[Defect]:
+        """Yield a defect if the counts of an entry do not match its row ranges."""
         counts = entry.counts
         named = sum(after - first for _, first, after in entry.row_ranges)
         if named != counts.read:
@@ -203,123 +201,125 @@ class Commits:
 
     def _miscounted(self, entry: ManifestEntry, actual: str, committed: int) -> Defect:
         detail = f"{actual}, and {committed} were committed"
-        return Kind.MISCOUNTED, Spot(self._name(entry), detail=detail), 1
+        return Kind.MISCOUNTED, Position(self._name(entry), detail=detail), 1
 
     def _name(self, entry: ManifestEntry) -> str:
-        """Return the file that identifies an entry in findings: its first file."""
+        """Return the first file of an entry, by which findings identify the entry."""
         if entry.data and self.data is not None:
-            return (self.data.place / entry.data[0].name).uri
+            return (self.data.directory / entry.data[0].name).uri
         if entry.errors:
-            return (self.errors.place / entry.errors.name).uri
-        return self.work.layout.state.uri
+            return (self.errors.directory / entry.errors.name).uri
+        return self.job.layout.state.uri
 
 
 @dataclass(frozen=True)
 class JobCheck:
-    """Compares the input and the output of a job. `end` is the snapshot of the
-    output."""
+    """Compares the input and the output of a job. `committed` is the snapshot of the output."""
 
-    work: StoredJob
-    end: Snapshot
+    job: StoredJob
+    committed: Snapshot
     input: InputRows
     quick: bool
 
     def report(self) -> JobReport:
         """Read the output and return the report on the job."""
-        finished = self.work.finished
+        finished = self.job.finished
         return JobReport(
-            state=self.work.layout.state.uri,
+            state=self.job.layout.state.uri,
             finished=finished,
             rows=self.input.sizes.total,
-            accounted=self._holdings.rows,
+            accounted=self._accounted_rows.rows,
             input_files=self.input.sizes.files,
             input_files_counted=self.input.counted,
-            committed=self._committed,
-            missing=[] if finished else [spot for spot, _ in self._gaps()],
+            committed=self._committed_files,
+            missing=[] if finished else [position for position, _ in self._missing_rows()],
             findings=findings_of(self._defects()),
             unproven=list(self._unproven()),
-            layout=self.work.layout,
+            layout=self.job.layout,
             names=self.input.names
-            if isinstance(self.work.spec.read, ReadFiles | ReadVersioned)
+            if isinstance(self.job.spec.read, ReadFiles | ReadVersioned)
             else (),
             warnings=[
                 *self.input.ignored.warnings(),
-                *with_paths(warnings_of(self.end.entries), self.input.name),
+                *with_paths(warnings_of(self.committed.entries), self.input.name),
             ],
         )
 
     def _defects(self) -> Iterator[Defect]:
-        yield from self.input.found
-        yield from self._rows()
-        commits, entries = Commits.of(self.work, quick=self.quick), self.end.entries
-        if self.work.finished:
-            yield from ((Kind.MISSING, spot, count) for spot, count in self._gaps())
-            yield from self._end()
+        yield from self.input.defects
+        yield from self._wrong_rows()
+        commits, entries = Commits.of(self.job, quick=self.quick), self.committed.entries
+        if self.job.finished:
+            yield from ((Kind.MISSING, position, count) for position, count in self._missing_rows())
+            yield from self._final_defects()
             yield from commits.orphans(entries)
         yield from commits.check(entries)
 
     @cached_property
-    def _holdings(self) -> AccountedRows:
-        return AccountedRows.of(self.end.entries)
+    def _accounted_rows(self) -> AccountedRows:
+        return AccountedRows.of(self.committed.entries)
 
     @cached_property
-    def _committed(self) -> Committed:
-        return Committed.of(self.end.entries)
+    def _committed_files(self) -> Committed:
+        return Committed.of(self.committed.entries)
 
-    def _rows(self) -> Iterator[Defect]:
-        """Yield rows that are held but should not be."""
-        for rows in self._holdings.twice:
-            yield Kind.DUPLICATED, self._spot(rows), rows[2] - rows[1]
-        for rows in self._holdings.beyond(self.input.sizes):
-            yield Kind.UNKNOWN_ROWS, self._spot(rows), rows[2] - rows[1]
+    def _wrong_rows(self) -> Iterator[Defect]:
+        """Yield rows that the output holds more than once, or that the input does not have."""
+        for rows in self._accounted_rows.repeated:
+            yield Kind.DUPLICATED, self._position(rows), rows[2] - rows[1]
+        for rows in self._accounted_rows.beyond(self.input.sizes):
+            yield Kind.UNKNOWN_ROWS, self._position(rows), rows[2] - rows[1]
 
-    def _gaps(self) -> Iterator[tuple[Spot, int]]:
-        """Yield missing row ranges and their number of rows: 1 if the end of the file is
-        unknown."""
-        for part, gaps in self._holdings.missing(self.input.sizes).items():
+    def _missing_rows(self) -> Iterator[tuple[Position, int]]:
+        """Yield missing row ranges and their number of rows (1 if the file end is unknown)."""
+        for number, gaps in self._accounted_rows.missing(self.input.sizes).items():
             for first, after in gaps:
                 if after is None:
-                    yield Spot(self.input.name(part), (first, None)), 1
+                    yield Position(self.input.name(number), (first, None)), 1
                 else:
-                    yield self._spot((part, first, after)), after - first
+                    yield self._position((number, first, after)), after - first
 
-    def _spot(self, rows: Range) -> Spot:
-        part, first, after = rows
-        return Spot(self.input.name(part), (first, after - 1))
+    def _position(self, rows: Range) -> Position:
+        number, first, after = rows
+        return Position(self.input.name(number), (first, after - 1))
 
-    def _end(self) -> Iterator[Defect]:
+    def _final_defects(self) -> Iterator[Defect]:
         """Yield defects of the report and of the table commit of a finished job."""
-        yield from of_report(
-            self.work.layout.report, self._committed.counts, self.input.sizes.total
+        yield from report_defects(
+            self.job.layout.report, self._committed_files.counts, self.input.sizes.total
         )
-        write = self.work.spec.write
-        # if nothing was written, there may be no table that holds the commit
-        if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
+        write = self.job.spec.write
+        # if the job wrote no rows, it may not even have created the table
+        if (
+            isinstance(write, WriteTable)
+            and self._committed_files.data
+            and not self._foreign_catalog
+        ):
             from batchinference.pipeline.verify.table_check import commit_defects
 
-            yield from commit_defects(self.work, write, self._committed.counts.written)
+            yield from commit_defects(self.job, write, self._committed_files.counts.written)
 
     @property
     def _foreign_catalog(self) -> bool:
-        """Whether only an untrusted output names the catalog or database of the table. A connection
-        to it can run code and send credentials there."""
-        return bool(self.work.spec.write.connection) and not self.work.trusted
+        """Whether only the state of an untrusted output names the catalog or database of the table.
+        A connection to it can run code and send credentials there."""
+        return bool(self.job.spec.write.connection) and not self.job.trusted
 
     def _unproven(self) -> Iterator[str]:
         """Yield what could not be verified, as text."""
-        read, write = self.work.spec.read, self.work.spec.write
+        read, write = self.job.spec.read, self.job.spec.write
         if not isinstance(read, ReadFiles | ReadVersioned):
             yield f"the rows of a source of {read.format}, which are not read a second time"
         elif self.input.counted < self.input.sizes.files:
             yield "the rows of files of the input that were not read again"
-        if self._committed.counts.filtered:
+        if self._committed_files.counts.filtered:
             yield "that the filtered rows are the rows that the job's filters remove"
         if self._foreign_catalog:
             yield (
                 "the commit in the table, whose catalog or database only the output names: "
                 "--trust-output checks it"
             )
-        elif self.work.merges:
+        elif self.job.merges:
             yield "the values of the rows in the table, because only their keys were checked"
         elif isinstance(write, WriteTable):
             yield "the rows in the table, because only its commit was checked"

@@ -1,4 +1,4 @@
-"""The fields and properties that all models share."""
+"""The base class of all models, and types of fields that several runtimes share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from batchinference.spec.addresses import (
     scheme_of,
     unexpanded_variable,
 )
-from batchinference.spec.base import ColumnName, SpecModel, refusal
+from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
-from batchinference.spec.step_facts import Place, StepFacts
+from batchinference.spec.step_facts import NamedSource, StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _HUB_ADDRESS = re.compile(
@@ -27,7 +27,7 @@ _HUB_ADDRESS = re.compile(
 
 
 def _check_source(source: str) -> str:
-    """Return the source of a model. Raises a refusal if it can be neither a path, nor an
+    """Return the source of a model. Raises a validation error if it can be neither a path, nor an
     address, nor the id of a model of the Hub."""
     problem = ""
     if hub := _HUB_ADDRESS.fullmatch(source):
@@ -40,7 +40,7 @@ def _check_source(source: str) -> str:
     elif is_local(source) and (variable := unexpanded_variable(source)):
         problem = f"{variable} is not expanded. {fix_of_variable(variable)}"
     if problem:
-        raise refusal(problem)
+        raise invalid(problem)
     return source
 
 
@@ -65,9 +65,9 @@ class RuntimeModel(SpecModel):
     REMOTE: ClassVar[bool] = False
     """Whether a server runs the model."""
     MEDIA: ClassVar[Mapping[str, str]] = {}
-    """The inputs that cannot be texts, and where their values come from."""
+    """The inputs that cannot be texts, and how a job gets their values, for messages."""
     WITHOUT_DEVICE: ClassVar[str] = "on the CPU"
-    """How the model runs without the device that its step requests, for notes of the plan."""
+    """How the model runs if the machine lacks the device of the step, for notes of the plan."""
 
     null_input: Literal["null", "fail"] | None = None
     """What happens to a row if one of its inputs is null. `null`, the default: the output is null,
@@ -98,13 +98,15 @@ class RuntimeModel(SpecModel):
         runtime, task, *others = names
         return StepFacts(
             reads=set(inputs.values()),
-            adds={output: self.output_type, **self.other_outputs},
+            adds={output: self.output_type, **self.extra_outputs},
             result=output,
             summary=", ".join(filter(None, [runtime, task, source or factory, *others])),
             in_actors=True,
             modules=[factory] if factory else [],
-            places={"source": Place(source, may_be_of_hub=bool(self.HUB_FILES))} if source else {},
-            model_files=[*([source] if source else []), *self.other_locations],
+            sources={"source": NamedSource(source, may_be_of_hub=bool(self.HUB_FILES))}
+            if source
+            else {},
+            model_files=[*([source] if source else []), *self.extra_locations],
             storage=self.storage_of_source,
             secrets=self.secret_variables,
         )
@@ -115,19 +117,19 @@ class RuntimeModel(SpecModel):
         return None
 
     @property
-    def other_outputs(self) -> dict[str, ColumnType]:
-        """Return the columns with more about each result, and their types. With them, the runtime
-        returns a tuple for each row: the result, and the value of each of these columns."""
+    def extra_outputs(self) -> dict[str, ColumnType]:
+        """Return the columns besides `output`, such as `details`, and their types. If there are
+        any, the runtime returns a tuple for each row: the result, and the value of each column."""
         return {}
 
     @property
     def uses_texts(self) -> bool:
-        """Return whether the inputs are used as texts: other values are written as text."""
+        """Return whether all inputs are used as texts, so that other values are converted."""
         return False
 
     @property
     def templates(self) -> list[str]:
-        """Return the texts with placeholders for the inputs."""
+        """Return the templates of the model, which have placeholders for inputs."""
         return []
 
     @property
@@ -151,7 +153,7 @@ class RuntimeModel(SpecModel):
         return getattr(self, "storage", FROM_ENVIRONMENT)
 
     @property
-    def other_locations(self) -> list[str]:
+    def extra_locations(self) -> list[str]:
         """Return the paths or URIs of additional model files."""
         return []
 
@@ -162,41 +164,39 @@ class RuntimeModel(SpecModel):
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        """Return the columns whose texts the model pads to the longest text of a batch.
-
-        Empty for a model that generates text: its time depends mainly on the generated text.
-        """
+        """Return the columns whose texts the model pads to the longest text of a batch; empty for a
+        model that generates text, because its time depends mainly on the generated text."""
         return ()
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose texts tasks on CPUs convert to tokens before a replica of a pool
-        gets them. Empty if the replica converts its inputs itself."""
+        """Return the inputs whose texts are converted to tokens by tasks on CPUs, before a replica
+        gets them; empty if the replica converts its inputs itself."""
         return ()
 
     @property
     def prefix_columns(self) -> tuple[str, ...]:
-        """Return the columns of the texts of a prompt, in its order, if the model is faster with
-        prompts that begin like those before them."""
+        """Return the text columns of a prompt, in its order, if the model is faster with prompts
+        that begin like those before them; empty otherwise."""
         return ()
 
     @property
     def parameter_inputs(self) -> tuple[str, ...]:
-        """Return the inputs that select something, such as an adapter, and may be null or empty."""
+        """Return the inputs that are settings of a row, such as an adapter, and may be null."""
         return ()
 
     @property
     def needs_finite(self) -> bool:
-        """Return whether an output with NaN or infinity is useless, unless the user keeps it."""
+        """Return whether a row with NaN or infinity in its output fails by default."""
         return bool(getattr(self, "normalize", False))
 
     @property
     def pods(self) -> int:
-        """Return the number of pods of a replica on a cluster, which share its GPUs."""
+        """Return the number of pods among which the GPUs of a replica are divided on a cluster."""
         return 1
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise a refusal if the resources or the batch size do not fit the model."""
+        """Raise a validation error if the resources or the batch size do not fit the model."""
 
     @property
     def default_batch_size(self) -> int:
@@ -208,6 +208,6 @@ _NOT_ON_THE_HUB = "^([A-Za-z][A-Za-z0-9+.-]*://|/|[.][.]?/|~)"
 
 
 def check_revision(source: str, revision: str | None) -> None:
-    """Raise a refusal if there is a revision but the source is a path or URI."""
+    """Raise a validation error if there is a revision, but the source is a path or URI."""
     if revision is not None and re.match(_NOT_ON_THE_HUB, source):
-        raise refusal(f"'revision' is for models of the Hub, and '{source}' is none. Remove it")
+        raise invalid(f"'revision' is for models of the Hub, and '{source}' is none. Remove it")

@@ -7,26 +7,28 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from batchinference.spec.base import ColumnName, refusal
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.answers import AnswerSchema
-from batchinference.spec.models.texts import TextModel
+from batchinference.spec.models.answer_schema import AnswerSchema
+from batchinference.spec.models.long_texts import TextModel
 
-_NO_SCHEMA = "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
-_WITH_PROMPT = "schema: with returnFullText, an answer begins with its prompt. Remove one"
+_REPAIR_WITHOUT_SCHEMA = (
+    "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
+)
+_PROMPT_IN_ANSWER = "schema: with returnFullText, the prompt precedes the JSON. Remove one"
 _OTHER_CONSTRAINTS = ("structured_outputs", "response_format", "guided_json", "guided_grammar")
-"""Parameters of engines and endpoints that constrain answers."""
+"""Parameters of engines and endpoints that constrain answers in another way than `schema`."""
 
 
 class GeneratingModel(TextModel):
-    """Base class of the models that generate text, with some of their tasks or APIs."""
+    """Base class of models that generate text in at least some of their tasks or APIs."""
 
     details: ColumnName | None = None
-    """A column for a struct about each text, if the model generates text: `prompt_tokens`,
-    `cached_tokens` of them whose computation was reused, `completion_tokens`, and `finish_reason`
-    (`length` if the text was cut). A value that the runtime or the endpoint does not know is null.
-    With `sampling.logprobs` of vllm, it also has the `logprobs` of the tokens. If a row has several
-    texts, a list has the value of each text."""
+    """A column for a struct with details of each generated text: `prompt_tokens`, `cached_tokens`
+    (prompt tokens whose computation was reused), `completion_tokens`, and `finish_reason` (`length`
+    if the text was cut). A value that the runtime or the endpoint does not know is null. With
+    `sampling.logprobs` of vllm, it also has the `logprobs` of the tokens. If a row has several
+    texts, the fields about a text are lists with one value for each text."""
 
     answer_schema: Annotated[AnswerSchema | None, Field(alias="schema")] = None
     """The JSON that the model answers with, if it generates text. `vllm` generates only such JSON,
@@ -34,8 +36,9 @@ class GeneratingModel(TextModel):
     for it. Each answer is checked, and the output has the type of the schema: a struct of the
     fields. A row whose answer does not fit is a failed row."""
     repair: Annotated[int, Field(ge=0, le=5)] | None = None
-    """How often the model is asked again for an answer that does not fit `schema`, with the answer
-    and what is wrong with it. 0 by default. The rows are counted as AnswerRepaired."""
+    """How many times the model is asked to correct an answer that does not fit `schema`. The new
+    request has the answer and its error. 0 by default. Rows whose answer was corrected are counted
+    as AnswerRepaired."""
 
     @property
     def templates(self) -> list[str]:
@@ -44,7 +47,7 @@ class GeneratingModel(TextModel):
         return [text for text in (*texts, *messages) if text is not None]
 
     @property
-    def generates(self) -> bool:
+    def generates_text(self) -> bool:
         """Return whether the model generates text."""
         raise NotImplementedError
 
@@ -54,21 +57,21 @@ class GeneratingModel(TextModel):
         return False
 
     @property
-    def other_details(self) -> dict[str, ColumnType]:
-        """Return more fields of `details` about each text, and their types."""
+    def extra_details(self) -> dict[str, ColumnType]:
+        """Return fields of `details` per text that only some runtimes have, and their types."""
         return {}
 
     @property
-    def other_outputs(self) -> dict[str, ColumnType]:
+    def extra_outputs(self) -> dict[str, ColumnType]:
         if self.details is None:
-            return super().other_outputs
-        of_text: dict[str, ColumnType] = {
+            return super().extra_outputs
+        per_text: dict[str, ColumnType] = {
             **{"completion_tokens": "int64", "finish_reason": "string"},
-            **self.other_details,
+            **self.extra_details,
         }
         if self.has_several_texts:
-            of_text = {name: [kind] for name, kind in of_text.items()}
-        return {self.details: {"prompt_tokens": "int64", "cached_tokens": "int64", **of_text}}
+            per_text = {name: [kind] for name, kind in per_text.items()}
+        return {self.details: {"prompt_tokens": "int64", "cached_tokens": "int64", **per_text}}
 
     @property
     def answer_type(self) -> ColumnType:
@@ -77,28 +80,28 @@ class GeneratingModel(TextModel):
             return self.answer_schema.column_type
         return ["string"] if self.has_several_texts else "string"
 
-    def check_answers(self, sampling: Mapping[str, Any]) -> None:
-        """Raise a refusal if there is a schema, and answers cannot be checked with it."""
+    def check_schema(self, sampling: Mapping[str, Any]) -> None:
+        """Raise a validation error if `schema` or `repair` conflicts with other fields."""
         if self.answer_schema is None:
             if self.repair:
-                raise refusal(_NO_SCHEMA)
+                raise invalid(_REPAIR_WITHOUT_SCHEMA)
             return
-        if not self.generates:
-            raise refusal("schema is for models that generate text. Remove it")
+        if not self.generates_text:
+            raise invalid("schema is for models that generate text. Remove it")
         if self.has_several_texts:
-            raise refusal("schema: a row has one answer. Request one text in 'sampling'")
+            raise invalid("schema needs one text per row. Request one text in 'sampling'")
         if getattr(self, "return_full_text", False):
-            raise refusal(_WITH_PROMPT)
+            raise invalid(_PROMPT_IN_ANSWER)
         for name in _OTHER_CONSTRAINTS:
             if sampling.get(name) is not None:
-                raise refusal(f"sampling.{name}: the 'schema' is the constraint. Remove one")
+                raise invalid(f"sampling.{name}: 'schema' already constrains answers. Remove one")
 
     def check_details(self) -> None:
-        """Raise a refusal if there are no details, or if they would replace the
-        output."""
+        """Raise a validation error if `details` is set, but the model generates no text, or if it
+        names the output column."""
         if self.details is None:
             return
-        if not self.generates:
-            raise refusal("details is for models that generate text. Remove it")
+        if not self.generates_text:
+            raise invalid("details is for models that generate text. Remove it")
         if self.details == getattr(self, "output", None):
-            raise refusal("details: this column is the output. Name another one")
+            raise invalid("details: this column is the output. Name another one")

@@ -9,12 +9,13 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from batchinference.credentials import names_credential
+from batchinference.credentials import is_query_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, ColumnName, Variable, refusal, without_credentials
+from batchinference.spec.base import HTTP_URL, ColumnName, Variable, invalid, without_credentials
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import Inputs
+from batchinference.spec.models.openai_requests import RequestModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -24,7 +25,6 @@ from batchinference.spec.models.prompts import (
     check_template,
     columns_of_prompt,
 )
-from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_http
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
@@ -35,7 +35,7 @@ PATHS = {
     "embeddings": "/embeddings",
     "json": "",
 }
-"""The path of each API below the URL."""
+"""The path that each API adds to `url`."""
 _FIELDS = {
     "name": ("chat", "completions", "embeddings"),
     "prompt": ("chat", "completions", "embeddings"),
@@ -49,7 +49,7 @@ _FIELDS = {
     "max_input_tokens": ("embeddings",),
     "request": ("chat", "completions", "embeddings"),
 }
-"""The APIs of each field that some APIs do not have."""
+"""The APIs that have a field, for each field that not all APIs have."""
 _NO_KEY = (
     "a key does not belong in the file. Store it in a Secret, pass it in cluster.env and name the "
     "variable in apiKeyEnv or headersFrom"
@@ -68,20 +68,20 @@ _CREDENTIAL_NAMES = re.compile(
 def _check_no_key(url: str) -> str:
     parts = urlsplit(url)
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    if "@" in parts.netloc or any(map(names_credential, names)):
-        raise refusal(_NO_KEY)
+    if "@" in parts.netloc or any(map(is_query_credential, names)):
+        raise invalid(_NO_KEY)
     return url
 
 
 def _check_timeout(duration: str) -> str:
     if seconds_of(duration) > MAX_TIMEOUT_SECONDS:
-        raise refusal("expected at most 1h")
+        raise invalid("expected at most 1h")
     return duration
 
 
 def _check_header_name(name: str) -> str:
     if not re.fullmatch(_HEADER, name):
-        raise refusal("the name of a header has letters, digits, '-' and '_'")
+        raise invalid("the name of a header has letters, digits, '-' and '_'")
     return name
 
 
@@ -98,7 +98,7 @@ _TYPES: dict[str, ColumnType] = {
     **{"text": "string", "number": "float64", "integer": "int64", "boolean": "bool"},
     "embeddings": ["float32"],
 }
-"""The types of outputs that are no answers: by `result_type` for the api `json`, or by api."""
+"""The types of outputs by `result_type` for the api `json`, and otherwise by api."""
 
 
 class HttpModel(RequestModel):
@@ -148,8 +148,9 @@ class HttpModel(RequestModel):
     """The type of the result for json. `numbers` are nested lists of the same shape in all rows.
     For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent requests of each replica. It starts with at most 16, sends more,
-    and halves them when the endpoint is overloaded: status 429, 503 or 504, or a timeout."""
+    """Maximum number of concurrent requests of each replica. A replica starts with at most 16,
+    sends more, and halves the number when the endpoint is overloaded: status 429, 503 or 504, or a
+    timeout."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000), *Quantity] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""
     timeout: Timeout = "5m"
@@ -170,8 +171,8 @@ class HttpModel(RequestModel):
     """As for the other runtimes. `compute` sends null to an endpoint with `api: json`."""
     max_input_tokens: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """The number of tokens that the model of the endpoint takes, for embeddings. Some endpoints cut
-    longer texts and do not say so. If `usage` in a response says that all these tokens were used,
-    the text may have been cut: the row is counted as TextCut, or fails with `tooLong: fail`."""
+    longer texts without an error. If `usage` in a response has this number, the text may have been
+    cut: the row is counted as TextCut, or fails with `tooLong: fail`."""
 
     @property
     def endpoint(self) -> str:
@@ -182,7 +183,7 @@ class HttpModel(RequestModel):
     def output_type(self) -> ColumnType | None:
         if self.request is not None:
             return "string"
-        if self.generates:
+        if self.generates_text:
             return self.answer_type
         return _TYPES.get(self.result_type if self.api == "json" else self.api)
 
@@ -191,7 +192,7 @@ class HttpModel(RequestModel):
         return [*super().templates, *(texts_in(self.body) if self.api == "json" else ())]
 
     @property
-    def generates(self) -> bool:
+    def generates_text(self) -> bool:
         return self.api in ("chat", "completions")
 
     @property
@@ -208,18 +209,17 @@ class HttpModel(RequestModel):
 
     @property
     def prefix_columns(self) -> tuple[str, ...]:
-        return columns_of_prompt(self) if self.generates else ()
+        return columns_of_prompt(self) if self.generates_text else ()
 
     @property
     def default_batch_size(self) -> int:
-        """Return few rows, because a stopped job loses batches in flight that do not end
-        soon."""
+        """Return a small number, because a stopped job loses batches that do not end soon."""
         return 16
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise a refusal if the step requests devices."""
+        """Raise a validation error if the step requests devices."""
         if resources.gpu or resources.custom:
-            raise refusal("the endpoint computes elsewhere. Leave out resources.gpu and custom")
+            raise invalid("the endpoint computes elsewhere. Leave out resources.gpu and custom")
 
     @model_validator(mode="after")
     def _check(self) -> HttpModel:
@@ -227,11 +227,11 @@ class HttpModel(RequestModel):
             # API servers add defaults to objects, so a default value does not count
             is_set = getattr(self, field) != type(self).model_fields[field].default
             if is_set and self.api not in apis:
-                raise refusal(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
+                raise invalid(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
         if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
-            raise refusal(_NO_KEY)
+            raise invalid(_NO_KEY)
         self.check_details()
-        self.check_answers(self.sampling)
+        self.check_schema(self.sampling)
         self._check_inputs()
         if self.api == "json":
             self._check_body()
@@ -241,23 +241,23 @@ class HttpModel(RequestModel):
 
     def _check_inputs(self) -> None:
         if self.too_long is not None and self.max_input_tokens is None:
-            raise refusal(_NO_LIMIT)
+            raise invalid(_NO_LIMIT)
         if self.too_long not in (None, "truncate", "fail"):
-            raise refusal(_CUT_BY_ENDPOINT)
+            raise invalid(_CUT_BY_ENDPOINT)
         if self.null_input == "compute" and self.api != "json":
-            raise refusal("nullInput compute is for api json only")
+            raise invalid("nullInput compute is for api json only")
 
     def _check_body(self) -> None:
         if not self.body:
-            raise refusal("json needs a 'body'")
+            raise invalid("json needs a 'body'")
         texts = [check_template(text) for text in texts_in(self.body)]
         check_body(self.inputs, texts, self.images)
 
     def _check_openai(self) -> None:
         if self.name is None and self.request is None:
-            raise refusal(f"{self.api} needs a 'name': the model as the endpoint names it")
+            raise invalid(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
-            raise refusal("'url' is the base of the API. Leave out what comes behind /v1")
+            raise invalid("'url' is the base of the API. Leave out what comes behind /v1")
         if self.request is not None or self.request_url is not None:
             self.check_request()
             return

@@ -1,8 +1,8 @@
-"""The field of classifiers: a column for the score of a label."""
+"""The field `scoreOutput` of classifiers: a column for the score of a label."""
 
 from __future__ import annotations
 
-from batchinference.spec.base import ColumnName, refusal
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import RuntimeModel
 
@@ -23,12 +23,12 @@ class LabelModel(RuntimeModel):
         raise NotImplementedError
 
     @property
-    def other_outputs(self) -> dict[str, ColumnType]:
+    def extra_outputs(self) -> dict[str, ColumnType]:
         score: dict[str, ColumnType] = {self.score_output: "float32"} if self.score_output else {}
-        return {**super().other_outputs, **score}
+        return {**super().extra_outputs, **score}
 
     def check_score(self) -> None:
-        """Raise a refusal if there is a column for a score, and there is no score."""
+        """Raise a validation error if `scoreOutput` is set without a score, or is the output."""
         if self.score_output is None:
             return
         if not self.classifies:
@@ -37,4 +37,4 @@ class LabelModel(RuntimeModel):
             problem = "scoreOutput: this column is the output. Name another one"
         else:
             return
-        raise refusal(problem)
+        raise invalid(problem)

@@ -10,22 +10,23 @@ from typing import Annotated, Literal, Protocol, TypeAlias
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel, refusal
+from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.expression import root_of
+from batchinference.spec.problems import did_you_mean
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
 """The name of an input, and the fields and items that are read from it."""
 
 
 def placeholders(template: str) -> list[str]:
-    """Return the names of the inputs of the placeholders in a template, in order. Raises as
-    `fields_in` does."""
+    """Return the input that each placeholder in a template reads, in order. Raises ValueError if
+    the template is invalid."""
     return [root_of(field) for field in fields_in(template)]
 
 
 def fields_in(template: str) -> list[str]:
-    """Return what is in the placeholders of a template, in order: `name`, or a part of its value
-    such as `name.field` or `name[0]`.
+    """Return the content of each placeholder in a template, in order: an input `name`, or a part of
+    its value such as `name.field` or `name[0]`.
 
     `{{` and `}}` are literal braces. Raises ValueError if the template is invalid.
     """
@@ -51,12 +52,12 @@ def _placeholder_fix(name: str) -> str:
 
 
 def check_template(text: str) -> str:
-    """Return the text. Raises a refusal if it is not a valid template."""
+    """Return the text. Raises a validation error if it is not a valid template."""
     try:
         placeholders(text)
     except ValueError as error:
         fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # an error of Python
-        raise refusal(f"{error}{fix}") from None
+        raise invalid(f"{error}{fix}") from None
     return text
 
 
@@ -65,7 +66,7 @@ Images = Annotated[list[ColumnName], Field(max_length=16)]
 
 
 FieldText: TypeAlias = tuple[str, str]
-"""A text, after the field that holds it."""
+"""The name of a field, and its text."""
 
 
 class Message(SpecModel):
@@ -79,7 +80,7 @@ Messages = Annotated[list[Message], Field(max_length=32)]
 
 
 class PromptSpec(Protocol):
-    """The fields of a model's specification that define its prompt."""
+    """The fields of a model that define its prompt."""
 
     @property
     def inputs(self) -> dict[str, str]: ...
@@ -96,7 +97,7 @@ class PromptSpec(Protocol):
 
 
 def columns_of_prompt(model: PromptSpec) -> tuple[str, ...]:
-    """Return the columns of the texts of a prompt, in the order of the prompt."""
+    """Return the columns whose texts are in a prompt, in the order of the prompt."""
     texts = [model.system or "", *(message.content for message in model.messages)]
     named = [name for text in [*texts, model.prompt or ""] for name in placeholders(text)]
     others = {*model.images, *model.parameter_inputs}
@@ -107,11 +108,11 @@ def columns_of_prompt(model: PromptSpec) -> tuple[str, ...]:
 def check_prompt(
     model: PromptSpec, other_inputs: Sequence[str] = (), *, images_suffice: bool = False
 ) -> None:
-    """Raise a refusal if a template or `images` refers to an unknown input, or if an
-    input is not used.
+    """Raise a validation error if a template or `images` refers to an unknown input, or if an input
+    is not used.
 
-    `other_inputs` are used by other fields. Without a prompt, exactly one unused input must remain,
-    which is sent unchanged. With `images_suffice`, none has to remain if there are images.
+    `other_inputs` are used by other fields. Without a prompt, exactly one other input must be left,
+    which is sent unchanged. With `images_suffice`, none may be left if there are images.
     """
     messages = [(f"messages[{at}]", each.content) for at, each in enumerate(model.messages)]
     others = [*messages, ("system", model.system or "")]
@@ -126,11 +127,11 @@ def check_prompt(
     only_images = images_suffice and model.images and not any(text for _, text in others)
     if model.prompt is None and len(unused) != 1 and (unused or not only_images):
         listed = ", ".join(unused) or "none is left"
-        raise refusal(f"without a 'prompt' one input is sent as it is; here {listed}")
+        raise invalid(f"without a 'prompt' one input is sent as it is; here {listed}")
 
 
 def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable[str]) -> None:
-    """Raise a refusal if `images` or a request body refers to an unknown input, or if an
+    """Raise a validation error if `images` or a request body refers to an unknown input, or if an
     input is not used."""
     for name in images:
         _check_input(name, inputs)
@@ -143,17 +144,17 @@ def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable
 def _check_image_placeholders(
     model: PromptSpec, others: Sequence[FieldText], prompt: Sequence[FieldText]
 ) -> None:
-    """Raise a refusal if a text would contain the pixels of an image as numbers."""
+    """Raise a validation error if a text would contain the pixels of an image as numbers."""
     pixels = {model.inputs[name] for name in model.images}
     for name in _names_in(others, model.inputs):
         if model.inputs[name] in pixels:
-            raise refusal(
+            raise invalid(
                 f"'{{{name}}}' is an image, and 'system' and 'messages' hold only text. Put the "
                 "place into 'prompt'"
             )
     for name in _names_in(prompt, model.inputs):
         if model.inputs[name] in pixels and name not in model.images:
-            raise refusal(f"'{{{name}}}' is an image. Add '{name}' to 'images'")
+            raise invalid(f"'{{{name}}}' is an image. Add '{name}' to 'images'")
 
 
 def _names_in(texts: Sequence[FieldText], inputs: Mapping[str, str]) -> list[str]:
@@ -166,21 +167,19 @@ def _names_in(texts: Sequence[FieldText], inputs: Mapping[str, str]) -> list[str
 def _unused(name: str, texts: Sequence[FieldText], owner: str) -> PydanticCustomError:
     for field, text in texts:
         if re.search(rf"\{{\{{ *{name} *\}}\}}", text):
-            return refusal(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
+            return invalid(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
         if re.fullmatch(r"[\w./~-]+\.(?:txt|md|j2|jinja2?|prompt)", text):
             fix = f"Write the text of the file here, with {{{name}}} for the input"
-            return refusal(f"{field}: a path is no prompt, got '{text}'. {fix}")
-    return refusal(
+            return invalid(f"{field}: a path is no prompt, got '{text}'. {fix}")
+    return invalid(
         f"input '{name}' is not used. Write {{{name}}} in the {owner}, or remove the input"
     )
 
 
 def _check_input(name: str, inputs: Mapping[str, str], field: str = "") -> None:
     if name not in inputs:
-        from batchinference.spec.problems import did_you_mean  # workers do not need it
-
         fields = ", ".join(f"{key}: {column}" for key, column in {**inputs, name: name}.items())
         others = f". Write inputs: {{{fields}}}, or use {', '.join(inputs)}"
         known = did_you_mean(name, inputs) or others
         what = f"{field}: {{{name}}}" if field else f"'{name}'"
-        raise refusal(f"{what} is not an input{known}")
+        raise invalid(f"{what} is not an input{known}")

@@ -1,5 +1,5 @@
-"""Checks of `sampling` before a model is loaded: its names, types, and results that a row cannot
-hold. Numbers may be values of the row."""
+"""Checks the field `sampling` before a model is loaded: names, types, and parameters whose results
+a row cannot hold. Numbers may be values of the row."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import invalid
 from batchinference.spec.models.prompts import placeholders
+from batchinference.spec.problems import did_you_mean, type_name
 
 
 class Kind(NamedTuple):
-    """The values that a parameter takes."""
+    """The type of a parameter, as text and as a check."""
 
     expected: str
     fits: Callable[[Any], bool]
@@ -61,7 +62,7 @@ CONSTRAINTS: dict[str, Kind] = {
     "choice": _TEXTS,
     "json_object": _FLAG,
 }
-"""The constraints of `structured_outputs`, of which a request has one."""
+"""The constraints of `structured_outputs`. A request has exactly one of them."""
 WITHOUT_EFFECT = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 """Options of `structured_outputs` that the engine does not read from a request."""
 NULLABLE = {
@@ -84,7 +85,8 @@ LOST: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("skip_clone", "output_text_buffer_length"), (None, _NO_EFFECT)),
     **dict.fromkeys(("logit_bias", "repetition_detection"), (None, _NEEDS_OBJECTS)),
 }
-"""The other SamplingParams of vLLM: the value that changes nothing, and why no other is taken."""
+"""SamplingParams of vLLM that a job cannot use: the value without an effect, and why others are
+refused."""
 _STRUCTURED = "structured_outputs: {%s: ...}"
 _CUT = {"truncate_prompt_tokens": "the model's field tooLong"}
 _INSTEAD = {
@@ -119,8 +121,8 @@ _HTTP_LOST = {
 
 
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
-    """Raise a refusal for a parameter that vLLM does not have, whose value has a wrong
-    type, or whose results a row cannot hold. Values may be secrets, and are not shown."""
+    """Raise a validation error for a parameter that vLLM does not have, whose value has a wrong
+    type, or whose results a row cannot hold. Values are not shown, because they may be secret."""
     known, lost = _OF_TASK[task], LOST if task == "generate" else {}
     _check_lost(sampling, lost)
     of_rows = row_parameters(sampling)
@@ -136,8 +138,8 @@ def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
 
 
 def row_parameters(sampling: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters of vLLM that are values of the row, with the input of each: `{input}`.
-    Only numbers can be, and only those that change neither the type of the result nor its count."""
+    """Return the parameters of vLLM whose value is an input of the row, as `{input}`, with this
+    input. Only numbers can be inputs, except those that change the type or number of results."""
     return {
         name: value[1:-1]
         for name, value in sampling.items()
@@ -156,12 +158,12 @@ def _is_input(value: str) -> bool:
 
 
 def check_transformers(sampling: Mapping[str, Any]) -> None:
-    """Raise a refusal for a parameter whose results a row cannot hold."""
+    """Raise a validation error for a parameter whose results a row cannot hold."""
     _check_lost(sampling, _TRANSFORMERS_LOST)
 
 
 def check_http(sampling: Mapping[str, Any]) -> None:
-    """Raise a refusal for a parameter whose results a row cannot hold."""
+    """Raise a validation error for a parameter whose results a row cannot hold."""
     _check_lost(sampling, _HTTP_LOST)
 
 
@@ -169,33 +171,31 @@ def _check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]
     for name in sampling.keys() & lost.keys():
         neutral, reason = lost[name]
         if sampling[name] not in (neutral, None):
-            raise refusal(f"sampling.{name}: {reason}. Remove it")
+            raise invalid(f"sampling.{name}: {reason}. Remove it")
 
 
 def check_kind(name: str, value: Any, kind: Kind) -> None:
-    """Raise a refusal if a parameter does not take a value, without showing it."""
+    """Raise a validation error, which does not show the value, if it does not fit `kind`."""
     if kind.fits(value):
         return
-    from batchinference.spec.problems import type_name  # only for errors
-
     row = isinstance(value, str) and "{" in value
     fix = ". Write a value: only a number can be an input of the row, as {input}" if row else ""
-    raise refusal(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
+    raise invalid(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
 
 
 def _check_constraints(given: Mapping[str, Any]) -> None:
     where = "sampling.structured_outputs"
     for name, value in given.items():
         if name in WITHOUT_EFFECT:
-            raise refusal(
+            raise invalid(
                 f"{where}.{name}: the engine does not read it from a request. Set it in "
                 "engine.structured_outputs_config, with a backend"
             )
         if name not in CONSTRAINTS:
-            raise refusal(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
+            raise invalid(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
         check_kind(f"structured_outputs.{name}", value, CONSTRAINTS[name])
     if len(given) != 1:
-        raise refusal(
+        raise invalid(
             f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(given)} of them"
         )
 
@@ -203,15 +203,13 @@ def _check_constraints(given: Mapping[str, Any]) -> None:
 def _unknown(name: str, task: str) -> PydanticCustomError:
     problem = f"sampling: vLLM has no parameter '{name}'"
     if task != "generate" and name in GENERATE:
-        return refusal(f"{problem} for task {task}. Remove it")
+        return invalid(f"{problem} for task {task}. Remove it")
     if name in _NOTHING_INSTEAD:
-        return refusal(f"{problem}. Remove it")
+        return invalid(f"{problem}. Remove it")
     instead = (_INSTEAD if task == "generate" else _INSTEAD_OF_POOLING).get(name)
     fix = f". Use {instead}" if instead else _near(name, _OF_TASK[task])
-    return refusal(problem + fix)
+    return invalid(problem + fix)
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    from batchinference.spec.problems import did_you_mean  # only for errors
-
     return did_you_mean(name, known) or f". Use one of {', '.join(known)}"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import ColumnName, refusal
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import (
     Dtype,
@@ -15,7 +15,7 @@ from batchinference.spec.models.base import (
     Source,
     check_revision,
 )
-from batchinference.spec.models.texts import WindowedModel
+from batchinference.spec.models.long_texts import WindowedModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _ONE_INPUT = (
@@ -68,13 +68,13 @@ class SentenceTransformersModel(WindowedModel):
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):
-            raise refusal(_ONE_INPUT)
+            raise invalid(_ONE_INPUT)
         check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:
-            raise refusal("give 'prompt' or 'promptName', not both")
+            raise invalid("give 'prompt' or 'promptName', not both")
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):
-            raise refusal("a prompt is for texts, not for images")
+            raise invalid("a prompt is for texts, not for images")
         if "image" in self.inputs and self.too_long is not None:
-            raise refusal("tooLong is for texts, not for images")
+            raise invalid("tooLong is for texts, not for images")
         self.check_overlap()
         return self

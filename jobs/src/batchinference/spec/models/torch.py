@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, refusal
+from batchinference.spec.base import ColumnName, ModulePath, invalid
 from batchinference.spec.models.base import (
     Dtype,
     Inputs,
@@ -54,13 +54,13 @@ class TorchModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
         if self.factory is None and self.source is None:
-            raise refusal("give a 'factory' or a 'source' (or both)")
+            raise invalid("give a 'factory' or a 'source' (or both)")
         if self.factory is None and self.factory_args is not None:
-            raise refusal("'factoryArgs' needs a 'factory'")
+            raise invalid("'factoryArgs' needs a 'factory'")
         if self.factory is None and not self.trust_source:
-            raise refusal(_UNTRUSTED.format(self.source))
+            raise invalid(_UNTRUSTED.format(self.source))
         if self.factory is not None and self.trust_source:
-            raise refusal("trustSource: a state dict runs no code. Leave it out")
+            raise invalid("trustSource: a state dict runs no code. Leave it out")
         if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
-            raise refusal("an exported program keeps its own types. Leave out 'dtype'")
+            raise invalid("an exported program keeps its own types. Leave out 'dtype'")
         return self

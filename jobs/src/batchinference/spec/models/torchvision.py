@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import WEIGHTS, ColumnName, refusal
+from batchinference.spec.base import WEIGHTS, ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import Dtype, Inputs, Label, Source, TopK
 from batchinference.spec.models.labels import LABELED, LabelModel
@@ -66,11 +66,11 @@ class TorchvisionModel(LabelModel):
     @model_validator(mode="after")
     def _check(self) -> TorchvisionModel:
         if set(self.inputs) != {"image"}:
-            raise refusal("torchvision takes exactly one input: inputs: {image: COLUMN}")
+            raise invalid("torchvision takes exactly one input: inputs: {image: COLUMN}")
         for alias, given in (("topK", self.top_k), ("labels", self.labels)):
             if self.features and given:
-                raise refusal(f"'{alias}' is for classes, not for 'features'")
+                raise invalid(f"'{alias}' is for classes, not for 'features'")
         self.check_score()
         if self.labels and self.source is None:
-            raise refusal("'labels' needs a 'source': the weights have their own")
+            raise invalid("'labels' needs a 'source': the weights have their own")
         return self

@@ -9,14 +9,14 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, refusal
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.base import Inputs, Label, Revision, Source, TopK, check_revision
 from batchinference.spec.models.labels import LABELED, LabelModel
+from batchinference.spec.models.long_texts import WindowedModel
+from batchinference.spec.models.openai_requests import RequestModel
 from batchinference.spec.models.prompts import Images, Messages, Template, check_prompt
-from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_transformers
-from batchinference.spec.models.texts import WindowedModel
 from batchinference.spec.models.transformers_tasks import (
     ANSWERING,
     CLASSIFICATION,
@@ -101,10 +101,11 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     prompt."""
     sampling: Arguments = {}
     """The GenerationConfig of transformers, such as `max_new_tokens`, `do_sample`, `temperature`,
-    `top_p` or `num_return_sequences`. `max_new_tokens` is by default that of the model, or else
-    4096, or its context if that is shorter, or 256 if it looks its positions up in a table. With
-    `seed`, the random numbers of a row depend only on its prompt and the seed. `max_length` and
-    `min_length` are only for models with an encoder, because they count padding."""
+    `top_p` or `num_return_sequences`. The default of `max_new_tokens` is that of the model. If the
+    model has none, it is 256 for a model with a table of positions, and otherwise 4096 or the
+    context of the model if that is shorter. With `seed`, the random numbers of a row depend only on
+    its prompt and the seed. `max_length` and `min_length` are only for models with an encoder,
+    because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Maximum number of tokens, including padding, that are computed together. The rows of a batch
     are divided into groups of similar length. For tasks with texts."""
@@ -134,7 +135,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         return tuple(name for name in ("text", "text_pair") if name in self.inputs)
 
     @property
-    def generates(self) -> bool:
+    def generates_text(self) -> bool:
         return self.task in GENERATION
 
     @property
@@ -159,7 +160,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
 
     @property
     def uses_texts(self) -> bool:
-        return self.generates or self.request is not None
+        return self.generates_text or self.request is not None
 
     @property
     def needs_finite(self) -> bool:
@@ -171,11 +172,11 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
             return "string"
         if self.has_labels:
             return "string" if self.score_output else self.result_type
-        return self.answer_type if self.generates else self.result_type
+        return self.answer_type if self.generates_text else self.result_type
 
     @property
     def result_type(self) -> ColumnType:
-        """Return the type of what the task returns for a row, if it does not generate text."""
+        """Return the type of the result for a row, for tasks that do not generate text."""
         if self.has_labels:
             return [LABELED] if self.top_k else LABELED
         return TIMED if self.has_times else TYPES[self.task]
@@ -188,7 +189,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
                 description = describe_tasks(tasks)
                 message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'. "
                 message += "Remove it, or change task"
-                raise refusal(message)
+                raise invalid(message)
         if self.request is not None or self.request_url is not None:
             self._check_request()
         elif self.task in GENERATION:
@@ -196,34 +197,34 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         else:
             self._check_inputs()
         if self.task in ZERO_SHOT and not self.candidate_labels:
-            raise refusal(f"task '{self.task}' needs 'candidateLabels'")
+            raise invalid(f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
         self.check_score()
-        self.check_answers(self.sampling)
+        self.check_schema(self.sampling)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
-            raise refusal(f"tooLong windows is for task {', '.join(WINDOWED)}")
+            raise invalid(f"tooLong windows is for task {', '.join(WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise refusal(_NO_FLASH)
+            raise invalid(_NO_FLASH)
         return self
 
     def _check_request(self) -> None:
         if self.task not in ANSWERING:
             message = f"'request' is for {describe_tasks(ANSWERING)}, not for '{self.task}'"
-            raise refusal(message)
+            raise invalid(message)
         self.check_request()
 
     def _check_inputs(self) -> None:
         known = INPUTS[self.task]
         if known[0] not in self.inputs or not self.inputs.keys() <= set(known):
             message = f"task '{self.task}' takes {describe_inputs(self.task)}"
-            raise refusal(message)
+            raise invalid(message)
 
     def _check_prompt(self) -> None:
         check_transformers(self.sampling)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
-            raise refusal(f"task '{self.task}' needs 'images': which of the inputs are images")
+            raise invalid(f"task '{self.task}' needs 'images': which of the inputs are images")
         if "seed" in self.sampling and self.sampling.get("num_beams", 1) != 1:
-            raise refusal("sampling: 'seed' cannot be used with 'num_beams'. Remove one")
+            raise invalid("sampling: 'seed' cannot be used with 'num_beams'. Remove one")

@@ -76,7 +76,7 @@ CLASSIFICATION = (
 ZERO_SHOT = (*_ZERO_SHOT_CLASSIFICATION, "zero-shot-object-detection")
 PADDED_TEXTS = ("feature-extraction", "text-classification", "fill-mask", "token-classification")
 TOKENIZED = ("feature-extraction", "text-classification")
-"""Tasks whose texts can be converted to tokens before the model is there."""
+"""Tasks whose texts can be converted to tokens without the model."""
 ANSWERING = ("text-generation", "feature-extraction")
 """Tasks that answer requests of the OpenAI API."""
 WINDOWED = (
@@ -124,7 +124,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "too_long": _TEXTS,
     "window_overlap": WINDOWED,
 }
-"""The tasks of each field that some tasks do not have."""
+"""The tasks that have a field, for each field that not all tasks have."""
 _GROUPS = {EMBEDDING: "the feature-extraction tasks", CLASSIFICATION: "the classification tasks"}
 
 

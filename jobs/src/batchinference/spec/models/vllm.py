@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel, refusal
+from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration
 from batchinference.spec.models.base import (
@@ -20,6 +20,7 @@ from batchinference.spec.models.base import (
     check_revision,
 )
 from batchinference.spec.models.labels import LABELED, LabelModel
+from batchinference.spec.models.openai_requests import RequestModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -28,11 +29,10 @@ from batchinference.spec.models.prompts import (
     columns_of_prompt,
     placeholders,
 )
-from batchinference.spec.models.requests import RequestModel
 from batchinference.spec.models.sampling import check_vllm, row_parameters
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import UrlPrefix
+from batchinference.spec.uri_fields import HttpPrefix
 
 Parts = Annotated[int, Field(ge=1, le=64)]
 _HUB_ID = r"^\w[\w.-]*(/\w[\w.-]*)?$"
@@ -48,14 +48,13 @@ _ENGINE_FIELDS = {
 
 
 class Parallelism(SpecModel):
-    """How a model is distributed over the GPUs of a replica, of which it needs tensor x
-    pipeline."""
+    """How a model is distributed over the GPUs of a replica, which has tensor x pipeline GPUs."""
 
     tensor: Parts = 1
-    """Number of GPUs that share each layer. They are in the same pod."""
+    """Number of GPUs that share each layer, in the same pod."""
     pipeline: Parts = 1
-    """Number of consecutive groups of layers. On a cluster, each group has its own pod, with the
-    CPUs and memory in the resources of the step."""
+    """Number of groups into which the layers are divided. On a cluster, each group has its own pod,
+    with the CPUs and memory in the resources of the step."""
 
 
 _PAIR = ("query", "document")
@@ -73,7 +72,7 @@ class VllmModel(RequestModel, LabelModel):
     runtime: Literal["vllm"]
     """The library that runs the model."""
     task: Literal["generate", "embed", "classify", "score"] = "generate"
-    """What the model makes of a row. `generate`: a text. `embed`: an embedding. `classify`: the
+    """What the model computes for a row. `generate`: a text. `embed`: an embedding. `classify`: the
     most likely label. `score`: how well the input `document` answers the input `query`, by a
     cross-encoder."""
     source: Source
@@ -101,7 +100,7 @@ class VllmModel(RequestModel, LabelModel):
     images: Images = []
     """The inputs that are images: pixels, the bytes of files, or addresses (http://, https:// or
     data URIs). An image replaces its `{name}` in `prompt`, or precedes the prompt."""
-    allow: Annotated[list[UrlPrefix], Field(max_length=64)] = []
+    allow: Annotated[list[HttpPrefix], Field(max_length=64)] = []
     """Prefixes of additional image addresses that are allowed, such as
     https://intranet.example/photos/. The public internet is always allowed. A row with any other
     address fails."""
@@ -122,13 +121,13 @@ class VllmModel(RequestModel, LabelModel):
     default applies.
     `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     row_timeout: Duration | None = None
-    """Time limit of a row in the engine, which includes its wait for rows that the engine got
-    before. The computation of a row is ended then, and it is a failed row. Unlimited by default."""
+    """Maximum time of a row in the engine, including the wait for rows that the engine got before.
+    After this time, its computation ends, and it is a failed row. Unlimited by default."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
-    `enable_prefix_caching` or `limit_mm_per_prompt`. With a part of a GPU (`resources.gpu`),
-    `gpu_memory_utilization` is 0.9 x this part by default. A replica has twice as many prompts in
-    memory, with their images, as `max_num_seqs` (256, or 1024 on GPUs with much memory)."""
+    `enable_prefix_caching` or `limit_mm_per_prompt`. With a fraction of a GPU (`resources.gpu`),
+    `gpu_memory_utilization` is 0.9 x this fraction by default. A replica keeps twice as many
+    prompts with their images in memory as `max_num_seqs`, which is 256, or 1024 on large GPUs."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
@@ -153,7 +152,7 @@ class VllmModel(RequestModel, LabelModel):
         return types[self.task]
 
     @property
-    def generates(self) -> bool:
+    def generates_text(self) -> bool:
         return self.task == "generate"
 
     @property
@@ -165,7 +164,7 @@ class VllmModel(RequestModel, LabelModel):
         return bool(self.sampling.get("n", 1) != 1)
 
     @property
-    def other_details(self) -> dict[str, ColumnType]:
+    def extra_details(self) -> dict[str, ColumnType]:
         if self.sampling.get("logprobs") is None:
             return {}
         top: ColumnType = {"token": "string", "logprob": "float32"}
@@ -187,7 +186,7 @@ class VllmModel(RequestModel, LabelModel):
 
     @property
     def prefix_columns(self) -> tuple[str, ...]:
-        has_cache = self.generates and self.engine.get("enable_prefix_caching", True)
+        has_cache = self.generates_text and self.engine.get("enable_prefix_caching", True)
         return columns_of_prompt(self) if has_cache else ()
 
     @property
@@ -200,7 +199,7 @@ class VllmModel(RequestModel, LabelModel):
 
     @property
     def _selecting(self) -> list[str]:
-        """Return the inputs that are the adapter or a parameter of a row."""
+        """Return the inputs that are the LoRA adapter or a parameter of `sampling`."""
         adapter = [] if self.adapter is None else [self.adapter]
         return [*dict.fromkeys([*adapter, *self.row_parameters.values()])]
 
@@ -214,12 +213,12 @@ class VllmModel(RequestModel, LabelModel):
         return self.parallelism.pipeline
 
     @property
-    def other_locations(self) -> list[str]:
+    def extra_locations(self) -> list[str]:
         """Return the location of the LoRA adapters, unless they are from the Hub."""
         return [] if self.lora_path is None else [self.lora_path]
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise a refusal if the resources or the batch size do not fit the model."""
+        """Raise a validation error if the resources or the batch size do not fit the model."""
         needed = self.parallelism.tensor * self.parallelism.pipeline
         on_cpus = "gpu" in resources.model_fields_set and self.parallelism.pipeline == 1
         is_part = needed == 1 and 0 < resources.gpu < 1
@@ -229,32 +228,32 @@ class VllmModel(RequestModel, LabelModel):
                 f"resources.gpu to {needed}, not {resources.gpu:g}"
             )
             build = ", or write gpu: 0 for vLLM's build for CPUs"
-            raise refusal(message + (build if self.parallelism.pipeline == 1 else ""))
+            raise invalid(message + (build if self.parallelism.pipeline == 1 else ""))
         if resources.custom:
-            raise refusal("the runtime vllm supports only GPUs. Remove resources.custom")
+            raise invalid("the runtime vllm supports only GPUs. Remove resources.custom")
         if batch_size == "auto":
-            raise refusal("vllm makes its batches itself: batchSize is a number")
+            raise invalid("vllm makes its batches itself: batchSize is a number")
 
     @model_validator(mode="after")
     def _check(self) -> VllmModel:
         for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
-            raise refusal(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
+            raise invalid(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
         check_vllm(self.task, self.sampling)
         self._check_results()
         check_revision(self.source, self.revision)
         if self.too_long == "windows":
-            raise refusal(_NO_WINDOWS)
+            raise invalid(_NO_WINDOWS)
         if self.tool_call_parser is not None and self.request is None:
-            raise refusal("'toolCallParser' needs 'request'")
+            raise invalid("'toolCallParser' needs 'request'")
         if self.request is not None or self.request_url is not None:
             self._check_request()
             return self
         if self.images and self.too_long not in (None, "fail"):
-            raise refusal("tooLong: prompts with images are not cut. Use fail, or remove 'images'")
+            raise invalid("tooLong: prompts with images are not cut. Use fail, or remove 'images'")
         if not self.is_chat:
             self._check_no_chat()
         if self.allow and not self.images:
-            raise refusal("'allow' needs 'images': it is about their addresses")
+            raise invalid("'allow' needs 'images': it is about their addresses")
         if self.task == "score":
             self._check_pair()
         else:
@@ -264,47 +263,47 @@ class VllmModel(RequestModel, LabelModel):
 
     def _check_request(self) -> None:
         if self.task not in ("generate", "embed"):
-            raise refusal(f"'request' is for the tasks generate and embed, not for {self.task}")
+            raise invalid(f"'request' is for the tasks generate and embed, not for {self.task}")
         self.check_request()
 
     def _check_results(self) -> None:
         if self.top_k is not None and self.task != "classify":
-            raise refusal("topK is for task classify only")
+            raise invalid("topK is for task classify only")
         self.check_details()
         self.check_score()
-        self.check_answers(self.sampling)
+        self.check_schema(self.sampling)
         if self.details is None and self.sampling.get("logprobs") is not None:
-            raise refusal(
+            raise invalid(
                 "sampling.logprobs: the output is a text, and the log probabilities would be lost. "
                 "Add 'details' with the name of a column for them"
             )
 
     def _check_pair(self) -> None:
         if set(self.inputs) != set(_PAIR):
-            raise refusal("task score takes inputs: {query: COLUMN, document: COLUMN}")
+            raise invalid("task score takes inputs: {query: COLUMN, document: COLUMN}")
         if self.prompt is not None or self.is_chat:
-            raise refusal("task score takes a query and a document. Remove 'prompt' and 'chat'")
+            raise invalid("task score takes a query and a document. Remove 'prompt' and 'chat'")
         if self.too_long not in (None, "fail"):
-            raise refusal("tooLong: the pairs of task score are not cut. Use fail")
+            raise invalid("tooLong: the pairs of task score are not cut. Use fail")
 
     def _check_adapters(self) -> None:
         given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
         if self.adapter is None and (unused := [name for name, value in given.items() if value]):
-            raise refusal(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
+            raise invalid(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
         if self.lora_path is not None:
             if not re.match(_PLACE, self.lora_path):
-                raise refusal(
+                raise invalid(
                     f"loraPath: expected an absolute path or an address, got '{self.lora_path}'"
                 )
             return
         if self.adapter is not None and not self.lora_adapters:
-            raise refusal(
+            raise invalid(
                 "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows "
                 "may name"
             )
         for name in self.lora_adapters:
             if not re.fullmatch(_HUB_ID, name, re.ASCII):
-                raise refusal(
+                raise invalid(
                     f"loraAdapters: '{name}' is no id of the Hub, and there is no 'loraPath'"
                 )
 
@@ -312,4 +311,4 @@ class VllmModel(RequestModel, LabelModel):
         for name in ("system", "messages", "images", "chat_template", "chat_template_args"):
             if getattr(self, name):
                 alias = type(self).model_fields[name].alias
-                raise refusal(f"'{alias}' is for a chat. Set 'chat' to true")
+                raise invalid(f"'{alias}' is for a chat. Set 'chat' to true")

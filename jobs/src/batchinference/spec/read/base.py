@@ -1,4 +1,4 @@
-"""The fields and options that all formats share."""
+"""The base classes of input formats and of their options."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import ColumnName, SpecModel, refusal
+from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import InputUri
+from batchinference.spec.uri_fields import InputUri
 
 Paths = Annotated[list[InputUri], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
@@ -48,8 +48,8 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions of the files to read from directories, without the dot. By default, these are
-    the extensions of the format, and the content of files with an unknown extension decides."""
+    """The extensions of the files to read from directories, without the dot. By default, those of
+    the format are read, and files with an unknown extension if their content has the format."""
     ignore_missing_paths: bool = False
     """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
     set."""
@@ -62,9 +62,9 @@ class FileOptions(ReadOptions):
     files, or defined by the files. `json` is JSON as text, for values of several shapes. A value
     that does not fit its declared type makes its row a failed row."""
     limit: Limit | None = None
-    """Maximum number of rows to read: the first rows in the order of the paths. Files that do not
-    store their number of rows are read twice up to this row. If you change the limit, use another
-    output path or `write.mode: overwrite`."""
+    """Maximum number of rows to read: the first rows in the order of the paths. If the files do not
+    store their number of rows, they are read twice up to this row. If you change the limit, use
+    another output path or `write.mode: overwrite`."""
     shuffle: Literal["files"] | None = None
     """Read the files in random order."""
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -73,9 +73,9 @@ class FileOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.shuffle_seed is not None and self.shuffle is None:
-            raise refusal(_NO_SHUFFLE)
+            raise invalid(_NO_SHUFFLE)
         if self.types and not self.TYPES_OF_COLUMNS and self.partitioning is None:
-            raise refusal(_NO_TYPES)
+            raise invalid(_NO_TYPES)
         return self
 
     @property
@@ -99,7 +99,7 @@ class TableOptions(TypedOptions):
 
 
 class RowOptions(FileOptions):
-    """Options of formats whose reader holds a whole row in memory before it decodes it."""
+    """Options of formats whose reader limits the size of a row before it decodes the row."""
 
     DEFAULT_ROW_BYTES: ClassVar[int] = 256 << 20
 
@@ -141,7 +141,8 @@ class ReadModel(SpecModel):
 
     @property
     def own_columns(self) -> list[str] | None:
-        """Return the columns of the source; None if they are unknown until it is opened."""
+        """Return the columns of the source itself, without paths and partition values; None if they
+        are unknown until it is opened."""
         return list(self.COLUMNS) or None
 
     @property
@@ -150,8 +151,8 @@ class ReadModel(SpecModel):
         return self.own_columns
 
     def row_bytes(self, size: int, rows: int) -> int:
-        """Return the approximate bytes of a row in memory, for `rows` rows in files of `size`
-        bytes."""
+        """Return the approximate bytes of a row in memory, if files of `size` bytes have `rows`
+        rows."""
         return max(64, self.INFLATION * size // max(1, rows))
 
     @property
@@ -161,7 +162,8 @@ class ReadModel(SpecModel):
 
     @property
     def replaces_rows(self) -> str | None:
-        """Return the field with which rows of earlier content are removed; None if none does."""
+        """Return the field that makes the job replace or remove rows of the output; None if none
+        does."""
         return None
 
     @property
@@ -206,7 +208,7 @@ class ReadFiles(ReadModel):
     PACKAGED: ClassVar[tuple[str, ...]] = ()
     """Further extensions, of files that only an optional package can decode."""
     AMBIGUOUS: ClassVar[tuple[str, ...]] = ()
-    """Extensions of other formats with which a file may also be of this one."""
+    """Extensions of other formats that files of this format may also have."""
     READS_TABLES: ClassVar[bool] = False
     """Whether the data files of a table, such as a Delta table, are files of the format."""
 
@@ -224,13 +226,13 @@ class ReadFiles(ReadModel):
     """Whether there may be no files to read. The output is then complete and has no rows. A local
     path must exist, unless `ignoreMissingPaths` is set: a directory or a glob may be empty."""
     on_change: Literal["fail", "recompute"] = "fail"
-    """What happens if a file has changed whose rows are in the output: when an unfinished job
-    resumes, and with `write.mode: append`. `fail`: the job fails before it writes anything.
+    """What happens if a file whose rows are in the output has changed, when an unfinished job
+    resumes or with `write.mode: append`. `fail`: the job fails before it writes anything.
     `recompute`: the rows of the new content replace those of the old one. Not for tables."""
     on_delete: Literal["keep", "removeRows"] = "keep"
-    """What happens to the rows of a file that is gone: when an unfinished job resumes, and with
-    `write.mode: append`. `keep`: they stay, and the job fails if it has not read all of them.
-    `removeRows`: the output loses them, and their error records. Not for tables."""
+    """What happens to the output rows of a file that is gone, when an unfinished job resumes or
+    with `write.mode: append`. `keep`: they stay, and the job fails if it has not read all of them.
+    `removeRows`: they and their error records are removed. Not for tables."""
 
     @property
     def replaces_rows(self) -> str | None:
@@ -239,7 +241,7 @@ class ReadFiles(ReadModel):
         return "onDelete" if self.on_delete == "removeRows" else None
 
     def limited(self, rows: int) -> Self:
-        """Return a copy that reads at most `rows` rows, and so never replaces any."""
+        """Return a copy that reads at most `rows` rows, and does not replace or remove rows."""
         kept = {"on_change": "fail", "on_delete": "keep"}
         return super().limited(rows).model_copy(update=kept)
 

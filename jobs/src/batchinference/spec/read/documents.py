@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import SpecModel, refusal
+from batchinference.spec.base import SpecModel, invalid
 from batchinference.spec.media import MAX_PIXELS, MaxPixels
 from batchinference.spec.read.base import ReadFiles, RowOptions
 
@@ -37,7 +37,7 @@ class DocumentOptions(RowOptions):
     @model_validator(mode="after")
     def _check_render(self) -> Self:
         if self.render is not None and self.rows != "page":
-            raise refusal("render is for pages, and rows is 'element'. Set rows: page")
+            raise invalid("render is for pages, and rows is 'element'. Set rows: page")
         return self
 
     @property

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique, refusal
+from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique, invalid
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
@@ -20,14 +20,14 @@ from batchinference.spec.read.base import (
     TableOptions,
     TypedOptions,
 )
-from batchinference.spec.uris import Prefix
+from batchinference.spec.uri_fields import UriPrefix
 
 _SAME_CHARACTER = (
     "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
     "always a quote, so it needs no escape"
 )
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
-"""Assumed sizes if the actual sizes are unknown: height and width in pixels; bytes of an object."""
+"""Assumed sizes if the real ones are unknown: height and width in pixels; bytes of an object."""
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],
     Field(max_length=64),
@@ -74,8 +74,8 @@ class ParquetOptions(TableOptions):
     time, as those with a time zone in other files."""
     int96: Literal["us", "ns"] = "us"
     """The unit of INT96 timestamps, as Hive, Impala and older versions of Spark write them. `us`
-    holds all years, and `ns` nanoseconds from the year 1677 to 2262. A timestamp that the unit
-    cannot hold is a failed row."""
+    can hold all years, and `ns` nanoseconds from the year 1677 to 2262. If the unit cannot hold a
+    timestamp, the row is a failed row."""
 
 
 class ReadParquet(ReadFiles):
@@ -123,8 +123,8 @@ class ReadOpenaiBatch(ReadFiles):
 
 class CsvOptions(TableOptions, RowOptions):
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
-    """The character between two fields. By default, it is a comma, in .tsv files a tab, or what
-    the first line names: `sep=;`. This line is skipped."""
+    """The character between two fields. By default, it is a comma, in .tsv files a tab, or what a
+    first line such as `sep=;` names. This line is skipped."""
     column_names: Columns | None = None
     """The column names, for files without a header line."""
     encoding: Encoding = "utf-8"
@@ -154,7 +154,7 @@ class CsvOptions(TableOptions, RowOptions):
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
         used = [character for character in characters if character]
         if len(used) > len(set(used)):
-            raise refusal(_SAME_CHARACTER)
+            raise invalid(_SAME_CHARACTER)
         return self
 
 
@@ -273,9 +273,9 @@ class ReadVideo(ReadFiles):
 
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
-    """Decode members by their extension: images, JSON, text, and the labels in .cls and .index,
-    which are integers if the first samples have only integers, and texts otherwise. Other members
-    are bytes. If false, all members are bytes."""
+    """Decode members by their extension: images, JSON, text, and labels in .cls and .index, which
+    are integers if the first samples have only integers, and otherwise texts. Other members are
+    bytes. If false, all members are bytes."""
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
@@ -308,10 +308,9 @@ class ManifestOptions(PictureOptions):
     decode: Literal["bytes", "image", "text"] = "bytes"
     """How the content of each address is decoded. This is also the name of the new column."""
     on_unreachable: Literal["fail", "error"] = "fail"
-    """What happens if an address does not respond after retries. `fail`: the attempt fails, for
-    storage whose outages are temporary. `error`: the row is a failed row, for addresses on the
-    web."""
-    allow: Annotated[list[Prefix], Field(max_length=64)] = []
+    """What happens if an address does not respond after retries. `fail`, for storage with temporary
+    outages: the attempt fails. `error`, for addresses on the web: the row is a failed row."""
+    allow: Annotated[list[UriPrefix], Field(max_length=64)] = []
     """Prefixes of further addresses that are allowed, such as https://intranet.example/photos/,
     s3://bucket/photos/ or /data/. The public internet and the bucket or directory of the manifest
     are always allowed. A row with any other address fails."""

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from batchinference.spec.arguments import Values, check_json_size
-from batchinference.spec.base import SQL_NAME, Columns, Unique, refusal
+from batchinference.spec.arguments import JsonObject, check_json_size
+from batchinference.spec.base import SQL_NAME, Columns, Unique, invalid
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import Uri
+from batchinference.spec.uri_fields import Uri
 
 Items = Annotated[
-    list[Annotated[Values, Field(min_length=1)]],
+    list[Annotated[JsonObject, Field(min_length=1)]],
     Field(min_length=1, max_length=1000),
     AfterValidator(check_json_size),
 ]
@@ -26,7 +26,7 @@ _SHARDS = "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"
 
 class SqlOptions(ReadOptions):
     shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), Unique] | None = None
-    """Columns whose hash divides the rows into `overrideNumBlocks` concurrent queries. The
+    """Columns by whose hash the rows are divided into `overrideNumBlocks` concurrent queries. The
     database must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"
     """The database function that computes a number from the shard keys."""
@@ -35,7 +35,7 @@ class SqlOptions(ReadOptions):
     @classmethod
     def _check_no_limit(cls, options: Any) -> Any:
         if isinstance(options, dict) and "limit" in options:
-            raise refusal(
+            raise invalid(
                 "'limit' belongs in the query, in the SQL dialect of the database: LIMIT 1000, or "
                 "FETCH FIRST 1000 ROWS ONLY"
             )
@@ -44,7 +44,7 @@ class SqlOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
-            raise refusal(_SHARDS)
+            raise invalid(_SHARDS)
         return self
 
 

@@ -1,4 +1,4 @@
-"""Input formats that are tables with versions. Their data files are pinned as files are."""
+"""Input formats that are tables with versions. A job reads the data files of one version."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from batchinference.spec.databases import CatalogTable
 from batchinference.spec.expression import Condition
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import Uri
+from batchinference.spec.uri_fields import Uri
 
 MAX_SNAPSHOT = 9_223_372_036_854_775_000
-"""Below 2**63 also as a float, with which the API server compares bounds."""
+"""Maximum id of a snapshot. It is below 2**63 also as a float, as which the API server compares."""
 
 
 class VersionedOptions(ReadOptions):
@@ -27,8 +27,9 @@ class VersionedOptions(ReadOptions):
     columns: Columns | None = None
     """The columns to read. Other columns are not fetched. All columns by default."""
     filter: Condition | None = None
-    """An expression, as in a `filter` step. Files and row groups that have no such row, as far as
-    partition values and statistics show, are not read. Other rows count as filtered rows."""
+    """An expression, as in a `filter` step. Files and row groups are not read if partition values
+    or statistics show that no row matches. Rows that are read, but do not match, are counted as
+    filtered rows."""
     limit: Limit | None = None
     """Maximum number of rows to read, before `filter`: the first rows in the order of the data
     files. If you change the limit, use another output path or `write.mode: overwrite`."""

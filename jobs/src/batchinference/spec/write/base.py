@@ -1,4 +1,4 @@
-"""The fields that all outputs share."""
+"""The base classes of output formats."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique, refusal
+from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique, invalid
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import Uri
+from batchinference.spec.uri_fields import Uri
 
 PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
 KeyColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
@@ -17,9 +17,9 @@ KeyColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Uniq
 
 class WriteModel(SpecModel):
     CASELESS: ClassVar[bool] = False
-    """Whether names of columns that differ only by case are one name."""
+    """Whether the case of column names is ignored."""
     STORES_COLUMNS: ClassVar[bool] = True
-    """Whether a file without rows has columns."""
+    """Whether a file without rows stores its columns."""
     READ_IN_PARTS: ClassVar[bool] = False
     """Whether the first rows of a file can be read without the others."""
     STORES_VALUES: ClassVar[bool] = True
@@ -43,23 +43,23 @@ class WriteModel(SpecModel):
 
     @property
     def adds(self) -> bool:
-        """Return whether the rows are added to what the output holds, as in the mode append."""
+        """Return whether the mode keeps existing rows of the output, and adds rows or columns."""
         return self.mode not in ("error", "overwrite")
 
     @property
     def number_column(self) -> str | None:
-        """Return the first column of the files if it is the number of the input row."""
+        """Return the first column of the files if it has the number of the input row, or None."""
         return None
 
     @property
     def id_column(self) -> str | None:
-        """Return the column whose value names the failed rows in an error file; None if the format
+        """Return the column whose values identify failed rows in the error file; None if the format
         has no error file."""
         return None
 
     @property
     def connection(self) -> str:
-        """Return the catalog or database to which the output connects; empty if there is none."""
+        """Return a text that identifies the catalog, database or server; empty without one."""
         return ""
 
     @property
@@ -73,20 +73,20 @@ class WriteModel(SpecModel):
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
-        """Return the columns that fields refer to, by field. All of them must exist."""
+        """Return the columns that fields name, by field. All of them must exist."""
         return {}
 
     @property
     def columns_needed(self) -> list[str] | None:
-        """Return the columns that are written or that a field refers to; None for all columns."""
+        """Return the columns that are written or that a field names; None for all columns."""
         return None
 
 
 class WritePartitioned(WriteModel):
     partition_by: PartitionColumns | None = None
-    """Columns whose values become directories (`class=cat/`). The files do not contain these
-    columns. In files, also parts of columns such as `a.b` or `a[0]`, which the files keep. For
-    delta and iceberg, the partition columns of a new table."""
+    """Columns whose values become directories (`class=cat/`) and are left out of the files. Also
+    parts of columns such as `a.b` or `a[0]`, which the files keep. For delta and iceberg, the
+    partition columns of a new table, without parts."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -117,7 +117,7 @@ class WriteKeyed(WriteModel):
     if a complete one is applied again, nothing happens in any mode."""
     key: KeyColumns | None = None
     """The columns whose values identify a row, for the mode merge. No two rows of a job may have
-    the same values, and none may be null."""
+    the same values, and no value may be null."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -129,18 +129,18 @@ class WriteKeyed(WriteModel):
             problem = "mode: merge needs the columns that identify a row. Write key: [COLUMN]"
             if self.key is not None:
                 problem = "key: only the mode merge uses it. Set mode to merge, or remove key"
-            raise refusal(problem)
+            raise invalid(problem)
         columns = getattr(self, "columns", None) or self.key or ()
         for column in self.key or ():
             if column not in columns:
-                raise refusal(f"key: column '{column}' is not written. Add it to columns")
+                raise invalid(f"key: column '{column}' is not written. Add it to columns")
         return self
 
 
 class WriteSized(WriteColumns):
     rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """Maximum number of rows of a file, which most files approximately reach. By default, a file
-    has up to about 64 MiB. It may be smaller so that progress can be reported."""
+    """Maximum number of rows of a file. Most files have about this number. By default, a file has
+    up to about 64 MiB, or less so that progress is committed in time."""
 
 
 class WriteRows(WriteSized, WritePartitioned):

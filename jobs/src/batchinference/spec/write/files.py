@@ -6,22 +6,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, refusal
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, invalid
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.base import WriteModel, WritePartitioned, WriteRows
 
 _HIDDEN_PREFIXES = ("_", ".")
-"""Readers skip files and directories whose names have these prefixes."""
+"""Prefixes of names of files and directories that readers skip."""
 
 
 class WriteDirectories(WritePartitioned):
-    """Files in directories that are named after the values of columns."""
+    """Base class of formats that can write files to directories named after values of columns."""
 
     @model_validator(mode="after")
     def _check_partition_columns(self) -> Self:
         for column in self.partition_by or []:
             if column.startswith(_HIDDEN_PREFIXES):
-                raise refusal(
+                raise invalid(
                     "partitionBy: readers leave out directories whose names begin with "
                     f"'{column[0]}', as those of column '{column}' would. Rename it first, with a "
                     "step renameColumns"
@@ -30,13 +30,13 @@ class WriteDirectories(WritePartitioned):
 
 
 class WriteNumbered(WriteRows, WriteDirectories):
-    """Files whose rows can be numbered."""
+    """Base class of formats whose files can have a column with row numbers."""
 
     MERGES_FILES = True
 
     row_number: ColumnName | None = None
-    """The name of a new first column with the number of the input row of each row: the number of
-    the row in its file, from 0, plus 1000000000000 times the number of the file."""
+    """The name of a new first column with the number of the input row: its number in its file, from
+    0, plus 1000000000000 times the number of the file."""
 
     @property
     def number_column(self) -> str | None:
@@ -47,7 +47,7 @@ class WriteNumbered(WriteRows, WriteDirectories):
         for field, columns in self.column_fields.items():
             if self.row_number in columns:
                 both = f"it adds column '{self.row_number}', which {field} names"
-                raise refusal(f"rowNumber: {both}. Choose another name")
+                raise invalid(f"rowNumber: {both}. Choose another name")
         return self
 
 
@@ -117,18 +117,18 @@ class WriteCsv(WriteNumbered):
 
 
 class WriteWebdataset(WriteRows, WriteDirectories):
-    """Tar files in WebDataset format. Each value of a row is a member of the archive. If a column
-    name is, or has the extension, txt, cls, json, npy, jpg, png or webp, this determines the
-    encoding. Otherwise the type does: png for pixels, npy for other tensors, txt for text, cls for
-    integers, json for other values."""
+    """Tar files in WebDataset format. Each value of a row is a member of the archive. Its encoding
+    is the column name or its extension, if that is txt, cls, json, npy, jpg, png or webp. Otherwise
+    the type decides: png for pixels, npy for other tensors, txt for text, cls for integers, json
+    for other values."""
 
     STORES_COLUMNS = False
     STORES_VALUES = False
 
     format: Literal["webdataset"]
     key_column: ColumnName | None = None
-    """The column with the key of each row, which is the prefix of the names of its members. The key
-    is a number by default."""
+    """The column with the key of each row, with which the names of its members begin. By default,
+    the key is a number."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Outputs that put rows into a store by their key."""
+"""Outputs that put rows into a store, such as Qdrant or OpenSearch, by their key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import ENV_NAME, ColumnName, refusal
+from batchinference.spec.base import ENV_NAME, ColumnName, invalid
 from batchinference.spec.databases import Server
 from batchinference.spec.write.base import KeyColumns, WriteColumns, WriteKeyed
 
@@ -16,7 +16,7 @@ INDEX = r'^[^-_+A-Z\x00-\x20\\/*?"<>|,#:][^A-Z\x00-\x20\\/*?"<>|,#:]*$'
 
 
 class WriteVectors(WriteColumns):
-    """Rows that can have a vector to search by."""
+    """Base class of outputs with a column of vectors for search."""
 
     vector_column: ColumnName | None = None
     """The column with the vectors: lists or one-dimensional tensors of numbers. They are stored as
@@ -33,23 +33,23 @@ class WriteVectors(WriteColumns):
     def _check_vectors(self) -> Self:
         if self.dimensions and not self.vector_column:
             message = "dimensions: they are those of vectorColumn. Name it, or remove dimensions"
-            raise refusal(message)
+            raise invalid(message)
         if self.vector_column and self.vector_column not in (self.columns or [self.vector_column]):
             problem = f"vectorColumn: column '{self.vector_column}' is not written"
-            raise refusal(f"{problem}. Add it to columns")
+            raise invalid(f"{problem}. Add it to columns")
         return self
 
 
 class WriteStore(WriteKeyed, WriteVectors, Server):
-    """A store that is reached over HTTP. `path` is for the rows before they are put into it, the
-    report and the error records of the job."""
+    """A store that is reached over HTTP. `path` is for the rows before they are put into the store,
+    the report and the error records of the job."""
 
     mode: Literal["merge"] = "merge"  # type: ignore[assignment]
-    """merge: replace what the store has under the key of a row, and add the other rows. If a job
-    runs again on its own complete output, it reads only new files."""
+    """merge: replace the entries of the store that have the key of a row, and add the other rows.
+    If a job runs again on its own complete output, it reads only new files."""
     key: KeyColumns
     """The columns whose values identify a row: integers or texts. No two rows of a job may have the
-    same values, and none may be null."""
+    same values, and no value may be null."""
     distance: Literal["cosine", "dot", "euclidean"] | None = None
     """How a search compares vectors, if the job creates the collection or index: cosine by
     default."""
@@ -61,8 +61,8 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
 
 
 class WriteQdrant(WriteStore):
-    """Points of a Qdrant collection. The id of a point is its key if that is one integer that is
-    not negative, and otherwise a UUID made from the key. The columns are the payload."""
+    """Points of a Qdrant collection. The id of a point is its key if this is a single integer from
+    0, and otherwise a UUID made from the key. The columns are the payload."""
 
     format: Literal["qdrant"]
     collection: Annotated[str, Field(pattern=COLLECTION, max_length=255)]

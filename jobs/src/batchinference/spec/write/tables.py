@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from batchinference.spec.base import refusal
+from batchinference.spec.base import invalid
 from batchinference.spec.databases import CatalogTable, Database, TableName
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.base import WriteKeyed, WriteRows, WriteSized
@@ -33,7 +33,7 @@ class WriteLance(WriteSized):
     @model_validator(mode="after")
     def _check_new_columns(self) -> Self:
         if self.mode == "addColumn" and not self.columns:
-            raise refusal("mode: addColumn needs the new columns. Set columns")
+            raise invalid("mode: addColumn needs the new columns. Set columns")
         return self
 
 

@@ -84,7 +84,9 @@ class DeltaLakeTable(MergingTable):
         yield from (pa.table(batch) for batch in pa.RecordBatchReader.from_stream(found))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        fence.put(lambda: self._register(rows, fence), (CommitFailedError,) if self._adds else ())
+        fence.retry_conflicts(
+            lambda: self._register(rows, fence), (CommitFailedError,) if self._adds else ()
+        )
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
@@ -99,7 +101,7 @@ class DeltaLakeTable(MergingTable):
             self._create(rows, properties, fence)
         elif rows.files:
             self._write(table, rows, properties, fence)
-        elif not self._adds and not fence.is_passed(partial(self.commits_in, table)):
+        elif not self._adds and not fence.has_committed(partial(self.commits_in, table)):
             fence.check()
             table.delete(commit_properties=properties)
 
@@ -123,7 +125,7 @@ class DeltaLakeTable(MergingTable):
         schema = typed_columns(rows.schema, self.partition_by)
         if self._adds:
             schema = self._widen(table, schema)
-        if fence.is_passed(partial(self.commits_in, table)):
+        if fence.has_committed(partial(self.commits_in, table)):
             return
         fence.check()
         table.create_write_transaction(
@@ -149,7 +151,7 @@ class DeltaLakeTable(MergingTable):
     ) -> None:
         schema = typed_columns(rows.schema)
         unified = self._widen(table, schema)
-        if fence.is_passed(partial(self.commits_in, table)):
+        if fence.has_committed(partial(self.commits_in, table)):
             return
         rows.keys.check_unique_in_table(rows.keys.matched_numbers(self.keys_in(table)))
         fence.check()

@@ -133,7 +133,7 @@ class IcebergTable(MergingTable):
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         conflicts = (CommitFailedException, TableAlreadyExistsError)
-        fence.put(lambda: self._register(rows, fence), conflicts)
+        fence.retry_conflicts(lambda: self._register(rows, fence), conflicts)
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         catalog = self._catalog()
@@ -150,7 +150,7 @@ class IcebergTable(MergingTable):
                 self._add(creation, rows, fence)
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
-        if fence.is_passed(partial(self.commits_in, table)):
+        if fence.has_committed(partial(self.commits_in, table)):
             return
         # no retries by pyiceberg, because it would not check the marks of the new commits
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"

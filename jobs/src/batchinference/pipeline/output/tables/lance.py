@@ -100,18 +100,18 @@ class LanceTable(Table):
         return list(checked(existing.to_table(limit=count)).to_pylist())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        fence.put(lambda: self._register(rows, fence), (CommitConflictError,))
+        fence.retry_conflicts(lambda: self._register(rows, fence), (CommitConflictError,))
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         dataset = self.existing()
-        if dataset is not None and fence.is_passed(partial(self.commits_in, dataset)):
+        if dataset is not None and fence.has_committed(partial(self.commits_in, dataset)):
             return
         if not rows.files and (not rows.schema if dataset is None else self._append):
             return
         if self._number:
             self._commit(dataset, self._added_columns(dataset, rows), fence)
             return
-        if dataset is not None and self._append and fence.follows:
+        if dataset is not None and self._append and fence.has_earlier_attempts:
             dataset = self._reject_late_appends(dataset, fence)
         operation: lance.LanceOperation.BaseOperation
         staged = self._with_current_columns(dataset, rows.files) if self._append else rows.files

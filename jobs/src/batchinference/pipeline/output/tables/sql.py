@@ -129,7 +129,7 @@ class SqlTable(MergingTable):
             return len(connection.execute(wanted).all())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        fence.put(lambda: self._register(rows, fence), (Blocked,))
+        fence.retry_conflicts(lambda: self._register(rows, fence), (Blocked,))
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         engine, existing = self._engine(), self.existing()
@@ -185,7 +185,7 @@ class SqlTable(MergingTable):
             found = {mark: self.commits(mark) for mark in (fence.commit_id, fence.series)}
         except (SQLAlchemyError, BadOutput):
             return False
-        return fence.is_passed(found.__getitem__)
+        return fence.has_committed(found.__getitem__)
 
     def head(self, existing: sa.Table, count: int) -> list[Row]:
         with self._engine().connect() as connection:

@@ -207,7 +207,7 @@ class UpsertTable(MergingTable):
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         with self._session() as client:
-            if fence.is_passed(partial(self._count_mark, client)):
+            if fence.has_committed(partial(self._count_mark, client)):
                 return
             self.create(client, MARKS, None)
             version = self._next_version(client)

@@ -8,7 +8,7 @@ from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad, describe
 from batchinference.spec.models import VllmModel
-from batchinference.spec.models.answers import AnswerSchema
+from batchinference.spec.models.answer_schema import AnswerSchema
 from batchinference.spec.models.sampling import GENERATE, check_kind
 
 _OF_NAMES = ("$defs", "definitions", "properties", "patternProperties")

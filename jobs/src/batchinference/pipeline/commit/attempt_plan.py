@@ -1,0 +1,173 @@
+"""Plans the first attempt of a run at an output, and begins it.
+
+A plan is what the job does with the output (`start_or_resume`), and from which snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.code_and_spec_changes import write_code
+from batchinference.pipeline.commit.heartbeat import ensure_not_running
+from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.commit.missing_files import ListedFiles
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.output_state import (
+    CachedReader,
+    OutputState,
+    Request,
+    load_state,
+    storage_errors_as_bad_output,
+)
+from batchinference.pipeline.commit.output_targets import OutputTarget
+from batchinference.pipeline.commit.replacement import delete_old_replacement, swap_in_replacement
+from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.start_or_resume import Action, decide
+from batchinference.pipeline.commit.start_over import Claim
+from batchinference.pipeline.commit.table_commit import CommittedTable
+from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.secrets import without_secrets
+
+
+@dataclass(frozen=True)
+class AttemptPlan:
+    """What a job does with an output in the given state."""
+
+    state: OutputState
+    action: Action
+    start: Snapshot | None = None
+    """The snapshot of the rows that the job keeps; None if it starts over or does nothing."""
+    files: ListedFiles | None = None
+    """The listing of files that `start` is based on."""
+    relisted: bool = False
+    """Whether the input snapshot of the job differs from the stored one."""
+
+    def restarted(self, source: str) -> AttemptPlan:
+        """Return the plan to start over, because an input of the format `source` cannot be resumed.
+        Raises BadInput if a retry of failed rows would start a complete output over."""
+        layout, lease = self.state.layout, self.state.lease
+        final = layout.final_snapshot
+        retried = final.exists() and Snapshot.read(final, layout.key).attempt
+        if layout.success.exists() or (lease is not None and retried and retried < lease.attempt):
+            raise BadInput(
+                f"errors.retryFailedRows: read.format '{source}' cannot read only the failed rows, "
+                "because it is unknown whether the source has changed. The output was not changed. "
+                "Remove errors.retryFailedRows, or process all rows again with write.mode: "
+                "overwrite"
+            )
+        return replace(self, action=Action.START_IN_SERIES, start=None, files=None)
+
+
+def plan_attempt(
+    target: OutputTarget, request: Request, table: CommittedTable | None
+) -> AttemptPlan:
+    """Return what a job does with an output. An interrupted replacement is first swapped in, and a
+    heartbeat of another run is awaited if necessary. Raises BadOutput if the job must not change
+    the output, if another run is writing to the output, or if the state is damaged."""
+    reader, ended = target.reader, set[Lease | None]()
+    while True:
+        state, action = _decide(target.layout, request, table, reader)
+        if action is Action.ALREADY_COMPLETE and table is not None:
+            _delete_staged_files(state)
+        if not action.begins_attempt:
+            return AttemptPlan(state, action)
+        with storage_errors_as_bad_output(request.write):
+            if not _has_waited(state, request, reader, ended):
+                return _with_rows(state, action, request, table)
+        reader = CachedReader()  # another run may have changed the output meanwhile
+
+
+def _with_rows(
+    state: OutputState, action: Action, request: Request, table: CommittedTable | None
+) -> AttemptPlan:
+    """Return the plan for an action that begins an attempt, with the rows that the job keeps."""
+    if state.code_change:  # decide again, because another run may have committed its first rows
+        decide(load_state(state.layout, request, table), request)
+    if action.discards_rows or state.lease is None:
+        return AttemptPlan(state, action)
+    start, files = Attempt(state.layout, state.lease).load_committed_files()
+    if state.complete:
+        start = replace(start, recomputed=[], removed=[])
+    if action is Action.RETRY_FAILED:
+        start = without_failed_rows(start, state.layout.errors)
+    return AttemptPlan(state, action, start, files)
+
+
+def _delete_staged_files(state: OutputState) -> None:
+    """Delete the staged files of a complete table, unless another run has begun since."""
+    if state.lease is not None:
+        attempt = Attempt(state.layout, state.lease)
+        with suppress(BadOutput, OSError):
+            attempt.check_lease()
+            attempt.delete_staged_files()
+
+
+def _decide(
+    layout: Layout, request: Request, table: CommittedTable | None, reader: CachedReader
+) -> tuple[OutputState, Action]:
+    """Return the state of the output to write, and what the job does with it. Swap in a complete
+    replacement before. Raises BadOutput like `decide`."""
+    state = load_state(layout, request, table, reader)
+    action = decide(state, request)
+    with storage_errors_as_bad_output(request.write):
+        if action is Action.FINISH_REPLACEMENT:
+            swap_in_replacement(layout, request.job)
+            request = replace(request, swapped_in_replacement=True)
+        elif action is Action.REPLACE:
+            delete_old_replacement(layout)
+            layout = layout.replacement
+        else:
+            return state, action
+    return _decide(layout, request, table, CachedReader())  # what is cached is out of date
+
+
+def _has_waited(
+    state: OutputState, request: Request, reader: CachedReader, ended: set[Lease | None]
+) -> bool:
+    """Return whether the job has waited for the heartbeat of another run, so that `reader` may be
+    out of date. Leases without a heartbeat are added to `ended`, and not waited for again. Raises
+    BadOutput if another run writes to the output, appends rows that this job would delete, or
+    writes a replacement, which would delete the rows of this job."""
+    layout = state.layout
+    others = reader.all_appended(layout.main) if request.write.mode == "overwrite" else []
+    if not layout.is_replacement:
+        others = [*others, layout.replacement]
+    for output in [layout, *others]:
+        lease = state.lease if output is layout else reader.lease(output)
+        if lease not in ended and ensure_not_running(output, lease, request.job):
+            ended.add(lease)
+            return True
+    return False
+
+
+def begin_attempt(
+    spec: BatchInferenceSpec, plan: AttemptPlan, request: Request, serialized: Callable[[], bytes]
+) -> tuple[Attempt, Snapshot]:
+    """Claim the output if the job starts over, and begin the next attempt. Return the attempt and
+    the snapshot of the rows that it keeps. `serialized` returns the input snapshot. Raises
+    BadOutput if another run has begun in the output."""
+    layout, lease, start = plan.state.layout, plan.state.lease, plan.start
+    starts_over, changed_input = start is None or lease is None, None
+    if start is None or lease is None:
+        in_series = plan.action is Action.START_IN_SERIES
+        series = lease.series if lease is not None and in_series else ""
+        overwrite = request.write.mode == "overwrite"
+        lease = Claim(layout, lease, overwrite, request.job, series).claim_and_clear()
+        content = serialized()
+        layout.input.write(content)
+        start = Snapshot(layout.key, digest(content))
+    elif plan.relisted:
+        changed_input = serialized()
+        start = replace(start, input=digest(changed_input))
+    # a retry may run with other code, because users normally correct the code before it
+    new_code = plan.action in (Action.RETRY_FAILED, Action.RECOMPUTE)
+    if starts_over or new_code or not layout.code.exists():
+        write_code(layout.code, request.code)
+    layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
+    return Attempt.begin(layout, lease, start, request.job, plan.files, changed_input), start

@@ -1,0 +1,184 @@
+"""Splits a batch of rows into groups, and computes what the manifest entry of a group contains.
+
+The table of warnings of a batch (`RowBatch.warnings`) also holds the token counts of its rows."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.commit.manifest import Origin, Range, Share, ranges_of
+from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, ROW_MASK, RowBatch, unpack_ids
+from batchinference.spec.progress import Counts, TokenKind
+from batchinference.spec.warnings import WarningCount, WarningName
+
+
+def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
+    """Split a batch into at most three groups, each with its own manifest entry:
+
+    1. most rows, and also filtered rows and warnings of input rows that are in other batches
+    2. failed rows that also have other output rows or file warnings, which a retry must replace
+    3. input rows that are split, because their other parts are in other batches"""
+    if not (len(batch.source) or len(batch.filtered) or batch.warnings.num_rows):
+        return
+    split, with_output = _is_split(batch), _failed_with_output(batch)
+    kinds = (~split & ~with_output, ~split & with_output, split)
+    groups = [batch.source[kind] for kind in kinds if kind.any()]
+    if len(groups) < 2:
+        yield batch
+        return
+    first, *others = map(batch.only, groups)
+    filtered = batch.filtered[~np.isin(batch.filtered, batch.source)]
+    warned = ~np.isin(batch.warnings.column("id").to_numpy(), batch.source)
+    first = replace(first, filtered=np.concatenate([first.filtered, filtered]))
+    yield first.with_warnings(batch.warnings.filter(pa.array(warned)))
+    yield from others
+
+
+def counts_of_group(group: RowBatch) -> Counts:
+    """Return the number of input rows that are not split, and the number of rows per outcome."""
+    return Counts(
+        read=int((~_is_split(group)).sum()),
+        written=len(group.ids),
+        failed=group.errors.num_rows,
+        filtered=len(group.filtered),
+        warned=sum(warning.count for warning in warnings_of_group(group)),
+        **tokens_of_group(group),
+    )
+
+
+def tokens_of_group(group: RowBatch) -> dict[str, int]:
+    """Return the tokens that models used for all rows of a group, by kind; empty if none."""
+    mask = pa.array(_are_token_counts(group))
+    if not mask.true_count:
+        return {}
+    tokens = group.warnings.filter(mask).group_by("name", use_threads=False)
+    sums = tokens.aggregate([("amount", "sum")])
+    by_name = {row["name"]: row["amount_sum"] for row in sums.to_pylist()}
+    return {kind.value: by_name.get(kind, 0) for kind in TokenKind}
+
+
+def warnings_of_group(group: RowBatch) -> list[WarningCount]:
+    """Return the warnings of a group by step and name. A warning counts an input row once. Rows
+    that failed completely have error records instead, and only warnings about their file."""
+    return [warning for _, warning in _warnings(group)]
+
+
+def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, WarningCount]]:
+    """Return the result of `warnings_of_group`, with the file number of the example of each
+    warning. With `by_file`, warnings are counted for each input file."""
+    if not group.warnings.num_rows:
+        return []
+    ids = group.warnings.column("id").to_numpy()
+    # other tasks may have written the rest of a split row
+    remaining = np.concatenate([group.ids, group.filtered, group.source[_is_split(group)]])
+    failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, remaining)
+    kept = (~failed | _are_about_files(group)) & ~_are_token_counts(group)
+    table = group.warnings.filter(pa.array(kept))
+    if by_file:
+        files = pa.array(table.column("id").to_numpy() >> ROW_BITS)
+        table = table.append_column("file", files)
+    keys = ["file", "step", "name"] if by_file else ["step", "name"]
+    grouped = table.group_by(keys, use_threads=False).aggregate(
+        [("id", "count_distinct"), ("amount", "sum"), ("id", "min")]
+    )
+    warnings = []
+    for row in grouped.to_pylist():
+        file, number = row["id_min"] >> ROW_BITS, row["id_min"] & ROW_MASK
+        name, example = WarningName.named(row["name"]), f"{file}:{number}"
+        counts = row["id_count_distinct"], row["amount_sum"] or 0
+        warnings.append((file, WarningCount.of_rows(name, row["step"], *counts, example)))
+    return warnings
+
+
+def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
+    """Return what a group holds of each input file. Its rows must be in the order of the input.
+    `data` has for each data file the indexes of its rows."""
+    failed, warned = (table.column("id").to_numpy() for table in (group.errors, group.warnings))
+    outcomes = {"written": group.ids, "failed": failed, "filtered": group.filtered}
+    files = np.unique(np.concatenate([*outcomes.values(), group.source, warned]) >> ROW_BITS)
+    sums = {name: _sums(files, ids) for name, ids in outcomes.items()} | _token_sums(files, group)
+    warnings, rows = defaultdict[int, list[WarningCount]](list), defaultdict[int, list[Any]](list)
+    warned_by_file = Counter[int]()
+    for file, warning in _warnings(group, by_file=True):
+        warnings[file].append(warning)
+        warned_by_file[file] += warning.count
+    for number, indexes in enumerate(data):
+        of_files = np.unique(group.ids[indexes] >> ROW_BITS, return_counts=True)
+        for file, count in zip(*(values.tolist() for values in of_files), strict=True):
+            rows[file].append((number, count))
+    counts = (dict(zip(sums, values, strict=True)) for values in zip(*sums.values(), strict=True))
+    return [
+        Origin(file, rows[file], Counts(**totals, warned=warned_by_file[file]), warnings[file])
+        for file, totals in zip(files.tolist(), counts, strict=True)
+    ]
+
+
+def _sums(files: np.ndarray, ids: np.ndarray, amounts: np.ndarray | None = None) -> list[int]:
+    """Return the number of row ids per file, or the sum of their amounts per file."""
+    positions = np.searchsorted(files, ids >> ROW_BITS)
+    sums: list[int] = np.bincount(positions, amounts, len(files)).astype(np.int64).tolist()
+    return sums
+
+
+def _token_sums(files: np.ndarray, group: RowBatch) -> dict[str, list[int]]:
+    """Return the number of tokens per kind and file. Empty if there are none."""
+    tokens = group.warnings.filter(pa.array(_are_token_counts(group)))
+    ids, names, amounts = (tokens.column(name).to_numpy() for name in ("id", "name", "amount"))
+    kinds = TokenKind if len(ids) else ()
+    return {kind.value: _sums(files, ids, amounts * (names == kind.value)) for kind in kinds}
+
+
+def row_ranges_of(group: RowBatch) -> list[Range]:
+    """Return the ranges of the input rows that are not split."""
+    return ranges_of(group.source[~_is_split(group)])
+
+
+def shares_of(group: RowBatch) -> list[Share]:
+    """Return the shares of the split input rows that the group holds (see `row_batch`)."""
+    split = _is_split(group)
+    if group.shares is None or not split.any():
+        return []
+    files, rows = unpack_ids(group.source[split])
+    shares = group.shares[split]
+    return list(zip(files.tolist(), rows.tolist(), shares.tolist(), strict=True))
+
+
+def _is_split(batch: RowBatch) -> np.ndarray:
+    """Return a mask (bool) of the input rows of which the batch holds only a part."""
+    if batch.shares is None:
+        return np.zeros(len(batch.source), dtype=bool)
+    split: np.ndarray = batch.shares != FULL_SHARE
+    return split
+
+
+def _failed_with_output(batch: RowBatch) -> np.ndarray:
+    """Return a mask (bool) of the failed input rows that also became written or filtered rows, or
+    have warnings about their file."""
+    failed = batch.errors.column("id").to_numpy()
+    if not len(failed):
+        return np.zeros(len(batch.source), dtype=bool)
+    warned = batch.warnings.column("id").to_numpy()[_are_about_files(batch)]
+    output = np.concatenate([batch.ids, batch.filtered, warned])
+    both: np.ndarray = np.isin(batch.source, output) & np.isin(batch.source, failed)
+    return both
+
+
+def _are_about_files(batch: RowBatch) -> np.ndarray:
+    """Return a mask (bool) of the warnings about input files, which are kept if the row fails."""
+    return _have_names(batch, [name.value for name in WarningName if name.about_file])
+
+
+def _are_token_counts(batch: RowBatch) -> np.ndarray:
+    """Return a mask (bool) of the entries of the table of warnings that hold token counts."""
+    return _have_names(batch, [kind.value for kind in TokenKind])
+
+
+def _have_names(batch: RowBatch, names: list[str]) -> np.ndarray:
+    mask: np.ndarray = np.isin(batch.warnings.column("name").to_numpy(), names)
+    return mask

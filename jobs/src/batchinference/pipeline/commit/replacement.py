@@ -1,0 +1,127 @@
+"""Replaces an output by its complete replacement, which a job with mode overwrite has written.
+
+The old output is deleted, and the new files are moved there. The next run finishes an interrupted
+move."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from batchinference.pipeline.commit.code_and_spec_changes import parse_code
+from batchinference.pipeline.commit.heartbeat import (
+    ensure_not_running,
+    heartbeat_file,
+    keep_heartbeat,
+)
+from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_lease, this_process
+from batchinference.pipeline.commit.manifest import digest
+from batchinference.pipeline.commit.missing_files import without_missing_files
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.start_over import Claim
+from batchinference.pipeline.errors import BadOutput, Incomplete
+from batchinference.pipeline.storage.local_files import LinkedPath
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state, load_json
+
+MOVE_THREADS = 16
+_STATE_FILES = ("spec", "input", "code", "report", "final_snapshot")
+
+
+def delete_old_replacement(layout: Layout) -> None:
+    """Delete the state of a replacement that was already swapped in, or was only partly deleted."""
+    new, current = read_lease(layout.replacement), read_lease(layout)
+    if new is None or (current is not None and new.run == current.run):
+        layout.replacement.state.delete_directory()
+
+
+def swap_in_replacement(layout: Layout, job: str = "") -> None:
+    """Replace an output by its complete replacement. An interrupted call can be repeated. Raises
+    BadOutput if another run is writing to the output."""
+    new, current = read_lease(layout.replacement), read_lease(layout)
+    if new is None or new.key != layout.key:
+        return  # another run has swapped it in
+    staged = layout.replacement
+    ensure_not_running(layout, current, job)
+    moving = replace(new, begun=False, errors=layout.errors.uri, process=this_process())
+    if current is None or current.run != new.run:
+        for appended in layout.all_appended():  # the claim deletes appended rows too
+            ensure_not_running(appended, read_lease(appended), job)
+        _check_files(layout, current)
+        current = Claim(layout, current, overwrite=True, job=job).claim_and_clear()
+    if current.run != new.run or not current.has_completed(layout):
+        # from this lease on, a repeated call deletes nothing, and only moves the other files
+        moving.write_if_unchanged(layout, current)
+        with keep_heartbeat(heartbeat_file(layout, moving)):
+            _move_files(staged, layout)
+        heartbeat_file(layout, moving).delete()
+        replace(moving, begun=True).write_if_unchanged(layout, moving)
+        new.write_success_marker(layout)
+    staged.success.delete()  # delete the marker first, so that nothing is swapped in again
+    staged.state.delete_directory()
+
+
+def _check_files(layout: Layout, current: Lease | None) -> None:
+    """Raise Incomplete if files of the replacement are missing or damaged. In that case, delete its
+    completion marker, so that the next run computes the missing rows."""
+    staged = layout.replacement
+    try:
+        final = Snapshot.read(staged.final_snapshot, staged.key)
+        _state_files(staged, final)
+        if len(without_missing_files(staged, final).entries) == len(final.entries):
+            return
+    except LinkedPath:
+        raise
+    except BadOutput:  # a state file is missing or damaged
+        pass
+    check_unchanged(layout, current)  # another run may have moved the files
+    staged.success.delete()
+    staged.final_snapshot.delete()
+    raise Incomplete(
+        f"files of the new output in '{staged.state.uri}' are missing or damaged. The old output "
+        "is unchanged. Run the job again to compute the missing rows"
+    )
+
+
+def _move_files(staged: Layout, layout: Layout) -> None:
+    final = Snapshot.read(staged.final_snapshot, staged.key)
+    state = _state_files(staged, final)
+    data = [file.name for entry in final.entries for file in entry.data]
+    errors = [entry.errors.name for entry in final.entries if entry.errors]
+    _move_all(staged.data, layout.data, data)
+    _move_all(staged.errors, layout.errors, errors)
+    if staged.errors_jsonl.exists():
+        staged.errors_jsonl.move(layout.errors_jsonl)
+    if len(without_missing_files(layout, final).entries) < len(final.entries):
+        raise Incomplete(f"files of the new output in '{staged.state.uri}' are missing")
+    for name, content in state.items():
+        getattr(layout, name).write(content)
+
+
+def _state_files(staged: Layout, final: Snapshot) -> dict[str, bytes]:
+    """Return the contents of the state files of a replacement, by attribute of `Layout`.
+
+    The files are untrusted. Raises BadOutput if a file is missing, damaged or from other work."""
+    # imported here, because write tasks do not need the models of the spec
+    from batchinference.spec.job import BatchInferenceSpec
+    from batchinference.spec.report import Report
+
+    try:
+        state = {name: getattr(staged, name).read() for name in _STATE_FILES}
+        BatchInferenceSpec.model_validate(load_json(state["spec"]))
+        Report.parse(state["report"])
+        parse_code(state["code"])
+        if digest(state["input"]) == final.input:
+            return state
+    except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
+        pass
+    raise damaged_state(staged.state)
+
+
+def _move_all(source: Location, target: Location, names: list[str]) -> None:
+    """Move those of the named files that an earlier call has not moved yet."""
+    present = {source.below(info.path) for info in source.data_files()}
+    with ThreadPoolExecutor(MOVE_THREADS) as pool:
+        moves = ((source / name, target / name) for name in names if name in present)
+        list(pool.map(lambda move: move[0].move(move[1]), moves))

@@ -1,0 +1,79 @@
+"""Claims an output for a job that starts over, and deletes the contents of earlier runs."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from dataclasses import dataclass, replace
+
+from batchinference.pipeline.commit.attempt import work_files_in
+from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
+from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_lease
+from batchinference.pipeline.commit.output_paths import Layout
+from batchinference.pipeline.storage.location import delete_all
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The claim of an output by a job that starts over."""
+
+    layout: Layout
+    before: Lease | None
+    """The lease that the output had when the job decided to start over."""
+    overwrite: bool
+    """Whether rows that jobs have appended to the output are deleted as well."""
+    job: str = ""
+    series: str = ""
+    """The series of table commits to continue; empty to begin a new series."""
+
+    def claim_and_clear(self) -> Lease:
+        """Claim the output, delete its contents, and return the new lease.
+
+        While rows are deleted, the output has a lease with the key of the previous work, so that an
+        interrupted deletion can be repeated. Its `begun` is false, so these rows are invalid.
+        Raises BadOutput if another run has begun in the output."""
+        layout, last_attempt = self.layout, self.before.attempt if self.before else 0
+        series = self.series or uuid.uuid4().hex
+        new = Lease.new(layout, last_attempt, begun=False, job=self.job, series=series)
+        deleting = self._with_previous_key(new)
+        deleting.write_if_unchanged(layout, self.before)
+        with keep_heartbeat(heartbeat_file(layout, new)):
+            self._delete_rows(deleting)
+            new.write_if_unchanged(layout, deleting)
+            for directory in (layout.attempts, layout.state / "errors"):
+                directory.delete_directory()
+            files = [layout.report, layout.report_page, layout.spec, layout.input, layout.code]
+            for file in (*files, layout.final_snapshot):
+                file.delete()
+        heartbeat_file(layout, new).delete()
+        return new
+
+    def _with_previous_key(self, new: Lease) -> Lease:
+        """Return the lease to store while rows of the previous work exist, with the key of that
+        work. The key is empty if `overwrite` finds no lease, because jobs only appended rows."""
+        if self.before is not None:
+            return replace(new, key=self.before.key, errors=self.before.errors)
+        return replace(new, key="") if self.overwrite else new
+
+    def _delete_rows(self, current: Lease) -> None:
+        """Delete the rows of the output. With `overwrite`, also delete all appended rows."""
+        # delete the completion marker first, so that readers never see a partial output as complete
+        self.layout.success.delete()
+        self.layout.errors_jsonl.delete()
+        for appended in self.layout.all_appended() if self.overwrite else ():
+            if (lease := read_lease(appended)) is not None:
+                self._delete_files(appended, lease, current)
+            appended.state.delete_directory()
+        if self.before is not None:
+            self._delete_files(self.layout, self.before, current)
+
+    def _delete_files(self, layout: Layout, old: Lease, current: Lease) -> None:
+        """Delete the data files of the work in `old`, and its error files if that is allowed (see
+        `Lease.deletable_errors`). Raises BadOutput if the output has another lease than `current`.
+        That is checked after listing, so files that another run writes later are never deleted."""
+        errors = old.deletable_errors(layout.output, self.layout.errors)
+        directories = [errors, layout.data] if errors is not None else [layout.data]
+        listed = (work_files_in(directory, old.key) for directory in directories if old.key)
+        files = list(itertools.chain.from_iterable(listed))
+        check_unchanged(self.layout, current)
+        delete_all(files)

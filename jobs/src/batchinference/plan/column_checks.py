@@ -1,0 +1,358 @@
+"""Checks that the columns exist that each step and the output read, with advice for wrong names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from batchinference.spec.column_types import ColumnType
+from batchinference.spec.expression import (
+    CLOCKS,
+    columns_read_by,
+    is_part_of_column,
+    keys_of,
+    names_compared_in,
+    root_of,
+    written,
+)
+from batchinference.spec.expression_translation import ROWS, translated
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.problems import Problem, closest, did_you_mean
+from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.spec.steps import Step, to_alias
+from batchinference.spec.write import Write, WriteNumbered
+from batchinference.spec.write.files import WriteDirectories
+
+_UNKNOWN = "but the columns here are"  # marks messages of `_unknown_column`
+_CONSTANTS = ("true", "false", "null", "none", "nan")
+
+
+def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the problems with the columns that steps and the output use. `columns` are those of the
+    input; None if they are unknown. If no step reads one of them, and they look as if the file was
+    read with wrong options, yield only the problem with these options."""
+    problems = _column_problems(spec, columns)  # lazy: the caller may need only the first ones
+    first = next(problems, None)
+    if first is None:
+        return
+    reads_some = any({*step.facts.reads} & {*(columns or ())} for step in spec.steps)
+    is_unknown = first.path.startswith("spec.steps") and _UNKNOWN in first.message
+    if is_unknown and not reads_some and (wrong := _wrong_read_option(spec.read.format, columns)):
+        yield wrong
+        return
+    yield first
+    yield from problems
+
+
+def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the problems with the columns that steps and the output use.
+
+    After a step with user code, all columns are unknown until a step selects columns. If a later
+    step then reads a missing column, the selecting step may have misspelled it.
+    """
+    made: list[str] = []
+    selection: dict[str, str] = {}
+    for index, step in enumerate(spec.steps):
+        path = f"spec.steps[{index}].{to_alias(step.kind)}"
+        fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
+        for message in _own_problems(step, columns, made):
+            yield Problem(path, message)
+        if columns is not None:
+            yield from _missing_columns(path, step, columns, fields, selection)
+        else:
+            selection = dict.fromkeys(step.facts.selects or (), path)
+        columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []
+    if columns == []:
+        yield Problem("spec.steps", "they drop every column: nothing is left to write")
+    else:
+        yield from _check_write(spec.write, columns)
+        yield from _check_first_rows(spec, columns)
+    yield from partition_problems(spec.write, _known_types(spec.steps))
+
+
+def _missing_columns(
+    path: str, step: Step, columns: list[str], fields: Mapping[str, str], chosen: dict[str, str]
+) -> Iterator[Problem]:
+    """Yield a problem for each missing column that the step at `path` reads. `chosen` maps columns
+    that a step has selected after user code to the path of that step."""
+    for column in sorted({*step.facts.reads} - {*columns}):
+        near = closest(column, columns)  # computed once, because it is slow
+        if near in chosen and column not in chosen:
+            what = f"it names column '{near}', but step '{step.name}' reads column '{column}'"
+            yield Problem(chosen[near], f"{what}; did you mean '{column}'?")
+        elif step.when is not None and column in columns_read_by(step.when):
+            message = _missing_in_condition(step, column, columns, near)
+            yield Problem(f"{path.rpartition('.')[0]}.when", message)
+        else:
+            yield Problem(path, _missing_column(step, column, columns, fields, near))
+
+
+def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
+    """Yield a note for each result of a step that replaces a column of the input or of an earlier
+    step. `columns` are those of the input. A column that a step reads is also taken as one."""
+    writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
+    for step in spec.steps:
+        writers = dict.fromkeys(step.facts.reads, "the input") | writers
+        outputs = [step.facts.result, *step.facts.adds] if step.facts.result else []
+        for output in dict.fromkeys(name for name in outputs if name in writers):
+            yield (
+                f"step '{step.name}' replaces column '{output}' of {writers[output]}. Give its "
+                "output another name to keep both"
+            )
+        writers = _writers_after(step, writers)
+
+
+def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
+    """Return the source of each known column after a step: the input, or the name of a step."""
+    facts, own = step.facts, f"step '{step.name}'"
+    if facts.user_code:
+        return {**writers, facts.result: own} if facts.result else {}
+    before = {new: old for old, new in facts.renames.items()}
+    names = facts.columns_after(list(writers)) or []
+    kept = {name: writers.get(before.get(name, name), "the input") for name in names}
+    return kept | dict.fromkeys(facts.adds, own)
+
+
+def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
+    """Return an expression such as `column.field` for each field of a struct, by its name."""
+    return {
+        field: f"{written(name)}.{field}"
+        for name, kind in types.items()
+        for field in (kind if isinstance(kind, dict) else ())
+    }
+
+
+def _own_problems(step: Step, columns: list[str] | None, made: list[str]) -> Iterator[str]:
+    """Yield the problems with the columns that a step adds. `made` are columns of earlier steps."""
+    yield from _reserved_names(step)
+    yield from _name_conflicts(step, columns or (), made)
+
+
+def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the problems with the columns that the output uses."""
+    for field, named in write.column_fields.items():
+        for column in named if columns is not None else ():
+            is_part = isinstance(write, WriteDirectories) and field == "partitionBy"
+            known = {*(columns or ())}
+            is_part = is_part and is_part_of_column(column)
+            if column not in known and not (is_part and root_of(column) in known):
+                near, what = closest(column, columns or []), f"it names column '{column}'"
+                message = _unknown_column(what, column, columns or [], near)
+                yield Problem(f"spec.write.{field}", message)
+    if isinstance(write, WriteNumbered) and write.row_number in (columns or ()):
+        message = f"there is a column '{write.row_number}' already. Choose another name"
+        yield Problem("spec.write.rowNumber", message)
+    chosen = write.columns_needed or columns
+    yield from _check_case(write, chosen or ())
+    partition_columns = set(write.column_fields.get("partitionBy", ()))
+    if chosen and partition_columns.issuperset(chosen):
+        message = "every column becomes a directory: nothing is left to write"
+        yield Problem("spec.write.partitionBy", message)
+
+
+def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield a problem for each column that a gate or cascade reads and the output files lack."""
+    directories = spec.write.column_fields.get("partitionBy", ())
+    written = spec.write.columns_needed or columns
+    in_files = [name for name in written or () if name not in directories]
+    for field, needed in spec.first_rows_columns.items() if written is not None else ():
+        for column in sorted(needed - set(in_files)):
+            near, what = closest(column, in_files), f"it reads column '{column}' of the output"
+            message = _unknown_column(what, column, in_files, near)
+            yield Problem(f"spec.{field}", message)
+
+
+def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterator[Problem]:
+    """Yield a problem for each column of `partitionBy` whose values cannot name a directory.
+    `types` are the known types of columns."""
+    for column in write.column_fields.get("partitionBy", ()):
+        if column not in types and column != root_of(column) and not is_part_of_column(column):
+            continue  # a name that contains `.` or `[`, but is no part of a column
+        kind = types.get(column, _part_type(column, types))
+        if kind is None:
+            root, name = types[root_of(column)], root_of(column)
+            fields = list(root) if isinstance(root, dict) else []
+            fix = did_you_mean(str(keys_of(column)[0]), fields)
+            listed = ", ".join(fields) or "none"
+            message = f"column '{column}' is no part of '{name}'. Its fields: {listed}{fix}"
+            yield Problem("spec.write.partitionBy", message)
+        elif not isinstance(kind, str):
+            what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"
+            fix = "Choose a column with few values, or remove partitionBy"
+            inner: ColumnType = kind
+            while isinstance(inner, list):
+                (inner,) = inner
+            if isinstance(inner, dict):
+                value = _scalar_of(written(column) if column in types else column, kind)
+                fix = (
+                    f"Add a column with a step addColumns, such as {{value: {value}}}, and name it"
+                )
+            message = f"column '{column}' holds {what}, which cannot name directories. {fix}"
+            yield Problem("spec.write.partitionBy", message)
+
+
+def _part_type(column: str, types: Mapping[str, ColumnType]) -> ColumnType | None:
+    """Return the type of a part of a column such as `name.field`; an empty text if the type of the
+    column is unknown; None if the column has no such part."""
+    kind: ColumnType | None = types.get(root_of(column), "")
+    for key in keys_of(column) if kind else ():
+        if isinstance(kind, dict):
+            kind = kind.get(str(key))
+        else:
+            kind = kind[0] if isinstance(kind, list) and isinstance(key, int) else None
+    return kind
+
+
+def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
+    """Return the types of the columns after all steps, as far as they are known."""
+    types: dict[str, ColumnType] = {}
+    for facts in (step.facts for step in steps):
+        changed = {*facts.columns_added, *facts.renames}
+        renamed = {new: types[old] for old, new in facts.renames.items() if old in types}
+        kept = {name: kind for name, kind in types.items() if name not in changed}
+        made = {name: kind for name, kind in facts.adds.items() if kind is not None}
+        types = {} if facts.user_code else kept | renamed | made
+    return types
+
+
+def _scalar_of(expression: str, kind: ColumnType) -> str:
+    """Return the expression of the first scalar in the list or struct `expression`."""
+    if isinstance(kind, str):
+        return expression
+    if isinstance(kind, list):
+        return _scalar_of(f"{expression}[0]", kind[0])
+    name, field = next(iter(kind.items()))
+    return _scalar_of(f"{expression}.{name}", field)
+
+
+def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
+    """Yield a problem for columns that differ only in case, if the table ignores case."""
+    known: dict[str, str] = {}
+    for column in columns if write.CASELESS else ():
+        other = known.setdefault(column.lower(), column)
+        if other != column:
+            message = (
+                f"columns '{other}' and '{column}' are one name for the format {write.format}, "
+                "which ignores case. Rename one of them in a step renameColumns"
+            )
+            yield Problem("spec.write.format", message)
+
+
+def _reserved_names(step: Step) -> list[str]:
+    """Return a message for each added column whose name is reserved."""
+    reserved = f"columns that begin with '{OWN_PREFIX}' are reserved"
+    return [
+        f"step '{step.name}' adds column '{added}', but {reserved}"
+        for added in step.facts.columns_added
+        if added.startswith(OWN_PREFIX)
+    ]
+
+
+def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> Iterator[str]:
+    facts, renamed = step.facts, step.facts.renames
+    for old, new in renamed.items():
+        if new in columns and new not in renamed:
+            what = f"renames '{old}' to '{new}', and there is a column '{new}' already"
+            yield f"step '{step.name}' {what}"
+    for name in facts.fixed_names:
+        if name in (made if facts.replaces_input else columns):
+            yield (
+                f"step '{step.name}' adds column '{name}', and there is one already. Rename it "
+                "before this step with renameColumns"
+            )
+
+
+def _missing_in_condition(step: Step, column: str, columns: list[str], near: str | None) -> str:
+    if column not in (step.facts.result, *step.facts.adds):
+        fix = _fix_of_expression(column, columns, [step.when or ""], near, has_results=False)
+        return _unknown_column(f"it reads column '{column}'", column, columns, near, fix)
+    what = f"it is decided before the step runs, and it reads '{column}', a result of this step"
+    return f"{what}. Use one of {', '.join(columns)}"
+
+
+def _missing_column(
+    step: Step, column: str, columns: list[str], fields: Mapping[str, str], near: str | None
+) -> str:
+    expressions, fix = list(step.facts.expressions), ""
+    if expressions:
+        has_results = bool(step.facts.adds)
+        fix = _fix_of_expression(column, columns, expressions, near, has_results=has_results)
+    if not fix and column in step.facts.adds and expressions:
+        fix = f". '{column}' is a result of this step. Compute from it in a later step"
+    if not fix and column in fields:
+        fix = f". Write {fields[column]}"
+    texts = [each for each in expressions if column in re.split("[-./: ]", each)]
+    if not fix and texts and step.facts.adds and not near:
+        fix = f". Use one of them, or write a text in quotes: \"'{texts[0]}'\""
+    what = f"step '{step.name}' reads column '{column}'"
+    return _unknown_column(what, column, columns, near, fix)
+
+
+def _fix_of_expression(
+    column: str, columns: list[str], expressions: list[str], near: str | None, *, has_results: bool
+) -> str:
+    """Return the fix for a name in `expressions` that is no column, or an empty text. `near` is the
+    most similar column. `has_results` says whether the expressions compute new columns, which may
+    be constants."""
+    reader = next(each for each in expressions if column in columns_read_by(each))
+    if column.lower() in CLOCKS:
+        return f". There is no clock. Write {translated(reader)}, and declare since in parameters"
+    if column == "params":
+        return ". Write " + re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
+    for name in columns:
+        if not name.isidentifier() and column in re.findall(r"\w+", name):
+            return f". Write {written(name)} for that column"
+    if column in ROWS or not near or column.lower() in _CONSTANTS:
+        rows = (*ROWS, column)
+        readers = [each for each in expressions if column in columns_read_by(each)]
+        for each in (translated(reader, rows) for reader in readers):
+            is_constant = each in ("True", "False", "None")
+            if has_results if is_constant else _reads_only(each, columns):
+                return f". Write {each}"
+    if not near and any(column in names_compared_in(each) for each in expressions):
+        return f". Use one of them, or write a text in quotes: '{column}'"
+    return ""
+
+
+def _reads_only(text: str, columns: list[str]) -> bool:
+    try:
+        return columns_read_by(text) <= {*columns}
+    except ValueError:
+        return False
+
+
+def _wrong_read_option(form: str, columns: list[str] | None) -> Problem | None:
+    """Return the problem with `read` if the columns look as if the file was read with wrong CSV
+    options or in the wrong format; None if they do not."""
+    columns = columns or []
+    if form == "openaiBatch":
+        what = f"requests have the columns {', '.join(columns)}, and steps read others"
+        return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")
+    if form != "csv":
+        return None
+    shown = ", ".join(columns)[:60]
+    line = f"the first line is '{shown}'"
+    if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
+        names = ", ".join(f"NAME{number}" for number in range(1, len(columns) + 1))
+        fix = f"which looks like a row and not like names. Write columnNames: [{names}]"
+        return Problem("spec.read.options.columnNames", f"{line}, {fix}")
+    if len(columns) != 1:
+        return None
+    if columns[0].startswith("#"):
+        return Problem("spec.read.options.comment", f"{line}, a comment. Set it to '#'")
+    if sign := next((sign for sign in ",;\t|" if sign in columns[0]), None):
+        fix = f"{line}, and the only column. Set it to {sign!r}"
+        return Problem("spec.read.options.delimiter", fix)
+    return None
+
+
+def _unknown_column(
+    what: str, column: str, columns: list[str], near: str | None, fix: str = ""
+) -> str:
+    known = ", ".join(columns) or "none"
+    if not fix and is_part_of_column(column) and root_of(column) in columns:
+        fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
+    if not fix and re.search(r"[-(%*+/<>=]", column):
+        fix = ". Compute it in a step addColumns, and name the new column"
+    other = f"; did you mean '{near}'?" if near else ". Use one of them" if columns else ""
+    return f"{what}, {_UNKNOWN} {known}{fix or other}"

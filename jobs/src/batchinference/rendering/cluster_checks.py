@@ -1,0 +1,87 @@
+"""Checks the profiles, the fallback, the paths, the queue and the group names of a job on a
+cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from batchinference.plan import WorkerGroup
+from batchinference.plan.devices import Profiles, profiles_of
+from batchinference.plan.groups import HEAD_GROUP
+from batchinference.rendering.kueue import check_queue
+from batchinference.rendering.path_checks import check_paths
+from batchinference.spec.accelerators import RAY_NAMES
+from batchinference.spec.cluster import ALL_GROUPS, Cluster
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.problems import Problem, did_you_mean
+from batchinference.spec.profiles import known_profiles
+from batchinference.spec.resources import Resources
+from batchinference.spec.steps import Step
+
+
+def check_profiles(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the problems with devices that steps request, given complete cluster settings.
+
+    A device without a profile is a problem, because its node labels differ between clouds, and
+    without a node selector a pod might get a more expensive GPU. A replica with several kinds of
+    devices is also a problem.
+    """
+    for index, step in enumerate(spec.steps):
+        if step.resources:
+            yield from _check(f"spec.steps[{index}].resources", step, spec.cluster.profiles)
+
+
+def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
+    asked, known = step.resources or Resources(), known_profiles(profiles)
+    for name in sorted(asked.custom.keys() - known.keys()):
+        yield Problem(f"{field}.custom.{name}", _unknown(name, list(known), "resource, device"))
+    for name in asked.accelerator_types or ():
+        if name not in profiles:
+            names = [*profiles, *RAY_NAMES]
+            yield Problem(f"{field}.acceleratorType", _unknown(name, names, "nodeSelector"))
+    custom = tuple(asked.custom.items())
+    found = profiles_of(asked.gpu, custom, asked.accelerator_type, profiles)
+    kinds = {name: profile.device for name, profile in found.items() if profile.device}
+    if len(kinds) > 1:
+        message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
+        message += ". Request only one of them"
+        yield Problem(field, message)
+
+
+def check_fallback(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the problems with devices, also of later choices, and with capacity types."""
+    yield from check_profiles(spec)
+    known, field = spec.cluster.profiles, "spec.cluster.fallback.capacityTypes"
+    for name in spec.cluster.fallback.capacity_types:
+        if name not in known:
+            yield Problem(field, _unknown(name, list(known), "nodeSelector, tolerations"))
+        elif known[name].resource or known[name].device or known[name].resource_claim_template_name:
+            message = f"the profile '{name}' is one of a device. Name a profile of nodes only"
+            yield Problem(field, message)
+
+
+def _unknown(name: str, names: list[str], fields: str) -> str:
+    return (
+        f"no profile defines '{name}' on this cluster. Add cluster.profiles.{name} with "
+        f"{fields}, or ask the platform team to add it to the defaults"
+        + did_you_mean(name, (other for other in names if other != name))
+    )
+
+
+def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
+    """Yield the problems of a job with complete cluster settings, except those of its pods."""
+    yield from check_paths(spec)
+    yield from check_fallback(spec)
+    yield from check_queue(spec.cluster, groups)
+    yield from _check_group_names(spec.cluster, [group.name for group in groups])
+
+
+def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each unknown group in `rayStartParams`."""
+    known = [HEAD_GROUP, *groups]
+    for name in cluster.ray_start_params:
+        if name not in (ALL_GROUPS, *known):
+            there = f"{', '.join(known)}, and '{ALL_GROUPS}' for all{did_you_mean(name, known)}"
+            yield Problem(
+                "spec.cluster.rayStartParams", f"there is no group '{name}', only {there}"
+            )

@@ -1,0 +1,204 @@
+"""Converts pydantic models to structural schemas for CustomResourceDefinitions.
+
+References are replaced by their definitions, and null is removed from optional fields. A tagged
+union becomes one object with the fields of all variants. Only the models check which fields belong
+to which variant.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from batchinference.spec.descriptions import WithDescriptions
+
+Schema = dict[str, Any]
+
+_KEPT = (
+    *("type", "format", "description", "default", "enum", "pattern", "required"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+)
+_MAX_DESCRIPTION = 1024
+_NESTED = ("items", "additionalProperties")
+
+
+def structural_schema(model: type[BaseModel]) -> Schema:
+    """Return the structural schema of a model. Raises ValueError if it cannot be expressed."""
+    return _merge_unions(expanded_schema(model))
+
+
+def expanded_schema(model: type[BaseModel]) -> Schema:
+    """Return the schema of a model, with references replaced by their definitions.
+
+    A tagged union has the form `{"tag": field, "variants": {value: schema}}`.
+    """
+    schema = json.loads(_json_schema(model))
+    return _expand(schema, schema.get("$defs", {}))
+
+
+@functools.cache  # slow: most of the time of `expanded_schema`
+def _json_schema(model: type[BaseModel]) -> str:
+    schema = model.model_json_schema(
+        by_alias=True, ref_template="{model}", schema_generator=WithDescriptions
+    )
+    return json.dumps(schema)
+
+
+def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    schema = _dereference(schema, definitions)
+    if "oneOf" in schema:
+        return _expand_union(schema, definitions)
+    if "anyOf" in schema:
+        return _int_or_literal(schema)
+    if "const" in schema:
+        schema = {**schema, "enum": [schema["const"]]}
+    result = {key: schema[key] for key in schema if key in _KEPT or key.startswith("x-")}
+    result = _plain_numbers(_plain_description(result))
+    if isinstance(result.get("type"), list):  # a quantity: an integer, a fraction or a text
+        del result["type"]
+        result["x-kubernetes-preserve-unknown-fields"] = True
+    if "properties" in schema:
+        result["properties"] = {
+            name: _expand(child, definitions) for name, child in schema["properties"].items()
+        }
+    elif schema.get("additionalProperties") is True:
+        result["x-kubernetes-preserve-unknown-fields"] = True
+    elif schema.get("additionalProperties"):
+        result["additionalProperties"] = _expand(schema["additionalProperties"], definitions)
+    if "items" in schema:
+        result["items"] = _expand(schema["items"], definitions)
+    return result
+
+
+def _dereference(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema without references, and without the null type of an optional field."""
+    if "$ref" in schema:
+        own = {key: value for key, value in schema.items() if key != "$ref"}
+        return _dereference({**definitions[schema["$ref"]], **own}, definitions)
+    types = [option for option in schema.get("anyOf", []) if option.get("type") != "null"]
+    if len(types) == 1:
+        own = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+        return _dereference({**types[0], **own}, definitions)
+    return schema
+
+
+def _int_or_literal(schema: Schema) -> Schema:
+    """Return the schema of a union of an integer and a fixed string, with the Kubernetes type
+    IntOrString. Raises ValueError for any other union without a tag."""
+    types = {option.get("type"): option for option in schema["anyOf"]}
+    number, string = types.get("integer", {}), types.get("string", {})
+    count = len([option for option in schema["anyOf"] if option.get("type") != "null"])
+    if not number or "const" not in string or count != 2:
+        raise ValueError(f"no structural form for {schema['anyOf']}")
+    bounds = {name: number[name] for name in ("minimum", "maximum")}
+    return {
+        **_plain_description({"description": schema.get("description", "")}),
+        **bounds,
+        "pattern": f"^{string['const']}$",
+        "x-kubernetes-int-or-string": True,
+    }
+
+
+def _expand_union(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    tag = schema["discriminator"]["propertyName"]
+    variants = {}
+    for variant in schema["oneOf"]:
+        expanded = _expand(variant, definitions)
+        variants[expanded["properties"][tag]["enum"][0]] = expanded
+    return _plain_description(
+        {"tag": tag, "variants": variants, "description": schema.get("description", "")}
+    )
+
+
+def _plain_description(schema: Schema) -> Schema:
+    if text := schema.get("description"):
+        return {**schema, "description": " ".join(text.split())[:_MAX_DESCRIPTION]}
+    return schema
+
+
+def _plain_numbers(schema: Schema) -> Schema:
+    """Return the schema with exclusive bounds as flags, as in the OpenAPI 3.0 of Kubernetes."""
+    for flag, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if flag in schema:
+            schema = {**schema, bound: schema[flag], flag: True}
+    return schema
+
+
+def _merge_unions(schema: Schema, *, in_list: bool = False) -> Schema:
+    """Return the schema with each union as one object. Only scalar defaults outside of lists are
+    kept, because tools that compare an object with its manifest treat a list as one value, and
+    would report each default that the API server adds in a list."""
+    if "variants" in schema:
+        schema = _merge_union(schema)
+    result = {key: value for key, value in schema.items() if key != "default"}
+    if not in_list and not isinstance(schema.get("default"), dict | list | None):
+        result["default"] = schema["default"]
+    if "properties" in schema:
+        children = schema["properties"].items()
+        result["properties"] = {
+            name: _merge_unions(child, in_list=in_list) for name, child in children
+        }
+    for key in _NESTED:
+        if key in schema:
+            result[key] = _merge_unions(schema[key], in_list=in_list or key == "items")
+    return result
+
+
+def _merge_union(union: Schema) -> Schema:
+    merged = _merge_variants(union["tag"], union["variants"])
+    variants = union["variants"].items()
+    descriptions = (f"{value}: {variant.get('description', '')}" for value, variant in variants)
+    merged["description"] = " ".join([union["description"], *descriptions]).strip()
+    return _plain_description(merged)
+
+
+def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
+    """Return one object schema with the fields of all variants."""
+    names = {name: None for variant in variants.values() for name in variant["properties"]}
+    properties = {}
+    for name in names:
+        fields = [
+            each["properties"][name] for each in variants.values() if name in each["properties"]
+        ]
+        properties[name] = _merge_field(tag, name, fields)
+        if len(fields) < len(variants):
+            # the API server would add the default to variants without the field
+            properties[name].pop("default", None)
+    merged: Schema = {"type": "object", "properties": properties}
+    required = set.intersection(*(set(each.get("required", [])) for each in variants.values()))
+    if required:
+        merged["required"] = sorted(required, key=list(names).index)
+    return merged
+
+
+def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
+    """Return the schema of a field that allows what each of the schemas `fields` of its variants
+    allows. Raises ValueError if they are incompatible."""
+    first = {**fields[0], **_loosest_bounds(fields)}
+    if all(_shape({**other, **_loosest_bounds(fields)}) == _shape(first) for other in fields):
+        return first
+    if all("properties" in field for field in fields):
+        merged = _merge_variants(tag, {str(number): field for number, field in enumerate(fields)})
+        return {**merged, "description": first.get("description", name)}
+    if not all("enum" in field for field in fields):
+        raise ValueError(f"the variants of {tag} have different schemas for {name}")
+    values = [value for field in fields for value in field["enum"]]
+    kept = {key: value for key, value in first.items() if key != "default"}
+    return {**kept, "enum": list(dict.fromkeys(values))}
+
+
+def _loosest_bounds(fields: list[Schema]) -> Schema:
+    """Return the loosest value of each bound that all variants of a field have."""
+    return {
+        bound: choose(field[bound] for field in fields)
+        for bound, choose in (("minimum", min), ("maximum", max), ("maxLength", max))
+        if all(bound in field for field in fields)
+    }
+
+
+def _shape(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key != "description"}

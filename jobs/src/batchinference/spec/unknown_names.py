@@ -1,0 +1,151 @@
+"""Names and values that users write although the API does not have them, and what to write: those
+of v1alpha1, of other tools, and synonyms. Messages about unknown names contain them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+RENAMED = {
+    "limits.gpu": "devices",
+    "limits.gpuHours": "deviceHours",
+    "limits.priority": "the chart value policy.maxPriority",
+    "cluster.queue": "queueName",
+    "cluster.queuePriorityClass": "queuePriorityClassName",
+    "errors.retry": "retryFailedRows",
+    "model.timeoutSeconds": "timeout",
+    "spec.startingDeadlineSeconds": "startingDeadline",
+}
+"""The new names of fields that were renamed after v1alpha1, whose options were in snake_case."""
+REMOVED = {
+    "cluster.patches": "the fields of the pods in docs/devices.md",
+    "volumes.mountPath": "cluster.volumeMounts",
+    "volumes.readOnly": "readOnly of cluster.volumeMounts",
+    "steps.nearest": "LanceDB or DuckDB on the embeddings, as in docs/outputs.md",
+    "steps.repartition": "batchSize of the steps that get the rows",
+    "model.padToMultipleOf": "options: {padding: max_length}",
+    "model.maxConcurrentBatches": "engine: {max_num_seqs: NUMBER}",
+    "keras": "the runtime onnx, after model.export('model.onnx', format='onnx')",
+    "tfrecords": "parquet or webdataset",
+    "images": "webdataset with members such as .png, or parquet",
+    "any-to-any": "image-text-to-text",
+    **dict.fromkeys(
+        ("decision", "document-question-answering", "keypoint-matching", "mask-generation",
+         "table-question-answering", "text-to-audio"),
+        "a python step that calls the pipeline of the library",
+    ),
+}  # fmt: skip
+"""What to use in place of fields and values that were removed after v1alpha1."""
+UNSUPPORTED = {
+    **dict.fromkeys(("xlsx", "xls", "excel"), "Use csv, which Excel can save and open"),
+    **dict.fromkeys(("sklearn", "scikit-learn", "xgboost", "lightgbm", "joblib", "pickle"),
+                    "Load the model in a class of a python step"),
+    **dict.fromkeys(("steps.sort", "steps.groupBy", "steps.join", "steps.sql"),
+                    "Do it with the output, for example in DuckDB or pandas"),
+    **dict.fromkeys(("steps.limit", "steps.sample"), "Set limit in read.options"),
+    **dict.fromkeys(("model.temperature", "model.max_tokens", "model.max_new_tokens",
+                     "model.top_p"), "Put it into sampling: {...}"),
+    "model.apiKey": "A key does not belong in the file. Put it into an environment variable, and "
+    "its name, such as OPENAI_API_KEY, into apiKeyEnv",
+    **dict.fromkeys(("python.batch_format", "python.batchFormat"),
+                    "For tables of pandas, write batch = pd.DataFrame(batch) in the code"),
+    "cluster.namespace": "Set metadata.namespace",
+    **dict.fromkeys(("cluster.pip", "spec.pip", "spec.requirements", "cluster.requirements"),
+                    "Install packages in the image, and set cluster.image"),
+    "options.header": "The first line is the header. If there is none, set columnNames",
+    "steps.cast": "Convert a column in addColumns: {NAME: str(NAME)}",
+}  # fmt: skip
+"""What to do instead of using fields and values that only other tools have."""
+_KIND = (
+    "kind",
+    "schedule and template are fields of BatchInferenceSchedule, got BatchInference. Write kind: "
+    "BatchInferenceSchedule",
+)
+OF_OTHER_KINDS = {
+    **dict.fromkeys(("spec.schedule", "spec.template"), _KIND),
+    **{
+        f"{path}.{name}": (
+            path,
+            "read, steps and write are fields of a job. Move them into template: {spec: {...}}",
+        )
+        for path in ("spec", "spec.template")
+        for name in ("read", "steps", "write")
+    },
+}
+"""Unknown fields that belong to the other one of job and schedule, and the only problem to show."""
+METHODS = {f"steps.{name}": name for name in ("map", "flatMap", "mapBatches")} | {
+    "steps.map_batches": "mapBatches",
+    "steps.flat_map": "flatMap",
+}
+"""Methods of Ray Data that users write in place of `python`, and the `method` to set."""
+_MEANT = {
+    "overwrite": "replace truncate w",
+    "append": "a add insert",
+    "merge": "upsert update",
+    "error": "errorifexists fail",
+    "http": "openai ollama anthropic api rest endpoint",
+    "transformers": "huggingface hf",
+    "feature-extraction": "embedding embeddings embed sentence-similarity",
+    "text-classification": "sentiment sentiment-analysis",
+    "token-classification": "ner named-entity-recognition",
+    "text-generation": "chat completion generate generation llm summarization translation "
+    "text2text-generation question-answering",
+    "automatic-speech-recognition": "asr stt speech-to-text speech-recognition transcription",
+    "image-text-to-text": "ocr image-to-text image-captioning visual-question-answering",
+    "json": "jsonl ndjson",
+    "csv": "cvs tsv",
+    "images": "jpg jpeg png",
+    "audio": "mp3 wav",
+    "video": "mp4",
+    "documents": "pdf docx html",
+    "parquet": "pq",
+    "sql": "postgres postgresql mysql sqlite database jdbc",
+    "float16": "fp16 half",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "gzip": "gz",
+    "user": "human",
+    "assistant": "ai bot",
+    "number": "int integer float",
+    "string": "str text",
+    "chat": "openai",
+    "mapBatches": "batch batches",
+    "delimiter": "sep separator",
+    "limit": "nrows n_rows",
+    "notifications": "notify webhook",
+    "columnNames": "names",
+    "skipLines": "skiprows",
+    "gpu": "gpus device num_gpus nvidia.com/gpu",
+    "cpu": "cpus cores num_cpus",
+    "memory": "mem ram",
+    "replicas": "concurrency workers num_workers parallelism",
+    "filter": "where",
+    "selectColumns": "select columns",
+    "addColumns": "withColumns assign",
+    "python": "udf apply function",
+    "callable": "function code script",
+    "callArgs": "args kwargs fn_kwargs fnkwargs",
+    "constructorArgs": "fn_constructor_kwargs init_args init_kwargs",
+    "when": "if condition",
+    "read": "input source",
+    "write": "output sink",
+    "source": "path name model",
+    "name": "model modelname",
+    "fields": "schema",
+    "key": "keys keycolumns primarykey",
+    "workers": "nodes",
+    "head": "driver",
+    "value": "default",
+    "retry": "retries",
+    "maxAttempts": "max attempts",
+    "schedule": "cron",
+    "deadlines": "timeout",
+    "trustSource": "trustremotecode",
+}
+"""Names and values of the API, and the words in lower case that users write for them."""
+
+
+def meant_by(word: str, known: Collection[str]) -> str | None:
+    """Return the known name for which users write this word; None if there is none."""
+    word = word.lower()
+    names = (name for name, words in _MEANT.items() if word in words.split())
+    return next((name for name in names if name in known), None)

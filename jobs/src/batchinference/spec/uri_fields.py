@@ -1,0 +1,106 @@
+"""Types of fields with a path or URI of data, or with a prefix of URIs, and their checks."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
+from batchinference.spec.base import invalid, without_credentials
+
+_INCOMPLETE_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
+HIDDEN = "uri_hidden"
+"""The type of errors about a value that may contain a password. Messages do not show the value."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+_OTHER_SCHEMES = {
+    **dict.fromkeys(("s3a", "s3n"), "s3"),
+    "gcs": "gs",
+    **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "az"),
+    "hf": "Use the format huggingface",
+}
+"""Schemes of other tools, and what to write instead."""
+_OTHER_ADDRESSES = (
+    (r"https?://([\w.-]+?)\.s3[\w.-]*\.amazonaws\.com/(.*)", r"s3://\1/\2"),
+    (r"https?://s3[\w.-]*\.amazonaws\.com/(.*)", r"s3://\1"),
+    (r"https?://storage\.(?:googleapis|cloud\.google)\.com/(.*)", r"gs://\1"),
+    (r"https?://([\w-]+)\.blob\.core\.windows\.net/(.*)", r"az://\2, and set storage: "
+     r"{endpoint: 'https://\1.blob.core.windows.net'}"),
+    (r"dbfs:/+(.*)", r"/dbfs/\1, if it is mounted there, or the address of the store"),
+)  # fmt: skip
+"""Patterns of HTTP addresses of object stores and of dbfs: paths, and what to write instead."""
+_DOWNLOAD = "Download it and write its path, or copy it to an object store (s3://, gs:// or az://)"
+_URI_FIELD = Field(
+    min_length=1,
+    max_length=1024,
+    json_schema_extra=without_credentials(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
+)
+
+
+def _fix_of_other_address(uri: str) -> str:
+    """Return the fix for an address in the syntax of another tool; empty for other addresses."""
+    for pattern, address in _OTHER_ADDRESSES:
+        if found := re.fullmatch(pattern, uri):
+            return f"Write {found.expand(address)}"
+    scheme, rest = scheme_of(uri), local_path(uri)
+    other, bucket = _OTHER_SCHEMES.get(scheme, ""), rest.partition("/")[0]
+    if " " in other:
+        return other
+    if other == "az" and re.fullmatch(r"[a-z0-9-]+@[\w.-]+", bucket):  # CONTAINER@ACCOUNT
+        container, _, host = bucket.partition("@")
+        account = host.partition(".")[0]
+        fix = f"Write az://{container}/{rest.partition('/')[2]}"
+        return f"{fix}, and set storage: {{endpoint: 'https://{account}.blob.core.windows.net'}}"
+    return f"Write {other}://{rest}" if other and "@" not in rest else ""
+
+
+def _check_uri(uri: str, http_fix: str = "") -> str:
+    """Return the path or URI. Raises a validation error if it is invalid. `http_fix` is the fix for
+    HTTP addresses."""
+    if match := _INCOMPLETE_SCHEME.match(uri):
+        slashes = "" if match[1].lower() == "file" else "/"
+        fixed = f"{match[1]}://{uri[match.end() :].lstrip(slashes)}"
+        raise invalid(f"an address begins with '{match[1]}://'. Write {fixed}")
+    scheme = scheme_of(uri)
+    bucket = (rest := local_path(uri)).split("/")[0]
+    if fix := _fix_of_other_address(uri):
+        raise invalid(f"the scheme '{uri.partition(':')[0]}://' is not supported. {fix}")
+    if scheme != "file" and "@" in bucket:
+        raise invalid("must not contain credentials. Set them in the environment", HIDDEN)
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        fix = http_fix if http_fix and scheme[:4] == "http" else f"Use a path or one of {known}"
+        raise invalid(f"the scheme '{scheme}://' is not supported. {fix}")
+    if scheme != "file" and not bucket:
+        raise invalid(f"an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH")
+    if not rest:
+        raise invalid("a file:// address needs a path")
+    if _CONTROL.search(uri):
+        raise invalid("an address must not contain control characters")
+    return uri
+
+
+Uri = Annotated[str, _URI_FIELD, AfterValidator(_check_uri)]
+InputUri = Annotated[str, _URI_FIELD, AfterValidator(partial(_check_uri, http_fix=_DOWNLOAD))]
+
+
+def _check_port(prefix: str) -> str:
+    """Return the prefix. Raises a validation error if its port is invalid."""
+    try:
+        urlsplit(prefix).port  # noqa: B018 - this parses the port
+    except ValueError:
+        raise invalid("not a valid prefix: its port is invalid") from None
+    return prefix
+
+
+URI_PREFIX = r"^([a-z][a-z0-9]*://[^/]|/)"
+HTTP_PREFIX = r"^https?://[^/]"
+UriPrefix = Annotated[str, Field(pattern=URI_PREFIX, max_length=2048), AfterValidator(_check_port)]
+HttpPrefix = Annotated[
+    str, Field(pattern=HTTP_PREFIX, max_length=2048), AfterValidator(_check_port)
+]

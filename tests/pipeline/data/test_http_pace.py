@@ -22,12 +22,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RequestFailed,
     Retries,
 )
-from batchinference.pipeline.storage.retry import (
-    HTTP,
-    LONGEST_PAUSE,
-    TryAgain,
-    retry_after,
-)
+from batchinference.pipeline.storage.retry import HTTP, LONGEST_PAUSE, TryAgain, retry_after
 from support.operator.virtual_time import clock, in_virtual_time
 
 Request = Callable[[], Awaitable[str]]

@@ -50,7 +50,7 @@ class RunHistory:
     _stored: bytes = field(default=b"", init=False)
 
     def begin(self, run: PreparedAttempt, report: Report) -> None:
-        """Record that the run begins to write to an output that has the rows of `run.start`."""
+        """Record that the run begins to write to an output with the rows of `run.start`."""
         lease = run.attempt.lease
         if self._file is None:
             self._directory = run.attempt.layout.history

@@ -105,8 +105,8 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: Attempt
         snapshot, relisted = read_own_snapshot(attempt, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
-    elif target.processed:
-        lists = [read_snapshot(file, read.storage) for file in target.processed]
+    elif processed := target.processed:
+        lists = [read_snapshot(file, read.storage) for file in processed]
         earlier = ProcessedFiles(lists, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
     if isinstance(read, ReadVersioned) and spec.write.mode == "append":

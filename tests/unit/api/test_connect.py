@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from kubernetes.config import incluster_config
 
 from batchinference.api import kubernetes
@@ -24,8 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def pod(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the ServiceAccount of a pod in the namespace `team`."""
-    directory = home / "pod"
-    directory.mkdir()
+    (directory := home / "pod").mkdir()
     for name, text in {"namespace": "team", "token": "secret", "ca.crt": "certificate"}.items():
         (directory / name).write_text(text)
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(directory / "token"))
@@ -36,15 +34,12 @@ def pod(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_kubeconfig(home: Path) -> None:
-    context = {"cluster": "c", "user": "u", "namespace": "own"}
-    config = {
-        "clusters": [{"name": "c", "cluster": {"server": "https://kubeconfig:6443"}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": context}],
-        "current-context": "x",
-    }
     (home / ".kube").mkdir()
-    (home / ".kube/config").write_text(yaml.safe_dump(config))
+    (home / ".kube/config").write_text("""
+clusters: [{name: c, cluster: {server: 'https://kubeconfig:6443'}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u, namespace: own}}]
+current-context: x""")
 
 
 @pytest.mark.usefixtures("pod")

@@ -96,6 +96,16 @@ def test_arbitrary_value_is_accepted_or_refused_at_its_path(name: str) -> None:
                 assert related, (place, str(problem))
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(("spec", "write"), "x" * 100_000), (("spec", "steps", 3, "when"), ["x"] * 100_000)],
+)
+def test_fix_does_not_repeat_a_long_value(place: Place, value: object) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse(changed(FULL, place, value))
+    assert_readable(str(caught.value.problems[0]))
+
+
 def test_arbitrary_document_is_refused() -> None:
     for value in STRANGE.values():
         assert_readable(refused(value))

@@ -122,6 +122,8 @@ _FIX = re.compile(
     "Use|Write) "
 )
 """The beginning of the fix in a message is the last match."""
+MAX_FIX = 500
+"""Maximum number of characters of a fix."""
 _KEY_MARK = "[key]"
 """The end of pydantic's location if not the value in a mapping is invalid, but its key."""
 _EXPECTED = {
@@ -369,14 +371,19 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
     if kind in ("missing", "union_tag_not_found"):
         return f"required, but missing{example_fix('Add', field)}"
     if expected := PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
-        got = f"{_actual(details, value)}{_fix(details, value, field)}"
+        got = f"{_actual(details, value)}{_if_short(_fix(details, value, field))}"
         return f"expected {_with_numbers(expected, context)}, got {got}"
     if value.nested and not kind.endswith("_type"):
         return details["msg"]
     fix = list(_FIX.finditer(details["msg"]))[-1:]
     end = fix[0].start() if fix else len(details["msg"])
     other = _ACCELERATOR.format(value.value) if _is_gpu_name(field, value.value) else ""
-    return f"{details['msg'][:end]}, got {value}{details['msg'][end:]}{other}"
+    return f"{details['msg'][:end]}, got {value}{_if_short(details['msg'][end:])}{other}"
+
+
+def _if_short(fix: str) -> str:
+    """Return a fix unless it repeats a long text of the document."""
+    return fix if len(fix) <= MAX_FIX else ""
 
 
 def _is_gpu_name(field: str, value: object) -> bool:

@@ -105,7 +105,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: Attempt
         snapshot, relisted = read_own_snapshot(attempt, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
-    elif processed := target.processed:  # each use looks at the storage
+    elif processed := target.processed:  # each use reads the storage
         lists = [read_snapshot(file, read.storage) for file in processed]
         earlier = ProcessedFiles(lists, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)

@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    return list(Part(str(folder), True, HuggingfaceOptions(split="train")).load())
+    return list(Part(str(folder), True, HuggingfaceOptions(split="train")).load_dataset())
 
 
 def test_saved_dataset_is_read(folder: Path) -> None:
@@ -42,7 +42,7 @@ def test_links_are_refused(folder: Path, tmp_path: Path) -> None:
     (file,) = (folder / "train").glob("*.arrow")
     file.rename(tmp_path / "victim")
     file.symlink_to(tmp_path / "victim")
-    with pytest.raises(BadInput, match="not below"):
+    with pytest.raises(BadInput, match="outside of the folder"):
         rows(folder)
 
 
@@ -51,7 +51,7 @@ def test_folder_with_the_name_of_a_set_of_the_hub_is_not_read(
 ) -> None:
     monkeypatch.chdir(folder.parent)
     with pytest.raises(BadInput, match=r"write '\./set'"):
-        Part("set", False, HuggingfaceOptions(split="train")).load()
+        Part("set", False, HuggingfaceOptions(split="train")).load_dataset()
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,9 @@ def test_a_stop_while_the_input_is_listed_starts_no_ray(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = StopSignal()
-    monkeypatch.setattr(job_module, "prepare", partial(_stopped, stop, job_module.prepare))
+    monkeypatch.setattr(
+        job_module, "prepare_attempt", partial(_stopped, stop, job_module.prepare_attempt)
+    )
     assert run_on(document_of(tmp_path), pytest.fail, stop).reason == "Interrupted"
 
 

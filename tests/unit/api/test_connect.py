@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kubernetes.config import incluster_config
+from kubernetes.config import incluster_config, kube_config
 
 from batchinference.api import kubernetes
 from batchinference.api.kubernetes import ClusterError, Kubernetes
@@ -16,6 +16,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home directory of a machine that is no pod."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / ".kube/config"))
     monkeypatch.setattr(kubernetes, "IN_POD", tmp_path / "pod")
     return tmp_path
 

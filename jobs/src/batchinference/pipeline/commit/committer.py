@@ -39,7 +39,7 @@ class RowEncoder(Protocol):
     def check_columns(self, columns: Sequence[str]) -> None:
         """Raise JobFailure if rows with these columns cannot be written."""
 
-    def to_table(self, batch: RowBatch) -> pa.Table:
+    def stored_rows(self, batch: RowBatch) -> pa.Table:
         """Return the rows of a batch as data files store them."""
 
     def encode_data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
@@ -113,7 +113,7 @@ class Committer:
                 yield entry
 
     def _entry(self, group: RowBatch, task: int, written: list[Location]) -> ManifestEntry:
-        table = self.encoder.to_table(group)
+        table = self.encoder.stored_rows(group)
         return ManifestEntry(
             counts_of_group(group),
             row_ranges_of(group),

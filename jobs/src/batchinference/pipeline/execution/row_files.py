@@ -59,7 +59,7 @@ class OutputFiles:
                 f"write.rowNumber: there is a column '{name}' already. Choose another name"
             )
 
-    def to_table(self, batch: RowBatch) -> pa.Table:
+    def stored_rows(self, batch: RowBatch) -> pa.Table:
         """Return the rows of a batch. With row numbers, these are added, and rows are in input
         order."""
         if self.layout.row_number is None or not len(batch.ids):

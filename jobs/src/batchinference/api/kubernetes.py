@@ -52,8 +52,10 @@ class ClusterError(Exception):
 
 
 def _is_in_pod_without_kubeconfig() -> bool:
-    kubeconfig = Path("~/.kube/config").expanduser()
-    return IN_POD.exists() and "KUBECONFIG" not in os.environ and not kubeconfig.exists()
+    # os.path raises no error for directories that this user must not read
+    kubeconfig = os.path.expanduser("~/.kube/config")  # noqa: PTH111
+    in_pod = "KUBECONFIG" not in os.environ and os.path.exists(IN_POD)  # noqa: PTH110
+    return in_pod and not os.path.exists(kubeconfig)  # noqa: PTH110
 
 
 class Kubernetes:

@@ -118,8 +118,8 @@ def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[C
 def _check_document(
     document: dict[str, Any], values: ParameterValues, directory: Path | None
 ) -> tuple[str, list[str]]:
-    """Return a message about a valid document, and notes on it. If `directory`, that of its file,
-    is given, also check its input, models and code. Raises SpecError."""
+    """Return a message about a valid document, and notes on it. With `directory`, which has
+    the file of the document, also check the job's input, models and code. Raises SpecError."""
     if document["kind"] == SCHEDULE_KIND:
         return _validate_schedule(document, values), []
     job = parse(document, values)
@@ -196,8 +196,8 @@ def show_plan(
 
 
 def _load_defaults(file: Path | None) -> PlatformDefaults:
-    """Return the defaults in a file, or no defaults. If they set no image, the images of this
-    version are added, as the chart does it."""
+    """Return the defaults in a file, if any. Unless they set an image, the images of this version
+    are added, as by the chart."""
     defaults = parse_defaults(read_file_or_stdin(str(file))) if file else PlatformDefaults()
     if defaults.image is not None:
         return defaults

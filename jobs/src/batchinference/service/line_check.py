@@ -59,7 +59,7 @@ class FileCheck(BaseModel):
     """The result of checking a file: what its lines have in common, and the first errors."""
 
     lines: int = 0
-    """Number of requests."""
+    """Number of lines that are neither blank nor too long."""
     model: str | None = None
     url: str | None = None
     errors: list[LineError] = []
@@ -75,7 +75,7 @@ class FileCheck(BaseModel):
 
 
 class LineChecker:
-    """Checks the blocks of a file in order. Memory holds 8 bytes per line, and the last line."""
+    """Checks the blocks of a file in order. Keeps 8 bytes per line, and the line not yet ended."""
 
     def __init__(self, max_lines: int) -> None:
         self.found = FileCheck()
@@ -158,7 +158,8 @@ class LineChecker:
         else:
             self.found.url = f"/v1{path}"
         if not _is_text(model) or len(model) > MAX_MODEL:
-            yield _MISSING, "body.model", "expected the name of a model"
+            message = f"expected the name of a model, of at most {MAX_MODEL} characters"
+            yield _MISSING, "body.model", message
         elif model != (self.found.model or model):
             yield "mismatched_model", "body.model", "another line has another. Use one per file"
         else:

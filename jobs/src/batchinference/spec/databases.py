@@ -18,6 +18,10 @@ TABLE_NAME = r"^[^\x00-\x20.]+(\.[^\x00-\x20.]+)*$"
 _SECRET = re.compile(
     r"secret|token|passw|pwd|credential|authorization|access-key|account-key|sas", re.IGNORECASE
 )
+_FROM_ENVIRONMENT = (
+    "pyiceberg reads it from the environment variable PYICEBERG_CATALOG__NAME__PROPERTY, which "
+    "cluster.env fills from a Secret"
+)
 _ONE_ADDRESS = "give exactly one of url and urlEnv"
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """Names of properties that make pyiceberg import a class, such as py-io-impl."""
@@ -47,12 +51,15 @@ def map_sqlite_file(url: str, change: Callable[[str], str]) -> str:
     return match.group(1) + change(match.group(2)) + url[match.end() :]
 
 
-def _check_no_password(url: str) -> str:
-    parts = urlsplit(url)
-    names = [name for name, _ in parse_qsl(parts.query)]
-    if _PASSWORD.search(url) or any(
+def _has_password(url: str) -> bool:
+    names = [name for name, _ in parse_qsl(urlsplit(url).query)]
+    return bool(_PASSWORD.search(url)) or any(
         _SECRET.search(name) or is_query_credential(name) for name in names
-    ):
+    )
+
+
+def _check_no_password(url: str) -> str:
+    if _has_password(url):
         raise invalid(
             "a password does not belong in the file. Store the whole address in a Secret, pass it "
             "in cluster.env and name the variable in urlEnv",
@@ -80,7 +87,7 @@ TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 
 class Addressed(SpecModel):
-    """Base class of models whose address is either in `url` or in an environment variable."""
+    """Base class of spec sections with an address, in `url` or in an environment variable."""
 
     url: str | None = None
     url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
@@ -131,19 +138,22 @@ def _check_property_name(name: str) -> str:
             "systems of pyiceberg, or name the class in pyiceberg's own configuration"
         )
     if _SECRET.search(name):
-        raise invalid(
-            "a secret does not belong in the file: pyiceberg reads it from the environment "
-            "variable PYICEBERG_CATALOG__NAME__PROPERTY, which cluster.env fills from a Secret",
-            HIDDEN,
-        )
+        raise invalid(f"a secret does not belong in the file: {_FROM_ENVIRONMENT}", HIDDEN)
     return name
+
+
+def _check_property(value: str) -> str:
+    if _has_password(value):
+        fix = f"Remove the property: {_FROM_ENVIRONMENT}"
+        raise invalid(f"a password does not belong in the file. {fix}", HIDDEN)
+    return value
 
 
 PropertyName = Annotated[
     str, Field(min_length=1, max_length=128), AfterValidator(_check_property_name)
 ]
 PropertyValue = Annotated[
-    str, Field(max_length=1024, json_schema_extra=_NO_PASSWORD), AfterValidator(_check_no_password)
+    str, Field(max_length=1024, json_schema_extra=_NO_PASSWORD), AfterValidator(_check_property)
 ]
 
 

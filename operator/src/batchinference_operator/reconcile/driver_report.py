@@ -19,8 +19,8 @@ DRIVER_START_SECONDS = 60.0
 REPORT_GRACE_SECONDS = 60.0
 """Seconds for which the operator waits for the final report after the end of a RayJob."""
 REPORT_MAX_AGE_SECONDS = 300.0
-"""Maximum age of a report that is used. Drivers in a namespace with many slow drivers are polled
-less often."""
+"""Maximum age of a report that is used. It is long, because drivers in a namespace with many slow
+drivers are polled less often."""
 
 
 def must_poll_driver(observed: Observed) -> bool:
@@ -30,8 +30,9 @@ def must_poll_driver(observed: Observed) -> bool:
 
 
 def driver_ended(observed: Observed) -> bool:
-    """Return whether the driver has ended, so that `suspend` no longer has an effect.
+    """Return whether a report or a succeeded RayJob says that the driver has ended.
 
+    `suspend` then no longer has an effect.
     A failure while Kueue suspends the RayJob is not an end, because Kueue may have caused it by
     deleting the pods.
     """
@@ -44,7 +45,7 @@ def driver_ended(observed: Observed) -> bool:
 
 
 def without_old_report(observed: Observed) -> Observed:
-    """Return the observation without a report older than REPORT_MAX_AGE_SECONDS."""
+    """Return the observation; with a report that is too old, as if the driver did not answer."""
     if observed.report_age < REPORT_MAX_AGE_SECONDS:
         return observed
     return replace(observed, report=None, driver_reached=False)
@@ -53,11 +54,11 @@ def without_old_report(observed: Observed) -> Observed:
 def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether the final report of an ended RayJob may still arrive.
 
-    If the driver does not answer, it is awaited until the first poll and for REPORT_GRACE_SECONDS.
+    A silent driver is awaited until one poll, and until REPORT_GRACE_SECONDS after the end.
     """
     if not driver_unreachable(observed, ray_job):
         return False
-    # the end is untrusted and may be in the future
+    # `ended_at` is untrusted and may be in the future
     since = abs(seconds_since(ray_job.ended_at, now))
     return not observed.driver_polled or since < REPORT_GRACE_SECONDS
 
@@ -68,7 +69,7 @@ def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
 
 
 def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver has not started, or has started within DRIVER_START_SECONDS."""
+    """Return whether the driver has not started, or did less than DRIVER_START_SECONDS ago."""
     start = ray_job.driver_started_at
     return not start or seconds_since(start, now) < DRIVER_START_SECONDS
 
@@ -86,10 +87,10 @@ def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> di
 
 
 def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
-    """Return the summary; if it says that the driver is silent, with the exact reason.
+    """Return the summary; if its reason is DriverSilent, with a more exact reason if there is one.
 
-    This is DriverUnauthorized or DriverSilent. Before a restarted operator has polled the driver,
-    the reason and the message in the status are kept.
+    This is DriverUnauthorized if the driver rejects the token. If the driver has not been polled
+    since the operator started, the reason and the message in the status are kept.
     """
     if summary.reason != DRIVER_SILENT:
         return summary

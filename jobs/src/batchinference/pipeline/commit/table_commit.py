@@ -1,7 +1,8 @@
 """Commits the rows of a job to a table, at most once.
 
 A table stores two marks with each commit. The mark of the attempt proves the commit if its driver
-dies right afterwards. The mark of the series keeps delayed drivers from committing rows again."""
+dies right afterwards. The mark of the series (all attempts for the same rows) keeps delayed drivers
+from committing them again."""
 
 from __future__ import annotations
 
@@ -34,14 +35,14 @@ class TableFiles:
     keys: Any = None
     """The keys of the rows (output.tables.keys.Keys), if they update rows of the table."""
     origin: Callable[[], tuple[int, Any]] | None = None
-    """Returns the version of the dataset that the job has read, and the row IDs of each part of the
-    input. None if the rows have no such IDs."""
+    """A function that returns the version of the dataset that the job has read, and the row IDs of
+    each part of the input; None if the input has no row IDs."""
 
 
 @dataclass(frozen=True)
 class Fence:
     """Prevents duplicate rows in a table if a driver is delayed right before its commit and another
-    driver takes over. A table accepts only one commit with the mark of a series."""
+    driver takes over. A commit is refused if the table has one with the mark of its series."""
 
     commit_id: str
     series: str
@@ -56,9 +57,9 @@ class Fence:
         return {MARK: self.commit_id, SERIES: self.series}
 
     def has_committed(self, commits: Callable[[str], int]) -> bool:
-        """Return whether this attempt has already committed. `commits` returns the number of
-        commits with a mark, in the version of the table on which the new commit is based. Raises
-        BadOutput if another attempt of the series has committed."""
+        """Return whether this attempt has already committed. Raises BadOutput if another attempt of
+        the series has. `commits` counts the commits with a mark in the version of the table that
+        is about to be changed."""
         if commits(self.commit_id):
             return True
         if commits(self.series):
@@ -86,7 +87,7 @@ class Fence:
 
 @contextmanager
 def table_errors_as_bad_output() -> Iterator[None]:
-    """Convert the exceptions of a table format's library into BadOutput."""
+    """Convert the exceptions of a table format's library, except OSError, into BadOutput."""
     try:
         yield
     except (JobFailure, OSError):

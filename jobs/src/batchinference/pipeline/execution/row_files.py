@@ -36,8 +36,9 @@ def committer_for(
     *,
     by_file: bool = False,
 ) -> Committer:
-    """Return the committer of an attempt that uses this writer. `first_file` is the number of the
-    first input file, for row numbers. With `by_file`, later runs can remove the rows of a file."""
+    """Return the committer of an attempt that uses this writer. Row numbers count
+    input files from `first_file`, the number of input files of earlier appends. With `by_file`,
+    manifests record the input file of each row, so later runs can remove the rows of one."""
     files = OutputFiles(writer, FileSplit.of(write), errors, first_file)
     return Committer(attempt, files, by_file)
 
@@ -60,8 +61,8 @@ class OutputFiles:
             )
 
     def stored_rows(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch. With row numbers, these are added, and rows are in input
-        order."""
+        """Return the rows of a batch. If the layout has a row number column, it is added, and the
+        rows are sorted into input order."""
         if self.layout.row_number is None or not len(batch.ids):
             return batch.table
         self.check_columns(batch.table.column_names)
@@ -101,7 +102,7 @@ class OutputFiles:
         return batch.with_warnings(warning_table(WRITE_STEP, batch.ids, warnings))
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return the batch with the rows that cannot be encoded as failed rows of the step `write`.
+        """Return the batch, in which rows that cannot be encoded are now failed rows of `write`.
         Raises JobFailure if failed rows are not allowed, and `error` if no row is the cause."""
         errors: dict[int, Exception] = {}
         table = self._numbered(batch)
@@ -114,7 +115,7 @@ class OutputFiles:
         return self._without(batch, errors)
 
     def _without(self, batch: RowBatch, errors: Mapping[int, Exception]) -> RowBatch:
-        """Return the batch with the rows that have an error, by row index, as failed rows."""
+        """Return the batch, in which the rows in `errors` (by row index) are now failed rows."""
         kept = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
         failed = self.handling.failed_rows(WRITE_STEP, batch, errors)
         return batch.derived(batch.table.take(pa.array(kept)), kept, failed)

@@ -40,9 +40,10 @@ class FrameConverter:
 
     def __call__(self, frame: av.VideoFrame) -> np.ndarray:
         """Return the pixels of a frame: height x width x RGB, uint8."""
-        matrix: Any = frame.side_data.get("DISPLAYMATRIX")
-        is_turned = matrix is not None and self._options.orientation == "apply"
-        turn = FrameTurn.of(bytes(matrix)) if is_turned else _UPRIGHT
+        # the library knows not all kinds of side data, and raises an error for the others
+        applies = self._options.orientation == "apply"
+        matrix: Any = frame.side_data.get("DISPLAYMATRIX") if applies else None
+        turn = _UPRIGHT if matrix is None else FrameTurn.of(bytes(matrix))
         has_opacity, is_deep = _kind_of(frame.format.name)
         if is_deep:
             warn(WarningName.DEPTH_REDUCED)

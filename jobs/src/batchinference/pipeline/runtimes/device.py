@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 SIMULATED = "BATCHINFERENCE_SIMULATED_DEVICES"
-"""Environment variable for clusters with simulated GPUs: GPU replicas compute on the CPU."""
+"""Environment variable for simulated GPUs: replicas compute on the CPU if PyTorch finds no GPU."""
 _BACKENDS = {"npu": "torch_npu"}
 """The PyTorch plugin for each kind of device that PyTorch does not support natively."""
 
@@ -82,8 +82,8 @@ def _load_backend(kind: str, module: str) -> None:
 def empty_caches() -> None:
     """Release the device memory that PyTorch caches, if PyTorch is loaded.
 
-    The cached blocks have the sizes of previous batches. A smaller batch may find no block that
-    fits, and other processes on the device cannot use them."""
+    The cached blocks have the sizes of previous batches. They fragment the memory, so even a
+    smaller batch may not fit, and other processes on the device cannot use them."""
     gc.collect()  # frees tensors that are only reachable through reference cycles
     torch = sys.modules.get("torch")
     for kind in ("cuda", "xpu", *_BACKENDS):
@@ -92,8 +92,8 @@ def empty_caches() -> None:
 
 
 def limit_this_thread() -> None:
-    """Limit the CPUs that PyTorch, if it is loaded, uses in this thread to those of the thread that
-    loaded the model. In a new thread, the first convolutions would otherwise use all CPUs."""
+    """Apply PyTorch's number of threads to this thread, if PyTorch is loaded. A new thread reports
+    this number, but its first convolutions use all CPUs until it is set."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(torch.get_num_threads())
 
@@ -102,7 +102,7 @@ def torch_device(device: Device) -> torch.device:
     """Return the torch device of a replica. Also limits the number of threads that torch uses on
     the CPU, or the fraction of memory that it uses on a shared GPU.
 
-    Raises ModelLoad if torch does not support the kind of device or does not find a device."""
+    Raises ModelLoad if torch does not support the kind of device, or finds no (simulated) GPU."""
     import torch  # imported here because not every runtime needs torch
 
     if device.kind == "cuda" and not torch.cuda.is_available():

@@ -36,7 +36,7 @@ class _Column:
     misfits: Misfits = field(default_factory=dict)
 
     def without(self, misfits: Misfits) -> pa.Array | pa.ChunkedArray:
-        """Return the values without the rows in `misfits`, which are those of all columns."""
+        """Return the values without the rows in `misfits`, the union of those of all columns."""
         if len(misfits) == len(self.misfits):
             return self.values
         rows = range(len(self.values) + len(self.misfits))
@@ -47,9 +47,10 @@ class _Column:
 class ResultColumns:
     """Builds the result columns of successive batches.
 
-    The type of a column is the type of most rows of the first batch. It is widened if a later value
-    needs it, for example from integer to float. A row does not fit if its value has another type, a
-    type that Arrow does not know, or would be changed by the type of the column:
+    The type of a column is the common type of the first batch or, if there is none, that of most of
+    its rows. It is widened if a later value needs it, for example from integer to float. A row does
+    not fit if the type of its value cannot be unified with that of the column or is unknown to
+    Arrow, or if the conversion would change the value:
 
         batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double
     """
@@ -60,7 +61,7 @@ class ResultColumns:
 
     @contextmanager
     def unlearned(self) -> Iterator[None]:
-        """Restore the types after the block, because the few rows in it may have unusual types."""
+        """Restore the column types after the `with` body, whose few rows may have unusual types."""
         types = dict(self._types)
         try:
             yield
@@ -71,8 +72,8 @@ class ResultColumns:
         self, values: Mapping[str, Any], inputs: Mapping[str, InputColumn] | None = None
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
         """Return the columns without the rows that do not fit, and the errors of these rows. There
-        are no columns if no row fits, because their types are unknown. Values that equal those of
-        `inputs` are not converted. Raises JobFailure if a column is one value."""
+        are no columns if no row fits. Values that equal those of `inputs` are not converted. Raises
+        JobFailure if user code returned a single value instead of one per row."""
         columns = {
             name: self._column(name, column_values, (inputs or {}).get(name))
             for name, column_values in values.items()
@@ -90,8 +91,9 @@ class ResultColumns:
         failed: Mapping[int, Exception],
         skipped: Collection[int] = (),
     ) -> pa.Table | TransformResult:
-        """Return the batch with additional columns, which are null in the rows in `skipped`.
-        `values` has the values of each column for the rows that are neither failed nor skipped."""
+        """Return the batch with additional columns, which are null in the rows in `skipped`; if
+        rows failed or were skipped, as a TransformResult without the failed rows. `values` has the
+        values of each column for the rows that are neither failed nor skipped."""
         computed = [x for x in range(batch.num_rows) if x not in failed and x not in skipped]
         columns, misfits = self.of(values) if computed else ({}, {})
         if not failed and not misfits and not skipped:
@@ -100,7 +102,7 @@ class ResultColumns:
         parents = np.array(sorted([*fitting, *skipped]), dtype=np.int64)
         errors = {**failed, **{computed[at]: error for at, error in misfits.items()}}
         if len(parents) == 0:
-            return TransformResult(pa.table({}), parents, errors)  # no rows, so no types
+            return TransformResult(pa.table({}), parents, errors)  # no rows, so no columns
         if skipped:
             computed_rows = np.searchsorted(parents, fitting)
             empty = {name: pa.nulls(0, self._types.get(name, pa.null())) for name in values}
@@ -131,7 +133,7 @@ class ResultColumns:
         return _Column(cast)
 
     def _row_by_row(self, name: str, values: Any, same: Mapping[int, pa.ChunkedArray]) -> _Column:
-        """Return the column of the rows that fit. `same` has the unchanged rows as columns."""
+        """Return the column of the rows that fit. `same` has a column per unchanged row."""
         columns: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
@@ -172,7 +174,7 @@ def check_reserved(step: str, column: object) -> None:
 
 
 def check_has_rows(step: str, column: str, values: Any) -> None:
-    """Raise JobFailure if the values of a column are one value that has a length."""
+    """Raise JobFailure if a column is a single value that happens to have a length, as a text."""
     if isinstance(values, _NOT_ROWS):
         raise _one_value_error(step, column, values)
 
@@ -233,7 +235,7 @@ def _text_count(kind: pa.DataType) -> int:
 def _cast(
     column: pa.Array | pa.ChunkedArray, kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray | None:
-    """Return a column in a wider type; None if the type cannot hold all values exactly."""
+    """Return a column, except of tensors, in a wider type; None if a value would change."""
     if column.type == kind or isinstance(kind, pa.BaseExtensionType):
         return column
     try:
@@ -245,7 +247,7 @@ def _cast(
 def _concatenated(
     values: Any, columns: Mapping[int, pa.Array | pa.ChunkedArray], kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
-    """Return one column of all rows in `columns`, which holds a column for each row."""
+    """Concatenate `columns`, which has a column of one row for each row index."""
     if not isinstance(kind, pa.BaseExtensionType):
         return pa.chunked_array(chain.from_iterable(map(chunks_of, columns.values())), kind)
     try:

@@ -1,4 +1,4 @@
-"""Checks that a table has the commit of a job once, and each key that the job has merged once."""
+"""Checks that a table has exactly one commit of a job, and one row for each key that it merged."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _defects(job: StoredJob, table: Table, rows: int) -> Iterator[Defect]:
 
 
 def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
-    """Yield the keys of a job that a table lacks or has more than once. The job has written `rows`
-    rows. Raises BadOutput if the file with the stored keys is damaged."""
+    """Yield defects if the table lacks keys of a job or has them more than once, or if the number
+    of stored keys is not `rows`."""
     existing = table.existing()
     if not isinstance(table, MergingTable) or existing is None:
         return

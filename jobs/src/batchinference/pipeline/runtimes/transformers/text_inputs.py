@@ -222,11 +222,12 @@ class TextInput:
         self._tokens = BatchTokenizer(self._tokenizer, model, network, unpadded=unpadded, **options)
 
     def _padding(self) -> str | None:
-        """Return the padding token of the model's configuration; None if its id is not valid."""
+        """Return the padding token of the model's configuration; None if no token has its id."""
         pad = getattr(self._config, "pad_token_id", None)
         if pad is None or not 0 <= pad < len(self._tokenizer):
             return None
-        return str(self._tokenizer.convert_ids_to_tokens(pad))
+        token = self._tokenizer.convert_ids_to_tokens(pad)
+        return None if token is None else str(token)
 
     def __call__(
         self, inputs: Batch, prepared: Prepared | None

@@ -15,18 +15,18 @@ NO_ANSWER = ("abort", "error")
 
 
 class TimedOut(RuntimeError):
-    """A row has reached its time limit. It has `read` input and `made` output tokens so far."""
+    """A row has reached its time limit, with `read` input and `made` output tokens so far."""
 
     def __init__(self, limit: str | None, output: Any) -> None:
         super().__init__(
-            f"no answer within {limit} (rowTimeout). Set sampling.max_tokens, or increase it"
+            f"no answer within {limit}. Set sampling.max_tokens, or increase rowTimeout"
         )
         texts = output.outputs if isinstance(output.outputs, list) else []
         self.read, self.made = len(output.prompt_token_ids), sum(len(t.token_ids) for t in texts)
 
 
 def answer_of(model: VllmModel, output: Any) -> Answer:
-    """Return the answer for a row. Raises RuntimeError if the engine has ended the request."""
+    """Return the answer for a row. Raises RuntimeError if the engine has aborted it."""
     completions = sorted(output.outputs, key=lambda completion: completion.index)
     for completion in completions:
         if completion.finish_reason in NO_ANSWER:
@@ -45,7 +45,7 @@ def _text_of(model: VllmModel, completion: Any) -> Text:
 
 def _logprobs_of(token: int, known: Mapping[int, Any], count: int) -> dict[str, Any]:
     """Return the log probability of a token, and those of the `count` most likely tokens in its
-    place (-1: of all). `known` also has the token itself if it is less likely."""
+    place (-1: of all). `known` has these, and the token itself even if it is none of them."""
     ranked = sorted(known.values(), key=lambda candidate: candidate.rank)
     top = [candidate for candidate in ranked if count < 0 or candidate.rank <= count]
     return {**_logprob_of(known[token]), "top_logprobs": list(map(_logprob_of, top))}
@@ -56,12 +56,12 @@ def _logprob_of(found: Any) -> dict[str, Any]:
 
 
 def vector_of(output: Any) -> np.ndarray:
-    """Return the numbers of a row (float32): its embedding, or the result for each label."""
+    """Return the values for a row (float32): its embedding, its score, or a score per label."""
     return np.asarray(output.outputs.data.float().cpu().numpy())
 
 
 def labels_of(model: VllmModel, numbers: np.ndarray, names: Mapping[int, str]) -> Any:
-    """Return the most likely label of a row with its score, or a list with `topK`."""
+    """Return the most likely label of a row with its score; with `topK`, a list of that many."""
     best = np.argsort(-numbers, kind="stable")[: model.top_k or 1].tolist()
     labels = [{"label": names[number], "score": numbers[number]} for number in best]
     return labels if model.top_k else labels[0]

@@ -53,9 +53,9 @@ class ClusterError(Exception):
 
 def _is_in_pod_without_kubeconfig() -> bool:
     # os.path raises no error for directories that this user must not read
-    kubeconfig = os.path.expanduser("~/.kube/config")  # noqa: PTH111
-    in_pod = "KUBECONFIG" not in os.environ and os.path.exists(IN_POD)  # noqa: PTH110
-    return in_pod and not os.path.exists(kubeconfig)  # noqa: PTH110
+    kubeconfig = os.path.expanduser("~/.kube/config")
+    in_pod = "KUBECONFIG" not in os.environ and os.path.exists(IN_POD)
+    return in_pod and not os.path.exists(kubeconfig)
 
 
 class Kubernetes:

@@ -85,13 +85,13 @@ def wait_for_phase(
 
 
 def wait_for_reason(
-    kubectl: Kubectl, name: str, reason: str, timeout: float = CLUSTER_START
+    kubectl: Kubectl, name: str, reason: str, timeout: float = CLUSTER_START, says: str = ""
 ) -> Object:
-    """Wait until the job is not ready for this reason, and return the condition."""
+    """Wait until a job is not ready for this reason and says this, and return the condition."""
 
     def not_ready(status: Object) -> Object:
         found = condition(status, "Ready", "False") or {}
-        return found if found.get("reason") == reason else {}
+        return found if found.get("reason") == reason and says in found["message"] else {}
 
     return not_ready(kubectl.status_when(name, f"is not ready: {reason}", not_ready, timeout))
 

@@ -224,18 +224,18 @@ def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
     joined: list[InputFile] = []
     for part in parts:
         last = joined[-1] if joined else None
-        rows = _gap_rows(part, max_rows) + (_gap_rows(last, max_rows) if last else 0)
-        if last and last.gaps and part.gaps and last.number == part.number and rows <= max_rows:
-            size, gaps = last.size + part.size, last.gaps + part.gaps
-            joined[-1] = replace(last, stop=part.stop, size=size, gaps=gaps)
-        else:
-            joined.append(part)
+        if last and last.gaps and part.gaps and last.number == part.number:
+            gaps = last.gaps + part.gaps
+            if _gap_rows(gaps, max_rows) <= max_rows:
+                joined[-1] = replace(last, stop=part.stop, size=last.size + part.size, gaps=gaps)
+                continue
+        joined.append(part)
     return joined
 
 
-def _gap_rows(part: InputFile, unknown: int) -> int:
-    """Return the number of rows in the gaps of a part. A gap without an end counts as `unknown`."""
-    return sum(unknown if after is None else after - first for first, after in part.gaps)
+def _gap_rows(gaps: Iterable[RowRange], unknown: int) -> int:
+    """Return the number of rows in gaps. A gap without an end counts as `unknown`."""
+    return sum(unknown if after is None else after - first for first, after in gaps)
 
 
 def _clipped(file: InputFile, first: int, after: int | None) -> RowRange | None:

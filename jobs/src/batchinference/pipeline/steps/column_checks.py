@@ -51,8 +51,10 @@ def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[
     before_code, last_code, fix_of_code = columns, "", ""
     for index, step in enumerate(steps):
         code, module = step.python, _module_of(step)
-        reads = columns_of_code(code, module) if code and module else {}
-        reads = reads if code else dict.fromkeys(step.facts.reads, 0)
+        if code is None:
+            reads = dict.fromkeys(step.facts.reads, 0)
+        else:
+            reads = columns_of_code(code, module) if module else {}
         if columns is not None and (code or last_code):
             for column in (name for name in reads if name not in columns):
                 is_dropped = column in (before_code or ()) and last_code

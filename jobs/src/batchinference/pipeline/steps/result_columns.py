@@ -138,8 +138,7 @@ class ResultColumns:
         misfits: Misfits = {}
         for row in range(len(values)):
             try:
-                value = values[row : row + 1]
-                columns[row] = same[row] if row in same else to_column(value)
+                columns[row] = same[row] if row in same else to_column(values[row : row + 1])
             except _NO_COLUMN:
                 misfits[row] = TypeError(f"column '{name}': {_unsupported_value(values[row])}")
         kind = self._types.get(name) or _most_common(column.type for column in columns.values())

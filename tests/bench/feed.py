@@ -206,10 +206,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 lines += table_of(name, times, CASES[name].goals)
                 behind += missed(name, times, CASES[name].goals)
             if chosen.profile or chosen.only_profile:
-                rows = CASES[name].rows
-                (work / "rows").mkdir()
-                CASES[name].write(work / "rows", rows)
-                lines += profile(job(name, work / "rows", work / "profiled"), rows)
+                rows, source = CASES[name].rows, work / "all"
+                if not source.exists():  # `measure` writes the same rows
+                    source.mkdir()
+                    CASES[name].write(source, rows)
+                lines += profile(job(name, source, work / "profiled"), rows)
     print("\n".join(lines))
     if behind:
         raise SystemExit(f"below the goal: {', '.join(behind)}")

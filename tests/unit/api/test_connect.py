@@ -47,9 +47,8 @@ current-context: x""")
 def test_pod_without_kubeconfig_uses_its_service_account() -> None:
     cluster = Kubernetes()
     assert (cluster.host, cluster.namespace) == ("https://10.0.0.1:443", "team")
-    _, _, headers, *_ = cluster._client.param_serialize(
-        "GET", "/", header_params={}, auth_settings=["BearerToken"]
-    )
+    options = {"header_params": {}, "auth_settings": ["BearerToken"]}
+    headers = cluster._client.param_serialize("GET", "/", **options)[2]
     assert headers["authorization"] == "bearer secret"
 
 

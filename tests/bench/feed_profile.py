@@ -182,7 +182,7 @@ def _timed_parts() -> Iterator[None]:
     with ExitStack() as patches:
         for owner, name, part in (
             (dataset, "encode", "bookkeeping"),
-            (MapBatches, "_returned", "model"),
+            (MapBatches, "_call_code", "model"),
             (ChunkCommits, "wait", "write"),
             (segment, "_load", "load"),
         ):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Barrier, local
+from threading import Barrier
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.file_rows import FETCH_THREADS, GROUP_FILES
-from batchinference.pipeline.input.readers.images import ImageReader
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.input.file_rows import GROUP_FILES
+from batchinference.pipeline.input.prefetch import Prefetch
 from support.inputs.packages import folder_of
 from support.inputs.read_files import open_input, read_files
+from support.jobs.command import wait_until
 
 SKIMAGE = folder_of("skimage") / "data"
 PHOTOGRAPHS = [
@@ -127,21 +127,22 @@ def test_order_is_kept_over_groups_of_files(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_a_group_are_fetched_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(GROUP_FILES):
-        picture(tmp_path / f"{number:02d}.png", side=1)
-    all_threads = Barrier(FETCH_THREADS)
-    waited = local()
+def test_more_threads_fetch_files_once_the_reader_waits() -> None:
+    groups = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    both = Barrier(2, timeout=30)
 
-    def fetch(_: ImageReader, file: Location) -> bytes:
-        if not hasattr(waited, "once"):
-            waited.once = all_threads.wait(timeout=30)
-        return file.read()
+    def fetch(number: int) -> int:
+        if number in groups[1]:
+            wait_until(lambda: prefetch.threads == 2, "the reader waits")
+        if number in groups[3]:
+            both.wait()
+        return -number
 
-    monkeypatch.setattr(ImageReader, "fetch", fetch)
-    assert len(read_files("images", tmp_path).good) == GROUP_FILES
+    with Prefetch(fetch, threads=1) as prefetch:
+        fetched = prefetch.fetched(groups)
+        assert next(fetched) == (0, 0)
+        assert prefetch.threads == 1  # the first group was not fetched ahead
+        assert [*fetched] == [(number, -number) for number in range(1, 8)]
 
 
 def test_missing_file_fails_the_job(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,6 +22,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import ReadNote, batch_of
 from batchinference.pipeline.input.input_snapshot import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.prefetch import Prefetch
 from batchinference.pipeline.input.readers import (
     FILTERED,
     BadRow,
@@ -52,8 +51,8 @@ from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
 
 Item = TypeVar("Item")
 
-FETCH_THREADS = 8
-"""Files that a task fetches concurrently while it decodes earlier files on its one CPU."""
+LOCAL_THREADS, REMOTE_THREADS = 1, 8
+"""Threads that fetch files at first, from a local directory and from an object store."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
 """Limits for a table of files that are one row each: files, and stored or decoded bytes."""
 
@@ -159,21 +158,14 @@ class FileRows:
         """Yield the rows of files that are one row each. Files are prefetched in groups.
 
         Raises JobFailure if a file cannot be fetched because of a storage error."""
-        pool = ThreadPoolExecutor(FETCH_THREADS)
-        try:
-            started = (
-                (group, [pool.submit(_fetch, reader, self.root, part) for part in _divided(group)])
-                for group in _grouped(files, lambda file: file.size)
-            )
-            for group, fetching in _prefetch(started):
-                fetched = itertools.chain.from_iterable(part.result() for part in fetching)
-                contents = zip(group, fetched, strict=True)
-                files_read = (self._decoded(reader, file, content) for file, content in contents)
-                # group again, because decoded files may be much larger
-                for decoded in _grouped(files_read, _decoded_bytes):
-                    yield self._whole_file_batch(reader, decoded)
-        finally:
-            pool.shutdown(cancel_futures=True)  # fetch nothing if the caller stops early
+        threads = LOCAL_THREADS if self.root.local else REMOTE_THREADS
+        with Prefetch(partial(_content, reader, self.root), threads) as prefetch:
+            groups = _grouped(files, lambda file: file.size)
+            fetched = prefetch.fetched(groups)
+            files_read = (self._decoded(reader, file, content) for file, content in fetched)
+            # group again, because decoded files may be much larger
+            for decoded in _grouped(files_read, _decoded_bytes):
+                yield self._whole_file_batch(reader, decoded)
 
     def _decoded(
         self, reader: WholeFileReader, file: InputFile, content: bytes | BadRow
@@ -231,30 +223,11 @@ def _decoded_bytes(item: _DecodedFile) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _divided(group: list[InputFile]) -> list[list[InputFile]]:
-    """Return the files of a group as one list per thread. One task per file would interrupt the
-    decoder, which has the same CPU, more often."""
-    size = math.ceil(len(group) / FETCH_THREADS)
-    return [group[start : start + size] for start in range(0, len(group), size)]
-
-
-def _fetch(reader: WholeFileReader, root: Location, files: list[InputFile]) -> list[bytes | BadRow]:
-    return [_content(reader, root.at(file.path)) for file in files]
-
-
-def _content(reader: WholeFileReader, file: Location) -> bytes | BadRow:
+def _content(reader: WholeFileReader, root: Location, file: InputFile) -> bytes | BadRow:
+    address = root.at(file.path)
     try:
-        return reader.fetch(file)
+        return reader.fetch(address)
     except (OSError, MemoryError) as error:
         if is_storage_error(error):
-            raise JobFailure(f"{file.uri} cannot be read: {error}") from error
+            raise JobFailure(f"{address.uri} cannot be read: {error}") from error
         return BadRow(error)
-
-
-def _prefetch(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield each item after the iterable has created the next one, which starts its fetch."""
-    previous: list[Item] = []
-    for item in items:
-        yield from previous
-        previous = [item]
-    yield from previous

@@ -13,17 +13,26 @@ NAME = "torchvision"
 
 
 class _Declare(importlib.abc.MetaPathFinder):
+    """Finds torchvision. The operators are declared when it is imported, not when a library only
+    asks whether it is installed, because this imports PyTorch."""
+
     def find_spec(self, fullname, path=None, target=None):
         if fullname != NAME:
             return None
-        sys.meta_path.remove(self)
-        import torch
+        spec = importlib.machinery.PathFinder.find_spec(NAME, path)
+        if spec is not None:
+            execute = spec.loader.exec_module
+            spec.loader.exec_module = lambda module: (_declare(), execute(module))
+        return spec
 
-        library = torch.library.Library(NAME, "FRAGMENT")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float limit) -> Tensor")
-        sys.torchvision_library = library  # a reference keeps it alive
-        return importlib.util.find_spec(NAME)
+
+def _declare():
+    import torch
+
+    library = torch.library.Library(NAME, "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float limit) -> Tensor")
+    sys.torchvision_library = library  # a reference keeps it alive
 
 
 if importlib.util.find_spec("torch") is not None:

@@ -57,6 +57,12 @@ def wait_for(batch: Batch, file: str) -> Batch:
     return batch
 
 
+def add_bytes(batch: Batch, count: int) -> Batch:
+    """Add a column with this many bytes in each row."""
+    batch["bytes"] = np.zeros((len(batch["text"]), count), np.uint8)
+    return batch
+
+
 def die_once(batch: Batch, file: str) -> Batch:
     """Kill its own process the first time. A file records that this has happened."""
     if not Path(file).exists():

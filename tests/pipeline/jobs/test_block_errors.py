@@ -75,9 +75,11 @@ def test_ended_tasks_are_noticed_while_others_run(monkeypatch: pytest.MonkeyPatc
         module: Any = streaming_executor_state
         assert module.ray.ObjectRef is ObjectRef
         limit = module.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S
-        module.ray.wait(["a", "b"], num_returns=2, fetch_local=False, timeout=limit)
-    assert waits == [(1, limit), (2, ray_compat.GATHER_SECONDS)]
-    assert limit > ray_compat.GATHER_SECONDS
+        for tasks in (2, 200):
+            module.ray.wait(["a"] * tasks, num_returns=tasks, fetch_local=False, timeout=limit)
+    few, many = 2 * ray_compat.GATHER_SECONDS, ray_compat.MAX_GATHER_SECONDS
+    assert waits == [(1, limit), (2, few), (1, limit), (200, many)]
+    assert limit > many > few
     assert module.ray is ray_compat.ray
 
 

@@ -63,8 +63,9 @@ _map_operator: Any = map_operator
 _pass_on = _map_operator.yield_block_with_stats
 _WHOLE = 1 << 40
 _AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
-GATHER_SECONDS = 0.02
-"""After the first result, Ray Data waits for results of further tasks for this long."""
+GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
+"""After the first result, Ray Data waits for results of further tasks: so long for each of them, up
+to the second number. With few tasks, the CPU of a finished task would otherwise be idle."""
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 
@@ -275,7 +276,8 @@ class PromptWaits:
 
     def wait(self, tasks: list[Any], *, timeout: float, **arguments: Any) -> Any:
         ray.wait(tasks, timeout=timeout, **{**arguments, "num_returns": 1})
-        return ray.wait(tasks, timeout=min(timeout, GATHER_SECONDS), **arguments)
+        gather = min(timeout, len(tasks) * GATHER_SECONDS, MAX_GATHER_SECONDS)
+        return ray.wait(tasks, timeout=gather, **arguments)
 
 
 @contextmanager

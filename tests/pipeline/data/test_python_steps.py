@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
@@ -385,3 +386,59 @@ def test_import_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / f"{name}.py").write_text(code)
         with pytest.raises(ModelLoad, match=rf"cannot load '{name}:f': .*directory of the job's"):
             load_callable(f"{name}:f")
+
+
+class Reusing:
+    """User code that writes the results of each call into the same memory."""
+
+    def __init__(self) -> None:
+        self._results = np.zeros((3, 2))
+        self._frame = pd.DataFrame({"n": np.zeros(3)})
+        self._tensor = torch.zeros(3)
+        self._row: dict[str, Any] = {"n": np.zeros(2)}
+
+    def _filled(self, batch: dict[str, np.ndarray]) -> np.ndarray:
+        self._results[:] = batch["n"][:, None]
+        return self._results
+
+    def numbers(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {"n": self._filled(batch)[:, 0]}
+
+    def vectors(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {"n": self._filled(batch)}
+
+    def frame(self, batch: dict[str, np.ndarray]) -> pd.DataFrame:
+        self._frame.loc[:, "n"] = batch["n"]
+        return self._frame
+
+    def tensor(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        self._tensor[:] = torch.tensor(batch["n"])
+        return {"n": self._tensor}
+
+    def row(self, row: dict[str, Any]) -> dict[str, Any]:
+        self._row["n"][:] = row["n"]
+        return self._row
+
+    def rows(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        for factor in (1, 1):
+            self._row["n"] = [row["n"] * factor] * 2
+            yield self._row
+
+
+@pytest.mark.parametrize(
+    ("call", "fields"),
+    [
+        *(("numbers", {}), ("vectors", {}), ("frame", {}), ("tensor", {})),
+        *(("row", {"method": "map"}), ("rows", {"method": "flatMap"})),
+    ],
+)
+def test_code_may_use_its_memory_again(
+    own: Callable[[Callable[..., Any]], Transform], call: str, fields: dict[str, str]
+) -> None:
+    step = own(getattr(Reusing(), call), **fields)
+    first = as_result(step(TABLE)).table
+    before = tensors_to_lists(first).to_pydict()
+    step(pa.table({"n": [7, 8, 9], "text": ["", "", ""]}))
+    assert tensors_to_lists(first).to_pydict() == before
+    flat = np.unique(np.array(before["n"]))
+    assert flat.tolist() == [1, 2, 3]

@@ -170,6 +170,9 @@ def to_column(values: Any) -> pa.ChunkedArray:
         return values
     if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
         return _texts(values)
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biuf":
+        native = values.astype(values.dtype.newbyteorder("="), copy=False)
+        return pa.chunked_array([pa.array(native)])
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
     first = next((value for value in values if value is not None), None)
@@ -382,6 +385,8 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
 def _is_readable(array: pa.Array) -> bool:
     """Return True if Python can represent all values, and False if that is unknown."""
     kind = array.type
+    if kinds.is_primitive(kind) and not kinds.is_temporal(kind):
+        return True
     if is_tensor(kind):
         return True
     if isinstance(kind, pa.BaseExtensionType):

@@ -206,6 +206,12 @@ def test_module_may_write_into_its_input() -> None:
     assert values.tolist() == [1.0, 2.0]
 
 
+def test_module_may_use_its_output_again() -> None:
+    loaded = runtime(factory="user_code:Static")
+    first, second = (loaded({"x": np.array([number, 1.0])}) for number in (3.0, 4.0))
+    assert (first.tolist(), second.tolist()) == ([6.0, 2.0], [8.0, 2.0])
+
+
 def test_output_name_selects_an_output() -> None:
     for factory, name in (("user_code:Tuple", "1"), ("user_code:Dict", "twice")):
         run = runtime(factory=factory, outputName=name)

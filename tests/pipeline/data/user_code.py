@@ -137,6 +137,18 @@ class Shorter(torch.nn.Module):
         return x[1:]
 
 
+class Static(torch.nn.Module):
+    """Writes each output into the same tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = torch.zeros(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.output[:] = 2 * x
+        return self.output
+
+
 class InPlace(torch.nn.Module):
     """Modifies its input in place."""
 

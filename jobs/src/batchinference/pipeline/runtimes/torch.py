@@ -57,10 +57,11 @@ class TorchRuntime:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Return the tensor as a NumPy array. Converts bfloat16, which NumPy lacks, to float32."""
+    """Return a copy of the tensor, which the module may use again, as a NumPy array. Converts
+    bfloat16, which NumPy lacks, to float32."""
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
-    return tensor.cpu().numpy()
+    return tensor.to("cpu", copy=True).numpy()
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:

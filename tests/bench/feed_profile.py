@@ -113,7 +113,8 @@ class OneProcess(Executor):
     def run(self) -> None:
         prepared = self._prepared
         tasks = prepared.input.read_tasks(prepared.sizing.read_tasks, prepared.missing)
-        target = self._dataset(tasks, len(tasks), None, reads_run_steps=True)
+        windows = self._window_limits(prepared.share)
+        target = self._dataset(tasks, len(tasks), windows, reads_run_steps=True)
         with TIMES.part("bookkeeping"):
             self._write(target, self._blocks(target))
 
@@ -124,7 +125,7 @@ class OneProcess(Executor):
         blocks = (block for read in readers for block in TIMES.iterated("read", read()))
         for stage in between:
             calls = BlockCalls(stage.name, target._segment([stage]), Event())
-            blocks = _called(calls, _stored(blocks), stage.batch_size)
+            blocks = _called(calls, _stored(blocks), target._rows_at_once(stage, 1))
         return _stored(blocks)
 
     def _write(self, target: DatasetExecution, blocks: Iterator[pa.Table]) -> None:
@@ -138,7 +139,7 @@ class OneProcess(Executor):
 
 
 def _called(calls: BlockCalls, blocks: Iterator[pa.Table], rows: int | None) -> Iterator[pa.Table]:
-    """Yield the block that an actor returns for each block, after a call for each batch of it."""
+    """Yield the block that an actor returns for each block, after calls with up to `rows` rows."""
     for block in blocks:
         done = [result for batch in _cut(block, rows) for result in calls(batch)]
         with TIMES.part("copy in"):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,22 +24,24 @@ from batchinference.spec.steps import Step
 
 def share_engines() -> None:
     """Let models with the same engine arguments share an engine, which ends before another one."""
-    start = engine._started
+    start, load = engine._started, engine._loaded
     running: dict[str, Any] = {}
+    kept: list[Any] = []
 
     async def started(*model: Any) -> Any:
         key = json.dumps(engine.arguments_of(*model), sort_keys=True)
         if key not in running:
-            engine._engine_of.cache_clear()  # its models have the engine that ends now
+            engine._ENGINES.clear()  # their models have the engine that ends now
             while running:
                 running.popitem()[1].shutdown()
             running[key] = await start(*model)
         return running[key]
 
-    engine._started = started
-    engine._engine_of = cache(
-        engine._engine_of.__wrapped__
-    )  # it would end the engine of old models
+    def loaded(*model: Any) -> Any:
+        kept.append(load(*model))  # otherwise, the shared engine would end with it
+        return kept[-1]
+
+    engine._started, engine._loaded = started, loaded
 
 
 def answered(request: dict[str, Any]) -> list[Any]:

@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(FAKES))
     yield
-    engine._engine_of.cache_clear()
+    engine._ENGINES.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         del sys.modules[name]
 
@@ -90,6 +90,21 @@ def write_adapters(directory: Path, *names: str) -> None:
 
 def engine_for(spec: VllmModel, device: Device | None = None) -> Any:
     return engine_of(spec.model_dump_json(by_alias=True), device or Device())
+
+
+def test_engine_is_shared_and_ends_with_its_last_runtime(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vllm as fake
+
+    ended: list[str] = []
+    monkeypatch.setattr(fake.AsyncLLMEngine, "shutdown", lambda _: ended.append("ended"))
+    runtimes = [engine_for(model(source=folder)) for _ in range(2)]
+    assert runtimes[0] is runtimes[1]
+    runtimes.pop()
+    assert ended == []
+    runtimes.pop()
+    assert ended == ["ended"]
 
 
 class Asked:

@@ -60,7 +60,7 @@ class Job:
     def put_code(self, text: str) -> None:
         """Replace the module. The next run loads it, as a new process does."""
         (self.directory / "changing.py").write_text(text)
-        segment._LOADED.clear()
+        segment.unload_stages()
         sys.modules.pop("changing", None)
         importlib.invalidate_caches()
 

@@ -45,7 +45,7 @@ from batchinference.pipeline.execution.execution_control import (
 )
 from batchinference.pipeline.execution.length_sorting import WindowLimits
 from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes
-from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.execution.segment import Segment, unload_stages
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.task_resources import (
     ACTOR_RESTARTS,
@@ -411,6 +411,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
 
         def __del__(self) -> None:  # runs when Ray Data ends the actor
             flush_caches()
+            unload_stages()
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:

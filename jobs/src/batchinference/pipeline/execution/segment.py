@@ -358,6 +358,12 @@ class SharedLock:
 _LOADED, _COMPUTING = LoadedStages(), SharedLock()
 
 
+def unload_stages() -> None:
+    """Drop the stages of this process, so that their models end, and with them the processes of
+    these models. Later, Ray would kill such processes, and the models would log an error."""
+    _LOADED.clear()
+
+
 def _load(pickled: bytes) -> list[StageRunner]:
     stages, errors = _unpickled(pickled)
     if stages:  # tokenizers would start a thread for each CPU of the machine

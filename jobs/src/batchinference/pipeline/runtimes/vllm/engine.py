@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from filelock import FileLock
 
@@ -47,14 +48,16 @@ _LOADING = threading.Lock()
 
 
 def engine_of(document: str, device: Device) -> Engine:
-    """Return the engine of a model, given as JSON. It is loaded once per process. Raises ModelLoad,
-    and RuntimeError if a device failed."""
-    with _LOADING:  # threads that miss a cache at the same time would load an engine each
-        return _engine_of(document, device)
+    """Return the engine of a model, given as JSON. A process loads it once, and ends it when no
+    runtime has it any more. Raises ModelLoad, and RuntimeError if a device failed."""
+    with _LOADING:  # otherwise, threads could load an engine each
+        engine = _ENGINES.get((document, device))
+        if engine is None:
+            engine = _ENGINES[document, device] = _loaded(document, device)
+        return engine
 
 
-@lru_cache(maxsize=8)
-def _engine_of(document: str, device: Device) -> Engine:
+def _loaded(document: str, device: Device) -> Engine:
     model, log = VllmModel.model_validate_json(document), EngineLog()
     has_devices = device.kind != "cpu"
     try:
@@ -81,7 +84,7 @@ def _exclusive_loading(device: Device) -> AbstractContextManager[Any]:
 
 
 class Engine:
-    """vLLM's engine for a model."""
+    """vLLM's engine for a model. It ends when nothing refers to it."""
 
     def __init__(self, model: VllmModel, log: EngineLog, share: float = 1.0) -> None:
         self.log = log
@@ -255,6 +258,9 @@ class Engine:
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+_ENGINES: WeakValueDictionary[tuple[str, Device], Engine] = WeakValueDictionary()
 
 
 async def _result_or_error(awaited: Coroutine[Any, Any, Any]) -> Any:

@@ -24,12 +24,14 @@ def check_names(names: Sequence[str], place: str, fix: str = "Rename one of them
         earlier.add(name)
 
 
-def check_known(option: str, name: str, known: Sequence[str]) -> None:
-    """Raise BadInput if the read option `option` names a column that no sampled file has."""
+def check_known(option: str, name: str, known: Sequence[str], table: str = "") -> None:
+    """Raise BadInput if the read option `option` names a column that `table`, or without a table
+    any sampled file, does not have."""
     if name not in known:
+        lacks = f"{table} has no column" if table else "no sampled file has a column"
         raise BadInput(
-            f"read.options.{option}: no sampled file has a column '{name}', only "
-            f"{', '.join(known[:SHOWN_NAMES])}. Correct the name"
+            f"read.options.{option}: {lacks} '{name}', only {', '.join(known[:SHOWN_NAMES])}. "
+            "Correct the name"
         )
 
 

@@ -153,8 +153,7 @@ def _is_split(batch: RowBatch) -> np.ndarray:
     """Return a mask (bool) of the input rows of which the batch holds only a part."""
     if batch.shares is None:
         return np.zeros(len(batch.source), dtype=bool)
-    split: np.ndarray = batch.shares != FULL_SHARE
-    return split
+    return np.asarray(batch.shares != FULL_SHARE)
 
 
 def _failed_with_output(batch: RowBatch) -> np.ndarray:
@@ -165,8 +164,7 @@ def _failed_with_output(batch: RowBatch) -> np.ndarray:
         return np.zeros(len(batch.source), dtype=bool)
     warned = batch.warnings.column("id").to_numpy()[_are_about_files(batch)]
     output = np.concatenate([batch.ids, batch.filtered, warned])
-    both: np.ndarray = np.isin(batch.source, output) & np.isin(batch.source, failed)
-    return both
+    return np.asarray(np.isin(batch.source, output) & np.isin(batch.source, failed))
 
 
 def _are_about_files(batch: RowBatch) -> np.ndarray:
@@ -180,5 +178,4 @@ def _are_token_counts(batch: RowBatch) -> np.ndarray:
 
 
 def _have_names(batch: RowBatch, names: list[str]) -> np.ndarray:
-    mask: np.ndarray = np.isin(batch.warnings.column("name").to_numpy(), names)
-    return mask
+    return np.asarray(np.isin(batch.warnings.column("name").to_numpy(), names))

@@ -52,8 +52,7 @@ def ids_of(records: pa.Table) -> np.ndarray:
 
     pairs = pc.split_pattern(records.column("id"), ":")
     files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
-    ids: np.ndarray = files << ROW_BITS | numbers
-    return ids
+    return np.asarray(files << ROW_BITS | numbers)
 
 
 def _entry_without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:

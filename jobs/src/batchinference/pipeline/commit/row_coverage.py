@@ -131,8 +131,7 @@ class RowSet:
         """Return a mask (bool) of the ids (int64) that are in the set."""
         ranges = np.searchsorted(self.starts, ids, side="right") - 1
         stops = np.append(self.stops, 0)  # for ids before the first range, whose index is -1
-        mask: np.ndarray = ids < stops[ranges]
-        return mask
+        return np.asarray(ids < stops[ranges])
 
     def has_rows_from(self, file: int, row: int) -> bool:
         """Return whether the set has this row of a file, or a later one."""

@@ -67,7 +67,11 @@ class CsvTypes:
 
     def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, str]:
         """Infer and return the types of sampled columns of bytes."""
-        return {name: self._infer(column) for name, column in columns.items()}
+        texts = {
+            name: _without_missing(self._texts(column)[0]).drop_null()
+            for name, column in columns.items()
+        }
+        return {name: _inferred(values, self.decimal) for name, values in texts.items()}
 
     def cast(self, table: pa.Table) -> tuple[pa.Table, dict[int, Exception]]:
         """Return a table of bytes converted to the types of its columns, and the errors of rows
@@ -80,10 +84,6 @@ class CsvTypes:
             for row, error in misfits.items():
                 errors.setdefault(row, error)
         return pa.table(columns, table.column_names), errors
-
-    def _infer(self, column: pa.ChunkedArray) -> str:
-        texts = _without_missing(self._texts(column)[0]).drop_null()
-        return _inferred(texts, self.decimal) if len(texts) else "string"
 
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return a column of bytes as text, and a mask (bool) of the values that are no text."""
@@ -128,7 +128,8 @@ class CsvTypes:
         self, column: pa.ChunkedArray, kind: ColumnType, sampled: str | None
     ) -> pa.ChunkedArray | None:
         """Return the converted column; None if a value may not fit, so `_cast` must check."""
-        if self.nulls or not _is_quick(kind) or (self.decimal != "." and kind in EXACT_INTEGERS):
+        is_quick = kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
+        if self.nulls or not is_quick or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None
         column = _with_nulls(column.combine_chunks())
         try:
@@ -152,10 +153,6 @@ def _with_nulls(column: pa.BinaryArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.Array.from_buffers(pa.string(), len(present), buffers)])
 
 
-def _is_quick(kind: ColumnType) -> bool:
-    return kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
-
-
 def _without_missing(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     trimmed = pc.utf8_trim_whitespace(texts)
     return pc.if_else(pc.is_in(trimmed, _MISSING), None, trimmed)
@@ -169,7 +166,9 @@ def _with_points(texts: pa.ChunkedArray, kind: ColumnType, decimal: str) -> pa.C
 
 
 def _inferred(texts: pa.ChunkedArray, decimal: str) -> str:
-    """Return the type that fits these values of a column."""
+    """Return the type that fits these values of a column; `string` if there are none."""
+    if not len(texts):
+        return "string"
     numbers = _with_points(texts, "float64", decimal)
     if _fits(numbers, "float64"):
         return _number_type(numbers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from io import BufferedIOBase
@@ -467,29 +467,20 @@ def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False)
         use_threads=False,
         block_size=len(block.content) + 1,
     )
-    content = pa.BufferReader(block.content)
-    table = pac.read_csv(content, reading, _parsing(dialect, reject), _as_bytes(columns))
-    return Rows(table, rejected)
-
-
-@lru_cache
-def _names(columns: int) -> list[str]:
-    return [f"f{number}" for number in range(columns)]
-
-
-@lru_cache
-def _as_bytes(columns: int) -> pac.ConvertOptions:
-    """Return the options for columns of bytes. As text, an invalid value would fail its block."""
-    return pac.ConvertOptions(column_types=dict.fromkeys(_names(columns), pa.binary()))
-
-
-def _parsing(dialect: Dialect, reject: Callable[[pac.InvalidRow], str]) -> pac.ParseOptions:
-    return pac.ParseOptions(
+    parsing = pac.ParseOptions(
         delimiter=dialect.delimiter.decode(),
         quote_char=dialect.quote.decode() or False,
         escape_char=dialect.escape.decode() or False,
         invalid_row_handler=reject,
     )
+    # as text, an invalid value would fail its block
+    as_bytes = pac.ConvertOptions(column_types=dict.fromkeys(_names(columns), pa.binary()))
+    content = pa.BufferReader(block.content)
+    return Rows(pac.read_csv(content, reading, parsing, as_bytes), rejected)
+
+
+def _names(columns: int) -> list[str]:
+    return [f"f{number}" for number in range(columns)]
 
 
 def _field_count_damage(row: pac.InvalidRow, dialect: Dialect, *, latin: bool) -> Damage:

@@ -50,18 +50,14 @@ def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
     """Return a condition that holds for all rows of a file with these bounds."""
     known = pc.scalar(True)
     for name, bounds in file.items():
-        if name in schema.names and _has_order(schema.field(name).type):
-            kind = schema.field(name).type
+        kind = schema.field(name).type if name in schema.names else pa.null()
+        # NaN is not within the bounds of its column
+        if not (pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
             try:
                 known = known & _within(name, kind, bounds)
             except (pa.ArrowException, TypeError, ValueError):  # a value of another type
                 continue
     return known
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    """Return whether all values are within the bounds of their column. NaN never is."""
-    return not (pa.types.is_nested(kind) or pa.types.is_floating(kind))
 
 
 def _within(name: str, kind: pa.DataType, bounds: Bounds) -> pc.Expression:

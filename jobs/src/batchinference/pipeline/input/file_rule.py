@@ -122,13 +122,10 @@ class FileRule:
             return Reason.TEMPORARY
         if extension in self.kind.PACKAGED:
             return Reason.PACKAGE
-        if self.recognizes is None or not self._is_undecided(extension):
+        is_undecided = not is_known(extension) or extension in self.kind.AMBIGUOUS
+        if self.recognizes is None or not is_undecided:
             return Reason.EXTENSION
         return "examine" if size else Reason.EMPTY
-
-    def _is_undecided(self, extension: str) -> bool:
-        """Return whether only the content can decide about a file with this extension."""
-        return not is_known(extension) or extension in self.kind.AMBIGUOUS
 
     def examine(self, files: Sequence[Location]) -> Iterator[tuple[Location, Decision]]:
         """Yield each file with the decision by its content. Opens at most MAX_EXAMINED files."""

@@ -242,13 +242,15 @@ class JsonRows:
     def _table(self, chunk: bytes) -> pa.Table:
         """Return the rows, with times and decimals as text. Fields whose values have no common type
         are quoted, so that pyarrow reads them as text."""
-        types, quotes = self._read_types, self._always_quotes
+        types: Mapping[str, ColumnType] = self._read_types
+        quotes = self._always_quotes
         for _ in range(MAX_ATTEMPTS):
             content = with_texts(chunk.decode(), types).encode() if quotes else chunk
             try:
                 table = _read(content, _schema_of(types) if quotes else self._read_schema)
             except ValueError as error:
-                extended = _with_field_in(types, error)
+                path = _SEVERAL_TYPES.search(str(error))
+                extended = _with_field(types, path[1].split("/")) if path else types
                 if extended == types and (quotes or not _NOT_TEXT.search(str(error))):
                     raise
             else:
@@ -302,15 +304,9 @@ def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
 
 def _shape_of(rows: bytes) -> Shape:
     """Return the types of sampled rows. Invalid rows are left out; they fail when they are read."""
-    shape = Shape()
-    surrogates = _SURROGATE.search(rows)
-    shape.add(
-        [
-            row
-            for row in documents_in(rows.decode(errors="replace"))
-            if isinstance(row, dict) and not (surrogates and _has_lone_surrogate(row))
-        ]
-    )
+    shape, surrogates = Shape(), _SURROGATE.search(rows)
+    found = (row for row in documents_in(rows.decode(errors="replace")) if isinstance(row, dict))
+    shape.add([row for row in found if not (surrogates and _has_lone_surrogate(row))])
     return shape
 
 
@@ -387,14 +383,8 @@ def _with_new_fields(
     return extended
 
 
-def _with_field_in(types: Mapping[str, ColumnType], error: ValueError) -> dict[str, ColumnType]:
-    """Return the types with a field added as text: the one with several types in a pyarrow
-    error."""
-    path = _SEVERAL_TYPES.search(str(error))
-    return _with_field(types, path[1].split("/")) if path else dict(types)
-
-
 def _with_field(types: Mapping[str, ColumnType], path: list[str]) -> dict[str, ColumnType]:
+    """Return the types with the field at this path added as text."""
     return {**types, path[0]: _with_inner(types.get(path[0], "string"), path[1:])}
 
 

@@ -98,8 +98,7 @@ def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _numbers(timestamps: pa.Array) -> np.ndarray:
-    numbers: np.ndarray = timestamps.cast(pa.int64()).fill_null(0).to_numpy()
-    return numbers
+    return np.asarray(timestamps.cast(pa.int64()).fill_null(0).to_numpy())
 
 
 def schema_of_rows(footer: pq.FileMetaData, options: ParquetOptions) -> pa.Schema:
@@ -167,9 +166,7 @@ class OpenParquet:
 
     def empty(self) -> pa.Table:
         """Return the wanted columns without rows."""
-        schema = self._rows.schema_arrow
-        names = list(zip(schema.names, self._names, strict=True))
-        return _renamed(schema.empty_table(), names, self._wanted)
+        return _renamed(self._rows.schema_arrow.empty_table(), self._stored, self._wanted)
 
     def exact(self, table: pa.Table) -> pa.Table:
         """Return rows of `tables` without the columns that it has added. Raises ValueError if a

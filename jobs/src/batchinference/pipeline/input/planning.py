@@ -154,8 +154,7 @@ def _count(reader: Reader, file: Location, size: int) -> int | None:
 
 def sample(files: list[InputFile], count: int = SAMPLED_FILES) -> list[InputFile]:
     """Return at most `count` files, evenly spread over the list."""
-    step = max(1, math.ceil(len(files) / count))
-    return files[::step]
+    return files[:: max(1, math.ceil(len(files) / count))]
 
 
 def read_stats(
@@ -220,22 +219,19 @@ def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> l
 
 def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
     """Return the parts. Adjacent parts of a file with gaps are joined if they have at most
-    `max_rows` rows in gaps, because each such part is read from the beginning of the file."""
+    `max_rows` rows in gaps, because each such part is read from the beginning of the file. A gap
+    without an end counts as `max_rows`."""
     joined: list[InputFile] = []
     for part in parts:
         last = joined[-1] if joined else None
         if last and last.gaps and part.gaps and last.number == part.number:
             gaps = last.gaps + part.gaps
-            if _gap_rows(gaps, max_rows) <= max_rows:
+            rows = sum(max_rows if after is None else after - first for first, after in gaps)
+            if rows <= max_rows:
                 joined[-1] = replace(last, stop=part.stop, size=last.size + part.size, gaps=gaps)
                 continue
         joined.append(part)
     return joined
-
-
-def _gap_rows(gaps: Iterable[RowRange], unknown: int) -> int:
-    """Return the number of rows in gaps. A gap without an end counts as `unknown`."""
-    return sum(unknown if after is None else after - first for first, after in gaps)
 
 
 def _clipped(file: InputFile, first: int, after: int | None) -> RowRange | None:

@@ -131,8 +131,7 @@ def stored_values(
     other = again()
     other.tile = [tile._replace(args=_in_other_order(tile.args)) for tile in other.tile]
     high, low = np.asarray(image).astype(np.uint16), np.asarray(other)
-    both: np.ndarray = np.bitwise_or(high << 8, low)
-    return both
+    return np.asarray(np.bitwise_or(high << 8, low))
 
 
 def _other_values(values: np.ndarray, raw: RawMode) -> np.ndarray | None:

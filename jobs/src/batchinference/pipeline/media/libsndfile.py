@@ -164,8 +164,7 @@ def _read_block(recording: SoundFile, samples: int) -> np.ndarray:
     """Return the next samples of a recording, at most `samples`: samples x channels. The length of
     `out` limits the number, because this also works with codecs that cannot seek."""
     block = np.empty((samples, recording.channels), np.float32)
-    read: np.ndarray = recording.read(out=block)
-    return read
+    return np.asarray(recording.read(out=block))
 
 
 def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:

@@ -59,8 +59,7 @@ class FrameConverter:
     def _scaled(self, frame: av.VideoFrame, size: list[int] | None) -> np.ndarray:
         height, width = size or (frame.height, frame.width)
         scaled = self._reformatter.reformat(frame, width, height, "rgb24", interpolation="BILINEAR")
-        pixels: np.ndarray = scaled.to_ndarray()
-        return pixels
+        return np.asarray(scaled.to_ndarray())
 
     def _layered(self, frame: av.VideoFrame, size: list[int] | None) -> np.ndarray:
         layers = Image.fromarray(frame.to_ndarray(format="rgba"))

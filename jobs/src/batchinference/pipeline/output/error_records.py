@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.row_batch import unpack_ids
-from batchinference.pipeline.storage.arrow_files import read_tables
+from batchinference.pipeline.storage.arrow_files import tables_in
 from batchinference.spec.reserved import OWN_PREFIX
 
 MAX_VALUE = 1000
@@ -82,8 +82,7 @@ def read_error_records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iter
     for name in (entry.errors.name for entry in entries if entry.errors is not None):
         file = layout.errors / name
         try:
-            with file.open_input_file() as source:
-                yield from read_tables(source)
+            yield from tables_in(file)
         except pa.ArrowInvalid as error:
             raise BadOutput(f"'{file.uri}' is damaged: {error}") from None
 

@@ -119,12 +119,10 @@ class RewriteTask:
         Raises BadOutput, and deletes the new file, if another attempt has begun."""
         if len(self.entries) == 1:
             return [self._rewritten(self.entries[0])]
-        same: list[ManifestEntry] = []
-        others: list[ManifestEntry] = []
+        same, others = list[ManifestEntry](), list[ManifestEntry]()
         content = self.writer.write(self._tables(same, others))
         if len(same) == 1:
-            others += same
-            same = []
+            same, others = [], others + same
         merged = [self._merged(same, content)] if same else []
         return merged + list(map(self._rewritten, others))
 
@@ -255,7 +253,8 @@ def _groups(
     group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        separate = entry.shares or _may_fail_in_part(entry)
+        # if failed input rows may also have written rows, a retry removes the whole entry
+        separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
             small[schema.column_key(schema.columns(entry))].append(entry)
@@ -277,12 +276,6 @@ def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestE
         group.append(entry)
     if group:
         yield group
-
-
-def _may_fail_in_part(entry: ManifestEntry) -> bool:
-    """Return whether input rows of this entry may have failed and also have written rows. A retry
-    of the failed rows then removes the whole entry, so it must not be merged with others."""
-    return bool(entry.errors) and entry.counts.failed >= entry.counts.read
 
 
 def size_of(entry: ManifestEntry) -> int:

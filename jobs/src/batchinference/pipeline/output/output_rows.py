@@ -31,9 +31,9 @@ def first_rows(write: Write, count: int) -> list[Row]:
     """Return up to `count` rows of an output: of its first files by name, or any of a table."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
-    output = Location(write.path, write.storage)
-    writer, parts = writer_for(write), (output.at(info.path) for info in files_of(write))
-    rows = itertools.chain.from_iterable(rows_of_file(part, writer) for part in parts)
+    output, writer = Location(write.path, write.storage), writer_for(write)
+    parts = (output.at(info.path) for info in files_of(write))
+    rows = (row for part in parts for row in rows_of_file(part, writer))
     return list(itertools.islice(rows, count))
 
 

@@ -80,6 +80,24 @@ def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> 
                 yield table.select(wanted)
 
 
+def tables_in(file: Location, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield the rows of the Parquet file at a location, like `read_tables`."""
+    with file.open_input_file() as source:
+        yield from read_tables(source, columns)
+
+
+def table_in(file: Location, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of the Parquet file at a location, like `read_table`."""
+    return pa.concat_tables(tables_in(file, columns))
+
+
+def batches_in(file: Location, rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the Parquet file at a location, at most `rows` at a time. Raises
+    UnsafeColumn."""
+    with file.open_input_file() as source:
+        yield from open_parquet(source).iter_batches(rows)
+
+
 def row_group_tables(
     opened: pq.ParquetFile, group: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:

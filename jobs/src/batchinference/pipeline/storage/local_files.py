@@ -41,17 +41,15 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.E
 """The errors of file systems without locks."""
 
 
-def read(path: str, root: str, limit: int | None = None) -> bytes:
+def read(path: str, root: str, limit: int | None = None, places: tuple[str, ...] = ()) -> bytes:
     """Return the content of a regular file, or its first `limit` bytes. Raises OSError for anything
-    else, because a named pipe, for example, could block forever."""
+    else, because a named pipe, for example, could block forever; and like `contained` for a file
+    that is not in `places`, if there are any."""
     with opened(path, root) as file:
-        return content_of(file, limit)
-
-
-def content_of(file: BinaryIO, limit: int | None) -> bytes:
-    """Return the content of an opened file, or its first `limit` bytes."""
-    size = os.fstat(file.fileno()).st_size
-    return file.read(size if limit is None else min(limit, size))
+        if places:
+            _check_place(path, file, places)
+        size = os.fstat(file.fileno()).st_size
+        return file.read(size if limit is None else min(limit, size))
 
 
 def opened(path: str, root: str) -> BinaryIO:
@@ -100,7 +98,12 @@ def _replace(name: str, parent: int, directory: str, content: bytes | memoryview
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=parent)
         if isinstance(error, OSError) and error.errno in NO_SPACE:
-            raise _full(directory, error.errno) from None
+            free = shutil.disk_usage(directory).free >> 20
+            raise OSError(
+                error.errno,
+                f"the disk of '{directory}' is full: {free} MB are free. Free some space, then run "
+                "the same job again to resume",
+            ) from None
         raise
     os.fsync(parent)
 
@@ -260,15 +263,6 @@ def _named(path: str) -> Iterator[None]:
         raise
 
 
-def _full(directory: str, number: int | None) -> OSError:
-    free = shutil.disk_usage(directory).free >> 20
-    return OSError(
-        number,
-        f"the disk of '{directory}' is full: {free} MB are free. Free some space, then run the "
-        "same job again to resume",
-    )
-
-
 _Identity = tuple[int, int]
 """The device and the inode of a directory, which identify it."""
 
@@ -288,7 +282,10 @@ def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
     Such a link, and what is neither a file nor a directory, has the type Unknown. A broken link has
     the type NotFound. Raises OSError."""
     infos: list[pafs.FileInfo] = []
-    directories = list(_top(os_path(directory)))
+    directories: list[tuple[str, frozenset[_Identity]]] = []
+    with suppress(FileNotFoundError):
+        top = os_path(directory)
+        directories.append((top, frozenset((_identity(os.stat(top)),))))
     while directories:
         path, above = directories.pop()
         for entry, status in _entries_of(path):
@@ -300,12 +297,6 @@ def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
                     directories.append((entry.path, above | {_identity(status)}))
             infos.append(info)
     return infos
-
-
-def _top(directory: str) -> Iterator[tuple[str, frozenset[_Identity]]]:
-    """Yield a directory and its identity, unless it is missing."""
-    with suppress(FileNotFoundError):
-        yield directory, frozenset((_identity(os.stat(directory)),))
 
 
 def _identity(status: os.stat_result) -> _Identity:
@@ -393,14 +384,6 @@ def contained(places: tuple[str, ...]) -> pafs.FileSystem:
     """Return a local file system that opens only these files and files in these directories. For
     other files, also through a link, it raises OSError without errno."""
     return pafs.PyFileSystem(_Handler(places))
-
-
-def read_contained(path: str, places: tuple[str, ...], limit: int | None = None) -> bytes:
-    """Return the content of a regular file in these files and directories, or its first `limit`
-    bytes. Raises like `contained`."""
-    with opened(path, root="") as file:
-        _check_place(path, file, places)
-        return content_of(file, limit)
 
 
 def _check_place(path: str, file: BinaryIO, places: tuple[str, ...]) -> None:

@@ -126,10 +126,8 @@ class Location:
 
     def read(self, limit: int | None = None) -> bytes:
         """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
-        if self.local and self.places:
-            return with_retries(lambda: local_files.read_contained(self.path, self.places, limit))
         if self.local:
-            return with_retries(lambda: local_files.read(self.path, self.root, limit))
+            return with_retries(lambda: local_files.read(self.path, self.root, limit, self.places))
         return with_retries(lambda: self._read(limit))
 
     def _read(self, limit: int | None) -> bytes:

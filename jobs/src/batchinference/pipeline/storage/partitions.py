@@ -11,7 +11,9 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 def partition_values(path: str) -> dict[str, str | None]:
     """Return the values of the `key=value` directories in a path, by key; None for null."""
     pairs = (part.split("=", 1) for part in _parts(path))
-    return {_unquoted(key): _value(text) for key, text in pairs}
+    return {
+        _unquoted(key): None if text == NULL_DIRECTORY else _unquoted(text) for key, text in pairs
+    }
 
 
 def partition_parts(path: str) -> int:
@@ -21,10 +23,6 @@ def partition_parts(path: str) -> int:
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/")[:-1] if "=" in part]
-
-
-def _value(text: str) -> str | None:
-    return None if text == NULL_DIRECTORY else _unquoted(text)
 
 
 def _unquoted(text: str) -> str:

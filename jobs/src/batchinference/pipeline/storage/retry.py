@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -81,12 +82,8 @@ def _log_retry(state: tenacity.RetryCallState) -> None:
     _LOGGER.debug("a request is repeated after an error: %s", shown(str(error)))
 
 
-def _is_retryable(error: BaseException) -> bool:
-    return isinstance(error, TryAgain) and error.wait <= LONGEST_PAUSE
-
-
 STORAGE = RetryPolicy(ATTEMPTS, 1.0, is_transient)
-HTTP = RetryPolicy(5, 0.5, _is_retryable)
+HTTP = RetryPolicy(5, 0.5, lambda e: isinstance(e, TryAgain) and e.wait <= LONGEST_PAUSE)
 """The policy for HTTP requests. It retries TryAgain, unless its wait exceeds LONGEST_PAUSE."""
 
 
@@ -100,11 +97,8 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     value = headers.get("Retry-After")
     if value is None:
         return None
-    try:
+    with suppress(ValueError):
         return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
+    return None

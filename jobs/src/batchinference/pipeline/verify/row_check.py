@@ -17,6 +17,7 @@ from batchinference.pipeline.commit.retry_failed_rows import ids_of
 from batchinference.pipeline.commit.row_coverage import RowSet, edges, rows_in_all, summed_shares
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.changed_files import FileChanges
 from batchinference.pipeline.input.file_input import prepared
 from batchinference.pipeline.input.file_rows import FileRows
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
@@ -26,7 +27,7 @@ from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
-from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.arrow_files import read_table, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
 from batchinference.pipeline.verify.stored_jobs import StoredJob
@@ -116,8 +117,7 @@ def _as_ranges(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
 def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     """Return the number of error records of a manifest entry that are duplicates, or whose rows the
     entry does not hold. Raises ArrowInvalid or OSError if the file cannot be read."""
-    with file.open_input_file() as source:
-        ids = ids_of(read_table(source, columns=["id"]))
+    ids = ids_of(table_in(file, ["id"]))
     inside = RowSet.of([entry]).holds(ids)
     repeated = len(ids) - len(set(ids.tolist())) if _is_one_to_one(entry) else 0
     return int((~inside).sum()) + repeated
@@ -190,28 +190,18 @@ def _input_rows(
 
 def _differences(snapshot: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     """Return a defect for each input file that is gone or has changed, by file number."""
-    listed = _listed(snapshot, read)
-    current = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
-    defects: dict[int, Defect] = {}
-    for number, (uri, version) in enumerate(zip(snapshot.uris, snapshot.versions, strict=True)):
-        if number in snapshot.removed:
-            continue
-        if uri not in current:
-            defects[number] = (Kind.INPUT_GONE, Position(uri), 1)
-        elif current[uri] != version:
-            sizes = f"{version[0]} bytes then, {current[uri][0]} now"
-            defects[number] = (Kind.INPUT_CHANGED, Position(uri, detail=sizes), 1)
-    return defects
-
-
-def _listed(snapshot: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
-    """Return a new listing of the input; None if no file exists any more."""
     try:
-        return list_existing(read, snapshot.root.storage)
-    except BadInput:
+        listed = list_existing(read, snapshot.root.storage)
+    except BadInput:  # as if all files are gone, if no file exists any more
         if not len(snapshot) or snapshot.address(snapshot.files()[0]).exists():
             raise
-        return None
+        listed = replace(snapshot, table=snapshot.table.slice(0, 0))
+    changes, uris, before = FileChanges.between(snapshot, listed), snapshot.uris, snapshot.versions
+    defects = {n: (Kind.INPUT_GONE, Position(uris[n]), 1) for n in sorted(changes.gone)}
+    for number, version in changes.changed.items():
+        sizes = f"{before[number][0]} bytes then, {version[0]} now"
+        defects[number] = (Kind.INPUT_CHANGED, Position(uris[number], detail=sizes), 1)
+    return defects
 
 
 def _counted(

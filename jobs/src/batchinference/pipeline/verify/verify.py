@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range, warnings_of
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, rows_in, warnings_of
 from batchinference.pipeline.commit.output_paths import Layout, part_prefix
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import with_paths
@@ -67,10 +67,9 @@ def _job_report(layout: Layout, *, quick: bool, trusted: bool) -> JobReport:
         rows = input_rows(job, committed, quick=quick)
         return JobCheck(job, committed, rows, quick).report()
     except BadOutput as failure:
-        findings = findings_of(
-            [(Kind.STATE, Position(layout.state.uri, detail=failure.message), 1)]
-        )
-        return JobReport(layout.state.uri, layout.success.exists(), findings=findings)
+        defect = Kind.STATE, Position(layout.state.uri, detail=failure.message), 1
+        finished = layout.success.exists()
+        return JobReport(layout.state.uri, finished, findings=findings_of([defect]))
 
 
 def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
@@ -148,11 +147,11 @@ class Commits:
             if self.data is not None:
                 checked = pool.map(self.data.check, (f for entry in entries for f in entry.data))
                 for entry in entries:
-                    yield from self._data_defects(
-                        entry, [*itertools.islice(checked, len(entry.data))]
-                    )
-            for entry, found in zip(entries, pool.map(self._error_defects, entries), strict=True):
-                yield from found
+                    found = list(itertools.islice(checked, len(entry.data)))
+                    yield from self._data_defects(entry, found)
+            failures = pool.map(self._error_defects, entries)
+            for entry, defects in zip(entries, failures, strict=True):
+                yield from defects
                 yield from self._row_defects(entry)
 
     def orphans(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:
@@ -193,7 +192,7 @@ class Commits:
     def _row_defects(self, entry: ManifestEntry) -> Iterator[Defect]:
         """Yield a defect if the counts of an entry do not match its row ranges."""
         counts = entry.counts
-        named = sum(after - first for _, first, after in entry.row_ranges)
+        named = rows_in(entry.row_ranges)
         if named != counts.read:
             yield self._miscounted(entry, f"{counted(named, 'row')} of the input", counts.read)
         elif named > counts.written + counts.failed + counts.filtered:
@@ -224,6 +223,8 @@ class JobCheck:
     def report(self) -> JobReport:
         """Read the output and return the report on the job."""
         finished = self.job.finished
+        is_files = isinstance(self.job.spec.read, ReadFiles | ReadVersioned)
+        warnings = with_paths(warnings_of(self.committed.entries), self.input.name)
         return JobReport(
             state=self.job.layout.state.uri,
             finished=finished,
@@ -236,13 +237,8 @@ class JobCheck:
             findings=findings_of(self._defects()),
             unproven=list(self._unproven()),
             layout=self.job.layout,
-            names=self.input.names
-            if isinstance(self.job.spec.read, ReadFiles | ReadVersioned)
-            else (),
-            warnings=[
-                *self.input.ignored.warnings(),
-                *with_paths(warnings_of(self.committed.entries), self.input.name),
-            ],
+            names=self.input.names if is_files else (),
+            warnings=self.input.ignored.warnings() + warnings,
         )
 
     def _defects(self) -> Iterator[Defect]:
@@ -285,19 +281,13 @@ class JobCheck:
 
     def _final_defects(self) -> Iterator[Defect]:
         """Yield defects of the report and of the table commit of a finished job."""
-        yield from report_defects(
-            self.job.layout.report, self._committed_files.counts, self.input.sizes.total
-        )
-        write = self.job.spec.write
+        files, write = self._committed_files, self.job.spec.write
+        yield from report_defects(self.job.layout.report, files.counts, self.input.sizes.total)
         # if the job wrote no rows, it may not even have created the table
-        if (
-            isinstance(write, WriteTable)
-            and self._committed_files.data
-            and not self._foreign_catalog
-        ):
+        if isinstance(write, WriteTable) and files.data and not self._foreign_catalog:
             from batchinference.pipeline.verify.table_check import commit_defects
 
-            yield from commit_defects(self.job, write, self._committed_files.counts.written)
+            yield from commit_defects(self.job, write, files.counts.written)
 
     @property
     def _foreign_catalog(self) -> bool:

@@ -77,7 +77,8 @@ def _page_or_error(pdf: PdfDocument, index: int, options: DocumentOptions) -> Pa
     try:
         with _LOCK, closing(pdf.get_page(index)) as page:
             page_read = _page(page, index + 1, options)
-            page_read.left_out = _annotations_with_text(page, pdf)
+            annotations = range(raw.FPDFPage_GetAnnotCount(page))
+            page_read.left_out = sum(_has_text(page, at, pdf) for at in annotations)
             return page_read
     except Exception as error:
         if not is_about_the_file(error):
@@ -98,12 +99,8 @@ def _plain(text: str) -> str:
     return text.replace(_LINE_END, "\n").replace(_HYPHEN, "-\n")
 
 
-def _annotations_with_text(page: PdfPage, pdf: PdfDocument) -> int:
-    """Return the number of form fields with a value and of other annotations with a text."""
-    return sum(_has_text(page, at, pdf) for at in range(raw.FPDFPage_GetAnnotCount(page)))
-
-
 def _has_text(page: PdfPage, index: int, pdf: PdfDocument) -> bool:
+    """Return whether an annotation is a form field with a value, or has a text."""
     annotation = raw.FPDFPage_GetAnnot(page, index)
     try:
         if raw.FPDFAnnot_GetSubtype(annotation) != raw.FPDF_ANNOT_WIDGET:
@@ -145,14 +142,9 @@ def _blocks(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[Element]:
 
 
 def _block(lines: Sequence[tuple[str, Box]]) -> Element:
-    return Element(
-        "block", "\n".join(text for text, _ in lines), _around([box for _, box in lines])
-    )
-
-
-def _around(boxes: Sequence[Box]) -> Box:
-    lefts, tops, rights, bottoms = zip(*boxes, strict=True)
-    return min(lefts), min(tops), max(rights), max(bottoms)
+    lefts, tops, rights, bottoms = zip(*(box for _, box in lines), strict=True)
+    around = min(lefts), min(tops), max(rights), max(bottoms)
+    return Element("block", "\n".join(text for text, _ in lines), around)
 
 
 def _continues(before: Box, box: Box) -> bool:

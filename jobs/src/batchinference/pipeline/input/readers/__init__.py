@@ -81,12 +81,6 @@ class FileStats:
     schema: pa.Schema | None = None
 
 
-class Recognize(Protocol):
-    """Returns whether a file with these first bytes is of a format."""
-
-    def __call__(self, head: bytes) -> bool: ...
-
-
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
@@ -98,8 +92,9 @@ class Reader(Protocol):
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
     sampled_files: ClassVar[int] = 8
     """Number of files that are inspected by default, before the first row is read."""
-    recognizes: ClassVar[Recognize | None] = None
-    """Recognizes the format by the first bytes of a file; None if impossible, as for CSV."""
+    recognizes: ClassVar[Callable[[bytes], bool] | None] = None
+    """Returns whether a file with these first bytes is of the format; None if that is impossible,
+    as for CSV."""
 
     @classmethod
     def of(cls, options: Any) -> Reader:
@@ -382,44 +377,32 @@ def take_rows(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         rows -= size_of(chunk)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Where a reader is: a module of this package, and its class. `libraries` are the packages that
-    it imports, which the `extra` installs."""
-
-    module: str
-    name: str
-    libraries: tuple[str, ...] = ()
-    extra: str = FORMATS_EXTRA
-
-
 READERS = {
-    "images": Entry("images", "ImageReader"),
-    "parquet": Entry("parquet", "ParquetReader"),
-    "json": Entry("json", "JsonReader"),
-    "openaiBatch": Entry("openai_batch", "OpenaiBatchReader"),
-    "csv": Entry("csv", "CsvReader"),
-    "text": Entry("text", "TextReader"),
-    "binary": Entry("whole_file", "BinaryReader"),
-    "numpy": Entry("numpy", "NumpyReader"),
-    "audio": Entry("whole_file", "AudioReader", ("soundfile", "av")),
-    "video": Entry("video", "VideoReader", ("av",)),
-    "webdataset": Entry("webdataset", "WebdatasetReader"),
-    "manifest": Entry("url_manifest", "ManifestReader"),
-    "documents": Entry(
-        "documents", "DocumentReader", ("pypdfium2", "docx", "pptx", "lxml"), DOCUMENTS_EXTRA
-    ),
+    "images": ("images", "ImageReader"),
+    "parquet": ("parquet", "ParquetReader"),
+    "json": ("json", "JsonReader"),
+    "openaiBatch": ("openai_batch", "OpenaiBatchReader"),
+    "csv": ("csv", "CsvReader"),
+    "text": ("text", "TextReader"),
+    "binary": ("whole_file", "BinaryReader"),
+    "numpy": ("numpy", "NumpyReader"),
+    "audio": ("whole_file", "AudioReader", "soundfile", "av"),
+    "video": ("video", "VideoReader", "av"),
+    "webdataset": ("webdataset", "WebdatasetReader"),
+    "manifest": ("url_manifest", "ManifestReader"),
+    "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
 }
-"""The reader of each format. Its module is imported when it is needed."""
+"""The reader of each format: a module of this package, which is imported when it is needed, its
+class, and the libraries that it imports."""
 
 
 def reader_class(file_format: str) -> type[Reader]:
     """Return the reader class of a format. Raises BadInput if a package is missing."""
-    entry = READERS[file_format]
-    for library in entry.libraries:
-        require_package(f"the format '{file_format}'", library, entry.extra, BadInput)
-    module = importlib.import_module(f"{__name__}.{entry.module}")
-    return cast(type[Reader], getattr(module, entry.name))
+    module, name, *libraries = READERS[file_format]
+    extra = DOCUMENTS_EXTRA if file_format == "documents" else FORMATS_EXTRA
+    for library in libraries:
+        require_package(f"the format '{file_format}'", library, extra, BadInput)
+    return cast(type[Reader], getattr(importlib.import_module(f"{__name__}.{module}"), name))
 
 
 def reader_for(read: Read) -> Reader:

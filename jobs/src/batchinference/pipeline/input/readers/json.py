@@ -9,7 +9,7 @@ import codecs
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -42,15 +42,6 @@ _NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"}
 """The kind of a JSON value by its first character. Other values that are no objects are numbers."""
-
-
-def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Yield the rows, with adjacent tables of the same schema concatenated."""
-    for schema, group in itertools.groupby(parts, _schema_of):
-        if schema is None:
-            yield from group
-        else:
-            yield pa.concat_tables(group)
 
 
 def _schema_of(part: Chunk) -> pa.Schema | None:
@@ -160,9 +151,11 @@ def lines_in(sample: bytes) -> bytes:
 
 
 def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
-    """Yield the rows of a chunk. An invalid line becomes a BadRow. To find it, a part that cannot
-    be parsed is halved again and again."""
-    yield from joined(part for lines in row_slices(chunk) for part in _rows_of(lines, rows))
+    """Yield the rows of a chunk, with adjacent tables of the same schema concatenated. An invalid
+    line becomes a BadRow. To find it, a part that cannot be parsed is halved again and again."""
+    parts = (part for lines in row_slices(chunk) for part in _rows_of(lines, rows))
+    for schema, group in itertools.groupby(parts, _schema_of):
+        yield from group if schema is None else [pa.concat_tables(group)]
 
 
 def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:

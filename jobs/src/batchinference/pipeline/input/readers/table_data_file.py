@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.column_names import SHOWN_NAMES
+from batchinference.pipeline.column_names import check_known
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.input.file_pruning import FileBounds, bounds_of_group, matching
@@ -94,7 +94,8 @@ class VersionedReader(ParquetReader):
         self._filter = ColumnExpression("read.options.filter", where) if where else None
         needed = dict.fromkeys([*names, *(self._filter.columns if self._filter else ())])
         for name in needed:
-            _check_known(version, name, "columns" if name in names else "filter")
+            option = "columns" if name in names else "filter"
+            check_known(option, name, version.schema.names, version.name)
         self._schema = pa.schema(list(map(version.schema.field, needed)))
         if self._filter is not None:
             _check_condition(self._filter, self._schema)
@@ -175,14 +176,6 @@ class VersionedReader(ParquetReader):
 
     def _bounds(self, footer: pq.FileMetaData, group: int) -> FileBounds:
         return bounds_of_group(footer, group, self._schema.names)
-
-
-def _check_known(version: TableVersion, name: str, option: str) -> None:
-    if name not in (known := version.schema.names):
-        raise BadInput(
-            f"read.options.{option}: {version.name} has no column '{name}', only "
-            f"{', '.join(known[:SHOWN_NAMES])}. Correct the name"
-        )
 
 
 def _check_condition(where: ColumnExpression, schema: pa.Schema) -> None:

@@ -155,11 +155,6 @@ def whole(file: Location, max_bytes: int) -> bytes:
     return bytes(content)
 
 
-def sample_of(file: Location) -> bytes:
-    """Return the first whole lines of a file, about 1 MiB; empty if the file is damaged."""
-    return _sample(file)[0]
-
-
 def samples_of(
     files: Sequence[Location], max_bytes: int | None = None
 ) -> Iterator[tuple[Location, bytes]]:
@@ -174,7 +169,7 @@ def samples_of(
     with ThreadPoolExecutor(SAMPLE_THREADS) as pool:
         samples = pool.map(lambda file: _sample(file, size)[0], files)
         for number, (file, sample) in enumerate(zip(files, samples, strict=True)):
-            yield file, sample_of(file) if not sample and number % step == 0 else sample
+            yield file, _sample(file)[0] if not sample and number % step == 0 else sample
 
 
 def estimated_rows(file: Location, size: int) -> int:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -184,15 +184,6 @@ class ManifestReader(DivisibleReader):
                 raise
             return error
 
-    def _value(self, row: _Row) -> Any | BadRow:
-        """Return the decoded value of a row, or a BadRow with its error."""
-        if row.fetched is None:
-            return row.chunk
-        content = row.fetched.result()
-        if isinstance(content, Exception):
-            return BadRow(content)
-        return or_bad(lambda: self._decode(content))
-
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
             from batchinference.pipeline.media import images
@@ -207,8 +198,14 @@ class ManifestReader(DivisibleReader):
             yield group if isinstance(group, BadRow) else self._with_column(group)
 
     def _with_value(self, row: _Row) -> _Value | BadRow:
+        """Return a row with its decoded value, or a BadRow with its error."""
+        if row.fetched is None:
+            return cast(BadRow, row.chunk)
+        content = row.fetched.result()
+        if isinstance(content, Exception):
+            return BadRow(content)
         with collect_warnings() as warnings:
-            value = self._value(row)
+            value = or_bad(lambda: self._decode(content))
         return value if isinstance(value, BadRow) else _Value(row.chunk, row.row, value, warnings)
 
     def _with_column(self, ready: list[_Value]) -> pa.Table:

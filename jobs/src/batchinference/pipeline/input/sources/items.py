@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,8 @@ from batchinference.spec.read import ReadItems
 def open_source(read: ReadItems) -> TableInput:
     """Return the rows as an input. Raises BadInput if values of a column have no common type."""
     items = read.items[: read.options.limit]
-    table = pa.table({name: _column(name, items) for name in dict.fromkeys(_names(items))})
+    names = dict.fromkeys(name for item in items for name in item)
+    table = pa.table({name: _column(name, items) for name in names})
     parts = min(table.num_rows, read.options.override_num_blocks or 1)
     return TableInput(
         "items",
@@ -35,11 +35,6 @@ def open_source(read: ReadItems) -> TableInput:
 def _block(table: pa.Table, number: int, parts: int) -> list[pa.Table]:
     start, end = (table.num_rows * at // parts for at in (number, number + 1))
     return [table.slice(start, end - start)]
-
-
-def _names(items: list[dict[str, Any]]) -> Iterator[str]:
-    for item in items:
-        yield from item
 
 
 def _column(name: str, items: list[dict[str, Any]]) -> pa.Array:

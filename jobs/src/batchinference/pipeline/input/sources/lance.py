@@ -10,6 +10,7 @@ from functools import partial
 import lance
 import numpy as np
 
+from batchinference.pipeline.column_names import check_known
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
@@ -88,10 +89,7 @@ def _errors_as_bad_input(field: str) -> Iterator[None]:
 
 
 def _columns(dataset: lance.LanceDataset, options: LanceOptions) -> list[str]:
-    names = dataset.schema.names
+    names: list[str] = dataset.schema.names
     for name in options.columns or []:
-        if name not in names:
-            raise BadInput(
-                f"read.options.columns: there is no column '{name}', only {', '.join(names)}"
-            )
+        check_known("columns", name, names, "the dataset")
     return options.columns or names

@@ -57,20 +57,14 @@ _MAGIC_BYTES = _LENGTH_BYTES = 4
 READER = VersionedReader
 
 
-def open_versioned(read: ReadDelta) -> DeltaVersions:
-    """Open a Delta table. Raises BadInput if there is none, or it needs unsupported features."""
-    return DeltaVersions(read)
-
-
-@dataclass
 class DeltaVersions:
     """The versions of a Delta table."""
 
-    read: ReadDelta
-
-    def __post_init__(self) -> None:
-        self._place = Location(self.read.path, self.read.storage)
-        self.root = self._place.contained_in([self.read.path])
+    def __init__(self, read: ReadDelta) -> None:
+        """Raises BadInput if there is no table, or it needs unsupported features."""
+        self.read = read
+        self._place = Location(read.path, read.storage)
+        self.root = self._place.contained_in([read.path])
         self._name = f"the Delta table '{self._place.uri}'"
         self._latest = self._open(None)
         self.identity = str(self._latest.metadata().id)
@@ -87,7 +81,10 @@ class DeltaVersions:
             if version is None:
                 problem = describe(error).partition("\n")[0]
                 raise BadInput(f"read.path: {self._name} cannot be read: {problem}") from None
-            raise self._lost_version_error(version) from None
+            raise BadInput(
+                f"read.options.version: {self._name} cannot be read at version {version} any more, "
+                "because its log does not reach back to it. Read a later version"
+            ) from None
         self._check_features(table)
         return table
 
@@ -100,12 +97,6 @@ class DeltaVersions:
                 f"read.path: {self._name} needs {names} of its readers, which is not supported. "
                 "Read a copy of the table without it"
             )
-
-    def _lost_version_error(self, version: int) -> BadInput:
-        return BadInput(
-            f"read.options.version: {self._name} cannot be read at version {version} any more, "
-            "because its log does not reach back to it. Read a later version"
-        )
 
     def current(self) -> int:
         latest, version = self._latest.version(), self.read.options.version
@@ -197,9 +188,9 @@ class DeltaVersions:
         table = self._latest if version == self._latest.version() else self._open(version)
         commits = [self._commit(number) for number in range(since + 1, version + 1)]
         self._find_feeds(table, since, commits)
-        schema = self._version(table, since, changes=True)
-        files = [file for commit in commits for file in self._changes(commit, schema.schema)]
-        return TableFiles(schema, files)
+        changed = self._version(table, since, changes=True)
+        files = [file for commit in commits for file in self._changes(commit, changed.schema)]
+        return TableFiles(changed, files)
 
     def _commit(self, version: int) -> Commit:
         log = self._place / f"_delta_log/{version:020}.json"
@@ -316,6 +307,9 @@ class Commit:
         return next(iter(times), None)
 
 
+open_versioned = DeltaVersions
+
+
 def _all_positions_except(positions: BitMap64, action: dict[str, Any]) -> BitMap64:
     """Return all positions in the file of an action except these."""
     return BitMap64(range(json.loads(action["stats"])["numRecords"])) - positions
@@ -335,9 +329,9 @@ def _bounds(row: dict[str, Any]) -> dict[str, Bounds]:
     """Return the bounds of the columns of a file, by column."""
     low, high, nulls = (row.get(name) or {} for name in ("min", "max", "null_count"))
     return {
-        name: Bounds(low[name], _upper(high.get(name)), nulls.get(name) != 0)
-        for name in low
-        if low[name] is not None
+        name: Bounds(value, _upper(high.get(name)), nulls.get(name) != 0)
+        for name, value in low.items()
+        if value is not None
     }
 
 

@@ -161,7 +161,10 @@ class Table(Writer, CommittedTable):
         type in `schema` because a value did not fit."""
         with table_errors_as_bad_output():
             content = unchanged_content(data, file)
-            _check_same(self.schema_and_rows(content)[0], schema)
+            for one, other in zip(schema, self.schema_and_rows(content)[0], strict=True):
+                if one.type != other.type:
+                    problem = f"column '{one.name}' is {one.type}, and a value is {other.type}"
+                    raise _mixed_types(problem)
             return self.stage_content(data / file.name, content)
 
     @abstractmethod
@@ -208,13 +211,6 @@ def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
     """Return the first of these schemas, given as texts; no columns if it has an unknown type."""
     found = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
     return found[0] if found else pa.schema([])
-
-
-def _check_same(found: pa.Schema, expected: pa.Schema) -> None:
-    for one, other in zip(expected, found, strict=True):
-        if one.type != other.type:
-            problem = f"column '{one.name}' is {one.type}, and a value is {other.type}"
-            raise _mixed_types(problem)
 
 
 def _mixed_types(problem: str) -> BadOutput:

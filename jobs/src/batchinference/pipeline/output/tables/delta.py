@@ -20,7 +20,7 @@ from batchinference.pipeline.output.file_split import partitions, value_text
 from batchinference.pipeline.output.tables import Row, lake_types, partitions_of, typed_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.storage.arrow_files import checked, read_tables
+from batchinference.pipeline.storage.arrow_files import checked, tables_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import cast_to, unify_schemas
 from batchinference.spec.write import WriteDelta
@@ -48,7 +48,12 @@ class DeltaLakeTable(MergingTable):
 
     def convert(self, table: pa.Table) -> pa.Table:
         table = lake_types(table, self.types, Schema.from_arrow, "Delta")
-        _check_partitions(table, self.partition_by)
+        for name in self.partition_by:
+            if name in table.column_names and "" in pc.unique(table.column(name)).to_pylist():
+                raise BadOutput(
+                    f"write.partitionBy: column '{name}' has an empty text, which Delta reads as "
+                    "null. Give such rows another text in a step, or partition by other columns"
+                )
         return table
 
     def stage_content(self, file: Location, content: bytes) -> AddAction | Location:
@@ -186,14 +191,9 @@ class DeltaLakeTable(MergingTable):
 
 def _stream(files: Sequence[Location], schema: pa.Schema) -> pa.RecordBatchReader:
     """Return a reader of the rows of Parquet files, cast to a schema, one row group at a time."""
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for file in files:
-            with file.open_input_file() as source:
-                for table in read_tables(source):
-                    yield from cast_to(table, schema).select(schema.names).to_batches()
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
+    tables = (cast_to(table, schema) for file in files for table in tables_in(file))
+    batches = (batch for table in tables for batch in table.select(schema.names).to_batches())
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def _quoted(name: str) -> str:
@@ -202,16 +202,6 @@ def _quoted(name: str) -> str:
 
 def _application(mark: str) -> str:
     return f"batchinference-{mark}"
-
-
-def _check_partitions(rows: pa.Table, names: Sequence[str]) -> None:
-    """Raise BadOutput if a partition column has an empty text, which Delta would read as null."""
-    for name in names:
-        if name in rows.column_names and "" in pc.unique(rows.column(name)).to_pylist():
-            raise BadOutput(
-                f"write.partitionBy: column '{name}' has an empty text, which Delta reads as null. "
-                "Give such rows another text in a step, or partition by other columns"
-            )
 
 
 def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:

@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import DataScan, FileScanTask, Transaction
 
 from batchinference.pipeline.output.tables.keys import Keys
-from batchinference.pipeline.storage.arrow_files import checked, read_table
+from batchinference.pipeline.storage.arrow_files import checked, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import cast_to
 
@@ -118,8 +118,7 @@ class IcebergMerge:
             kept_rows[numbers] = np.arange(kept.num_rows)
         first = 0
         for file in self.files:
-            with file.open_input_file() as source:
-                rows = read_table(source)
+            rows = table_in(file)
             numbers = kept_rows[first : first + rows.num_rows]
             first += rows.num_rows
             chosen = pa.array(numbers, mask=numbers < 0)

@@ -16,7 +16,7 @@ from batchinference.pipeline.commit.table_commit import table_errors_as_bad_outp
 from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.output.tables import Table, common_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.storage.arrow_files import read_table, read_tables
+from batchinference.pipeline.storage.arrow_files import table_in, tables_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.reserved import OWN_PREFIX
@@ -91,12 +91,11 @@ class Keys:
 
     @classmethod
     def in_files(cls, files: Iterable[Location], names: Sequence[str]) -> Keys:
-        return cls.of((table for file in files for table in _read(file, names)), names)
+        return cls.of((table for file in files for table in tables_in(file, names)), names)
 
     @classmethod
     def stored(cls, file: Location) -> Keys:
-        with file.open_input_file() as source:
-            return cls(read_table(source))
+        return cls(table_in(file))
 
     def serialized(self) -> bytes:
         return bytes(ParquetWriter("zstd").write([self.table]))
@@ -177,11 +176,6 @@ def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys 
         keys.check()
     layout.keys.write(keys.serialized())
     return keys
-
-
-def _read(file: Location, names: Sequence[str]) -> Iterator[pa.Table]:
-    with file.open_input_file() as source:
-        yield from read_tables(source, names)
 
 
 def _numbered(table: pa.Table, name: str) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
-from batchinference.pipeline.storage.arrow_files import read_table, read_tables
+from batchinference.pipeline.storage.arrow_files import table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.text import counted
 
@@ -64,25 +64,22 @@ class AddedColumns:
         """Return the new columns of the rows of a fragment; None if none of its rows has any."""
         columns = dataset.scanner([_ROW_ID, _CHANGED], fragments=[fragment]).to_table()
         same = columns[_CHANGED].to_numpy() <= self.version
-        ids, sources, _ = self._origins
+        ids, sources, rows = self._origins
         wanted = columns[_ROW_ID].to_numpy()[same]
         at = np.searchsorted(ids, wanted)
         at = at[(at < len(ids)) & (ids[np.minimum(at, len(ids) - 1)] == wanted)]
-        parts = [self._rows_of(at[sources[at] == source]) for source in np.unique(sources[at])]
+        parts = [
+            self._read(source).take(pa.array(rows[at[sources[at] == source]]))
+            for source in np.unique(sources[at]).tolist()
+        ]
         return pa.concat_tables(parts) if parts else None
-
-    def _rows_of(self, at: np.ndarray) -> pa.Table:
-        """Return the rows at these indexes of `_origins`, which are all in the same file."""
-        _, sources, rows = self._origins
-        return self._read(int(sources[at[0]])).take(pa.array(rows[at]))
 
     @cached_property
     def _read(self) -> Callable[[int], pa.Table]:
         """Return a function that reads a file (by index), with row IDs in place of row numbers."""
 
         def read(file: int) -> pa.Table:
-            with self.files[file].open_input_file() as source:
-                table = read_table(source)
+            table = table_in(self.files[file])
             ids = pa.array(self._ids(table[self.number].to_numpy()), pa.uint64())
             return self.convert(table.drop_columns([self.number])).append_column(_ROW_ID, ids)
 
@@ -92,7 +89,8 @@ class AddedColumns:
     def _origins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The row IDs in ascending order (uint64), and for each, the index of its file and its
         position in the file (int64, int64)."""
-        each = [self._ids(np.concatenate([*_numbers(file, self.number)])) for file in self.files]
+        numbers = (table_in(file, [self.number])[self.number].to_numpy() for file in self.files)
+        each = list(map(self._ids, numbers))
         ids = np.concatenate(each)
         order = np.argsort(ids, kind="stable")
         if (repeated := ids[order][1:] == ids[order][:-1]).any():
@@ -111,11 +109,6 @@ class AddedColumns:
         for part in np.unique(parts):
             ids[parts == part] = self.ids[part][rows[parts == part]]
         return ids
-
-
-def _numbers(file: Location, name: str) -> Iterator[np.ndarray]:
-    with file.open_input_file() as source:
-        yield from (table[name].to_numpy() for table in read_tables(source, [name]))
 
 
 def _check_since(dataset: lance.LanceDataset, version: int) -> None:

@@ -3,8 +3,8 @@ document only by one of the same or a higher version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 from opensearchpy import ConnectionError as Disconnected
@@ -34,13 +34,8 @@ class OpensearchTable(UpsertTable):
     def __init__(self, write: WriteOpensearch) -> None:
         super().__init__(write, write.index)
 
-    @contextmanager
-    def client(self) -> Iterator[OpenSearch]:
-        client = OpenSearch(self.server_url(), timeout=TIMEOUT, max_retries=0)
-        try:
-            yield client
-        finally:
-            client.close()
+    def client(self) -> AbstractContextManager[OpenSearch]:
+        return closing(OpenSearch(self.server_url(), timeout=TIMEOUT, max_retries=0))
 
     def as_transient(self, error: Exception) -> TryAgain | None:
         if isinstance(error, Disconnected):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from packaging.version import Version
@@ -55,7 +55,7 @@ class QdrantTable(UpsertTable):
         client = QdrantClient(
             url=self.server_url(), api_key=key, timeout=TIMEOUT, check_compatibility=False
         )
-        try:
+        with closing(client):
             found = self.retried(client.info).version
             if Version(found) < OLDEST:
                 raise BadOutput(
@@ -63,8 +63,6 @@ class QdrantTable(UpsertTable):
                     f"{OLDEST} or later"
                 )
             yield client
-        finally:
-            client.close()
 
     def as_transient(self, error: Exception) -> TryAgain | None:
         if isinstance(error, ResourceExhaustedResponse):

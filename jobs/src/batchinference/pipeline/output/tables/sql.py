@@ -39,7 +39,7 @@ from batchinference.pipeline.output.tables.sql_types import (
 )
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
-from batchinference.pipeline.storage.arrow_files import open_parquet
+from batchinference.pipeline.storage.arrow_files import batches_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
@@ -165,11 +165,11 @@ class SqlTable(MergingTable):
                 connection.execute(sa.insert(marks).values(mark=mark))
             if self._write.mode == "overwrite":
                 connection.execute(sa.delete(table))
-            for batch in _batches(rows.files):
+            for batch in (batch for file in rows.files for batch in batches_in(file, INSERT_ROWS)):
                 if self.key:
-                    upsert(connection, table, self.key, batch)
+                    upsert(connection, table, self.key, batch.to_pylist())
                 else:
-                    connection.execute(sa.insert(table), batch)
+                    connection.execute(sa.insert(table), batch.to_pylist())
 
     def keys_in(self, existing: sa.Table) -> Iterator[pa.Table]:
         columns = [existing.columns[name] for name in self.key]
@@ -257,13 +257,6 @@ def _create(table: sa.Table, engine: sa.Engine) -> None:
     except SQLAlchemyError:
         if not sa.inspect(engine).has_table(table.name, schema=table.schema):
             raise
-
-
-def _batches(files: list[Location]) -> Iterator[list[Row]]:
-    for file in files:
-        with file.open_input_file() as source:
-            for batch in open_parquet(source).iter_batches(INSERT_ROWS):
-                yield batch.to_pylist()
 
 
 def _type(kind: pa.DataType) -> Any:

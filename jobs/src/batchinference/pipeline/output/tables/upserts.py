@@ -41,7 +41,7 @@ from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.json import with_exact_times
 from batchinference.pipeline.output.writers.parquet import storable
-from batchinference.pipeline.storage.arrow_files import open_parquet
+from batchinference.pipeline.storage.arrow_files import batches_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TryAgain
 from batchinference.spec.write.stores import WriteStore
@@ -299,10 +299,8 @@ class UpsertTable(MergingTable):
 
 def _batches(files: list[Location]) -> Iterator[pa.Table]:
     """Yield the rows of files in tables of limited size."""
-    for file in files:
-        with file.open_input_file() as source:
-            for batch in open_parquet(source).iter_batches(BATCH_ROWS):
-                yield from _pieces(pa.Table.from_batches([batch]))
+    for batch in (batch for file in files for batch in batches_in(file, BATCH_ROWS)):
+        yield from _pieces(pa.Table.from_batches([batch]))
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:

@@ -137,8 +137,7 @@ def _records(file: BinaryIO) -> Iterator[bytes]:
 
 def _quoted(marks: np.ndarray) -> np.ndarray:
     """Return which bytes (bool) are between quotes. The first byte begins a record."""
-    quoted: np.ndarray = np.logical_xor.accumulate(marks == ord('"'))
-    return quoted
+    return np.asarray(np.logical_xor.accumulate(marks == ord('"')))
 
 
 def _without_blank_lines(content: bytes) -> bytes:

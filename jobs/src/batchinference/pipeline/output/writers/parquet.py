@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.python_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
-from batchinference.pipeline.storage.arrow_files import read_table, read_tables
+from batchinference.pipeline.storage.arrow_files import read_table, tables_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import map_types
 
@@ -36,9 +36,8 @@ class ParquetWriter(RewritingWriter):
         yield ".parquet", self.write([self.converted(table)])
 
     def rows(self, part: Location) -> Iterator[Row]:
-        with part.open_input_file() as source:
-            for table in read_tables(source):
-                yield from rows_of_table(table)
+        for table in tables_in(part):
+            yield from rows_of_table(table)
 
     def read(self, content: bytes) -> pa.Table:
         return read_table(pa.BufferReader(content)).replace_schema_metadata()

@@ -155,7 +155,10 @@ def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
     line becomes a BadRow. To find it, a part that cannot be parsed is halved again and again."""
     parts = (part for lines in row_slices(chunk) for part in _rows_of(lines, rows))
     for schema, group in itertools.groupby(parts, _schema_of):
-        yield from group if schema is None else [pa.concat_tables(group)]
+        if schema is None:
+            yield from group
+        else:
+            yield pa.concat_tables(group)
 
 
 def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:

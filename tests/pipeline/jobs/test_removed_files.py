@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry, Origin
 from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.removed_row_rewrites import without_removed
+from batchinference.pipeline.output.file_rewrites import without_removed
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.row_warnings import RowWarning, warning_table

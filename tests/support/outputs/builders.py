@@ -14,10 +14,9 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, Share, digest
-from batchinference.pipeline.commit.missing_files import without_missing_files
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
 from batchinference.pipeline.execution.row_files import OutputFiles

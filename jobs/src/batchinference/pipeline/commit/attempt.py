@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, parse_manifest_name
-from batchinference.pipeline.commit.missing_files import ListedFiles, without_missing_files
 from batchinference.pipeline.commit.output_paths import Layout, PathAttribute, part_prefix
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.snapshot import ListedFiles, Snapshot, without_missing_files
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,

@@ -14,7 +14,6 @@ from batchinference.pipeline.commit.code_and_spec_changes import write_code
 from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.manifest import digest
-from batchinference.pipeline.commit.missing_files import ListedFiles
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import (
     CachedReader,
@@ -26,7 +25,7 @@ from batchinference.pipeline.commit.output_state import (
 from batchinference.pipeline.commit.output_targets import OutputTarget
 from batchinference.pipeline.commit.replacement import delete_old_replacement, swap_in_replacement
 from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.snapshot import ListedFiles, Snapshot
 from batchinference.pipeline.commit.start_or_resume import Action, decide
 from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.commit.table_commit import CommittedTable
@@ -73,8 +72,11 @@ def plan_attempt(
     reader, ended = target.reader, set[Lease | None]()
     while True:
         state, action = _decide(target.layout, request, table, reader)
-        if action is Action.ALREADY_COMPLETE and table is not None:
-            _delete_staged_files(state)
+        if action is Action.ALREADY_COMPLETE and table is not None and state.lease is not None:
+            attempt = Attempt(state.layout, state.lease)
+            with suppress(BadOutput, OSError):  # another run may have begun since
+                attempt.check_lease()
+                attempt.delete_staged_files()
         if not action.begins_attempt:
             return AttemptPlan(state, action)
         with storage_errors_as_bad_output(request.write):
@@ -97,15 +99,6 @@ def _with_rows(
     if action is Action.RETRY_FAILED:
         start = without_failed_rows(start, state.layout.errors)
     return AttemptPlan(state, action, start, files)
-
-
-def _delete_staged_files(state: OutputState) -> None:
-    """Delete the staged files of a complete table, unless another run has begun since."""
-    if state.lease is not None:
-        attempt = Attempt(state.layout, state.lease)
-        with suppress(BadOutput, OSError):
-            attempt.check_lease()
-            attempt.delete_staged_files()
 
 
 def _decide(

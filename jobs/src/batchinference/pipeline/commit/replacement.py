@@ -16,9 +16,8 @@ from batchinference.pipeline.commit.heartbeat import (
 )
 from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_lease, this_process
 from batchinference.pipeline.commit.manifest import digest
-from batchinference.pipeline.commit.missing_files import without_missing_files
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.errors import BadOutput, Incomplete
 from batchinference.pipeline.storage.local_files import LinkedPath

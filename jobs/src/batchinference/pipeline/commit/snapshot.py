@@ -1,11 +1,12 @@
 """Snapshots: files that list the valid manifest entries of an output at one moment.
 
 An attempt begins with a snapshot. Commits that are neither in this snapshot nor made by the attempt
-are invalid, even if a delayed task makes them later. A complete output has a final snapshot."""
+are invalid, even if a delayed task makes them later. A complete output has a final snapshot. The
+next attempt computes the rows of entries again whose files somebody has deleted or changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from batchinference.pipeline.commit.manifest import (
     all_of_work,
     counts_of,
 )
+from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps, rows_in_all
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import MissingRows
@@ -175,3 +177,35 @@ _SNAPSHOT = TypeAdapter(Snapshot)
 _ENTRIES = TypeAdapter(list[ManifestEntry])
 _SCHEMAS = TypeAdapter(list[list[tuple[str, str]]])
 _ENDS = TypeAdapter(list[End])
+
+
+@dataclass(frozen=True)
+class ListedFiles:
+    """The sizes in bytes of the data files and error files of an output, by name, when listed."""
+
+    data: Mapping[str, int]
+    errors: Mapping[str, int]
+
+    @classmethod
+    def of(cls, layout: Layout) -> ListedFiles:
+        return cls(_sizes(layout.data), _sizes(layout.errors))
+
+
+def without_missing_files(
+    layout: Layout, snapshot: Snapshot, files: ListedFiles | None = None
+) -> Snapshot:
+    """Return the snapshot without manifest entries that have a missing file or a file of another
+    size. `files` is a listing of the output that was made after the entries were read, if any."""
+    files = files or ListedFiles.of(layout)
+    return snapshot.with_entries(
+        [
+            entry
+            for entry in snapshot.entries
+            if all(files.data.get(file.name) == file.bytes for file in entry.data)
+            and (entry.errors is None or files.errors.get(entry.errors.name) == entry.errors.bytes)
+        ]
+    )
+
+
+def _sizes(directory: Location) -> dict[str, int]:
+    return {directory.below(info.path): info.size for info in directory.data_files()}

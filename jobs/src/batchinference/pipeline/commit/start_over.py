@@ -35,7 +35,11 @@ class Claim:
         layout, last_attempt = self.layout, self.before.attempt if self.before else 0
         series = self.series or uuid.uuid4().hex
         new = Lease.new(layout, last_attempt, begun=False, job=self.job, series=series)
-        deleting = self._with_previous_key(new)
+        deleting = new
+        if self.before is not None:
+            deleting = replace(new, key=self.before.key, errors=self.before.errors)
+        elif self.overwrite:  # without a lease, jobs have only appended rows
+            deleting = replace(new, key="")
         deleting.write_if_unchanged(layout, self.before)
         with keep_heartbeat(heartbeat_file(layout, new)):
             self._delete_rows(deleting)
@@ -47,13 +51,6 @@ class Claim:
                 file.delete()
         heartbeat_file(layout, new).delete()
         return new
-
-    def _with_previous_key(self, new: Lease) -> Lease:
-        """Return the lease to store while rows of the previous work exist, with the key of that
-        work. The key is empty if `overwrite` finds no lease, because jobs only appended rows."""
-        if self.before is not None:
-            return replace(new, key=self.before.key, errors=self.before.errors)
-        return replace(new, key="") if self.overwrite else new
 
     def _delete_rows(self, current: Lease) -> None:
         """Delete the rows of the output. With `overwrite`, also delete all appended rows."""

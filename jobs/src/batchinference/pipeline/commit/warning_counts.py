@@ -42,11 +42,9 @@ def with_paths(
 ) -> list[WarningCount]:
     """Return warnings with paths instead of file numbers in their examples, for reports. `path_of`
     returns the path of the input file with a number."""
-    return [
-        warning.model_copy(update={"example": _example(warning, path_of)}) for warning in warnings
-    ]
-
-
-def _example(warning: WarningCount, path_of: Callable[[int], str]) -> str:
-    file, row = (warning.example or "").split(":")
-    return f"row {row} of {path_of(int(file))}"[-1024:]
+    changed = []
+    for warning in warnings:
+        file, row = (warning.example or "").split(":")
+        example = f"row {row} of {path_of(int(file))}"[-1024:]
+        changed.append(warning.model_copy(update={"example": example}))
+    return changed

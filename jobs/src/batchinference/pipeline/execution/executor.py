@@ -51,9 +51,9 @@ from batchinference.pipeline.output.file_rewrites import (
     fit_in_driver,
     rewrites,
     size_of,
+    without_removed,
 )
 from batchinference.pipeline.output.file_split import FileSplit
-from batchinference.pipeline.output.removed_row_rewrites import without_removed
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.tables.keys import store_keys
 from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for

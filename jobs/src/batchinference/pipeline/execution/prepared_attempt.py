@@ -11,9 +11,8 @@ from functools import cached_property
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import warnings_of
-from batchinference.pipeline.commit.missing_files import ListedFiles, without_missing_files
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.snapshot import ListedFiles, Snapshot, without_missing_files
 from batchinference.pipeline.commit.warning_counts import WarningTracker, with_paths
 from batchinference.pipeline.errors import Incomplete, JobFailure
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Death, Isolation

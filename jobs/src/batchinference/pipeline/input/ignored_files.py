@@ -124,16 +124,15 @@ class IgnoredFiles:
 
     def warnings(self) -> list[WarningCount]:
         """Return the warnings about these files."""
-        return list(self._warnings())
-
-    def _warnings(self) -> Iterator[WarningCount]:
-        name = WarningName.FILES_IGNORED
+        ignored, similar = WarningName.FILES_IGNORED, WarningName.SIMILAR_NAMES
+        warnings = []
         if groups := self._unexpected:
-            message = f"{name.meaning} ({self._numbers}). {name.fix}"
-            yield _warning(name, self.total, groups[0].example, message)
+            message = f"{ignored.meaning} ({self._numbers}). {ignored.fix}"
+            warnings.append(_warning(ignored, self.total, groups[0].example, message))
         if self.similar:
-            name = WarningName.SIMILAR_NAMES
-            yield _warning(name, self.similar, self.similar_example, name.message)
+            example = self.similar_example
+            warnings.append(_warning(similar, self.similar, example, similar.message))
+        return warnings
 
     def check(self, policies: Sequence[WarningPolicy]) -> None:
         """Raise BadInput if one of these policies (`errors.warnings`) does not allow a warning."""

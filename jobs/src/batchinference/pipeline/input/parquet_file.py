@@ -58,19 +58,8 @@ def with_other_unit(
         yield table
 
 
-def without_other_unit(table: pa.Table, names: Sequence[str], unit: Unit) -> pa.Table:
-    """Return a table of `with_other_unit` without the added columns. Raises ValueError if `unit`
-    cannot hold a timestamp exactly."""
-    for name in names:
-        columns = table.column(name), table.column(f"{OWN_PREFIX}{name}")
-        read, in_other_unit = (list(_timestamps(column.combine_chunks())) for column in columns)
-        micros, nanos = (read, in_other_unit) if unit == "us" else (in_other_unit, read)
-        for pair in zip(micros, nanos, strict=True):
-            _check(name, unit, *map(_numbers, pair))
-    return table.drop_columns([f"{OWN_PREFIX}{name}" for name in names])
-
-
 def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None:
+    """Raise ValueError if `unit` cannot hold a timestamp exactly."""
     if unit == "ns" and np.abs(micros).max(initial=0) > _MOST_MICROSECONDS:
         raise ValueError(
             f"column '{name}': an INT96 timestamp is outside of the years 1677 to 2262, which "
@@ -171,9 +160,14 @@ class OpenParquet:
     def exact(self, table: pa.Table) -> pa.Table:
         """Return rows of `tables` without the columns that it has added. Raises ValueError if a
         timestamp is not exact."""
-        if not self._int96:
-            return table
-        return without_other_unit(table, self._int96, self._options.int96)
+        unit = self._options.int96
+        for name in self._int96:
+            columns = table.column(name), table.column(f"{OWN_PREFIX}{name}")
+            read, in_other_unit = (list(_timestamps(column.combine_chunks())) for column in columns)
+            micros, nanos = (read, in_other_unit) if unit == "us" else (in_other_unit, read)
+            for pair in zip(micros, nanos, strict=True):
+                _check(name, unit, *map(_numbers, pair))
+        return table.drop_columns([f"{OWN_PREFIX}{name}" for name in self._int96])
 
     def _tables(
         self, opened: pq.ParquetFile, group: int, wanted: Sequence[str]

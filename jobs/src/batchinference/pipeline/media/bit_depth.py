@@ -216,13 +216,10 @@ class DeepImage:
         if opacity is not None and opacity.min() < 255:
             warn(WarningName.COMPOSITED)
             share = opacity.astype(np.float32) / 255
-            gray = np.rint(gray * share + self._background * (1 - share))
+            red, green, blue, *_ = ImageColor.getrgb(self._options.background)
+            background = float(np.array([red, green, blue]) @ _GRAY) * FULL_WHITE / 255
+            gray = np.rint(gray * share + background * (1 - share))
         return gray.astype(np.uint16)
-
-    @property
-    def _background(self) -> float:
-        red, green, blue, *_ = ImageColor.getrgb(self._options.background)
-        return float(np.array([red, green, blue]) @ _GRAY) * FULL_WHITE / 255
 
     def _has_bright_high_bytes(self) -> bool:
         """Return whether Pillow's high bytes already are the result, because all 16 bits are

@@ -62,7 +62,8 @@ def pages_of(image: Image.Image) -> list[int]:
     pages = list(range(getattr(image, "n_frames", 1)))
     if image.format == "MPO":
         entries = getattr(image, "mpinfo", {}).get(_MPO_ENTRIES, [])
-        pages = [page for page in pages if page == 0 or not _is_preview(entries[page])]
+        kinds = [str(entry.get("Attribute", {}).get("MPType")) for entry in entries]
+        pages = [page for page in pages if page == 0 or "Thumbnail" not in kinds[page]]
     return pages
 
 
@@ -96,11 +97,6 @@ def ignored_images(content: bytes) -> int:
         at = head.end() + row * int(height)
         images += 1
     return max(0, images - 1)
-
-
-def _is_preview(entry: dict[str, Any]) -> bool:
-    """Return whether an entry of an MPO file is a smaller version of the first image."""
-    return "Thumbnail" in str(entry.get("Attribute", {}).get("MPType"))
 
 
 with suppress(ImportError):  # an optional library, for photos of phones

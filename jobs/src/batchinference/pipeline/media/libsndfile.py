@@ -86,7 +86,9 @@ def read_sound(
     damaged or takes more than `max_bytes`."""
     content, wrong_size = _with_corrected_size(content)
     with SoundFile(io.BytesIO(content)) as recording:
-        _refuse_chained_file(recording.format, content)
+        is_chain = recording.format == "OGG" and is_chained_ogg(content)
+        if is_chain or (recording.format == "FLAC" and len(_FLAC_HEAD.findall(content)) > 1):
+            raise ValueError(CHAINED_FILE)
         if recording.frames == _UNKNOWN_LENGTH:
             return None
         channels, rate = recording.channels, recording.samplerate
@@ -108,13 +110,6 @@ def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -
     if _index_of(content)[0]:
         return samples > 0 and len(_after_index(content)) <= _MAX_MP3_FRAME
     return bool(0 < samples != recording.frames)
-
-
-def _refuse_chained_file(file_format: str, content: bytes) -> None:
-    """Raise ValueError if a file has several recordings, and its decoder reads only the first."""
-    is_chain = file_format == "OGG" and is_chained_ogg(content)
-    if is_chain or (file_format == "FLAC" and len(_FLAC_HEAD.findall(content)) > 1):
-        raise ValueError(CHAINED_FILE)
 
 
 def _with_corrected_size(content: bytes) -> tuple[bytes, str]:

@@ -1,4 +1,5 @@
-"""Rewrites the data files of a finished output: unifies their schemas, and merges small files.
+"""Rewrites the data files of a finished output: unifies their schemas, merges small files, and
+leaves out the rows of input files that have changed or are gone.
 
 A task knows only its own rows, so its files may differ from those of other tasks: a column without
 a value has the type null, a column that no row has is missing, and a column of whole numbers has an
@@ -18,18 +19,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.changed_input_files import merged_origins
 from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, warnings_of
 from batchinference.pipeline.commit.output_paths import renamed_part
+from batchinference.pipeline.commit.retry_failed_rows import ids_of
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.row_batch import ROW_BITS
 from batchinference.pipeline.storage.arrow_files import checked, parquet_footer
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.state_json import damaged_state
 from batchinference.pipeline.type_widening import unify_field
 from batchinference.spec.progress import Counts
 
@@ -301,3 +306,54 @@ def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schem
                 kinds[name][type_names[name]] = schema.field(name)
     common = (unify_field(list(fields.values())) for fields in kinds.values())
     return pa.schema([field for field in common if field is not None])
+
+
+def without_removed(
+    attempt: Attempt, entry: ManifestEntry, writer: RewritingWriter
+) -> ManifestEntry:
+    """Write the files of an entry without its removed rows, and return the entry of the new files.
+    Raises BadOutput if a file has changed, or if another attempt has begun."""
+    data, new_indexes = list[DataFile](), dict[int, int]()
+    for index, file in enumerate(entry.data):
+        runs = [(one, rows) for one in entry.origins for at, rows in one.rows if at == index]
+        keep, lengths = [not one.removed for one, _ in runs], [rows for _, rows in runs]
+        new = _rewrite(attempt, attempt.layout.data, file, writer, keep, lengths)
+        if new is not None:
+            new_indexes[index] = len(data)
+            data.append(new)
+    origins = [
+        replace(one, rows=[(new_indexes[at], rows) for at, rows in one.rows if at in new_indexes])
+        for one in entry.origins
+        if not one.removed
+    ]
+    errors = _rewrite_errors(attempt, entry, entry.errors) if entry.errors else None
+    return replace(entry, data=data, errors=errors, origins=origins)
+
+
+def _rewrite_errors(attempt: Attempt, entry: ManifestEntry, file: DataFile) -> DataFile | None:
+    """Write the error records of an entry without those of removed rows; None if none remain."""
+    directory, writer = attempt.layout.errors, ParquetWriter("snappy")
+    files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
+    keep = ~np.isin(files, [origin.file for origin in entry.removed])
+    return _rewrite(attempt, directory, file, writer, keep.tolist(), [1] * len(keep))
+
+
+def _rewrite(
+    attempt: Attempt,
+    directory: Location,
+    file: DataFile,
+    writer: RewritingWriter,
+    keep: list[bool],
+    lengths: list[int],
+) -> DataFile | None:
+    """Write a file without its removed rows, and return it; None if no row remains. `keep[i]` is
+    whether to keep the next `lengths[i]` rows of the file."""
+    if all(keep):
+        return file
+    if not any(keep):
+        return None
+    table = writer.read(unchanged_content(directory, file))
+    if table.num_rows != sum(lengths):
+        raise damaged_state(attempt.directory)
+    remaining = table.filter(pa.array(np.repeat(keep, lengths)))
+    return put_renamed(attempt, directory, file, writer.write([remaining]))

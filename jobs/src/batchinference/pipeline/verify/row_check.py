@@ -118,15 +118,12 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     """Return the number of error records of a manifest entry that are duplicates, or whose rows the
     entry does not hold. Raises ArrowInvalid or OSError if the file cannot be read."""
     ids = ids_of(table_in(file, ["id"]))
-    inside = RowSet.of([entry]).holds(ids)
-    repeated = len(ids) - len(set(ids.tolist())) if _is_one_to_one(entry) else 0
+    inside, counts = RowSet.of([entry]).holds(ids), entry.counts
+    # if an input row has become several rows, these could all fail with its id
+    outcomes = counts.written + counts.failed + counts.filtered
+    is_one_to_one = not entry.shares and counts.read == outcomes
+    repeated = len(ids) - len(set(ids.tolist())) if is_one_to_one else 0
     return int((~inside).sum()) + repeated
-
-
-def _is_one_to_one(entry: ManifestEntry) -> bool:
-    """Return whether no input row has become several rows, which could all fail with its id."""
-    counts = entry.counts
-    return not entry.shares and counts.read == counts.written + counts.failed + counts.filtered
 
 
 THREADS = 8

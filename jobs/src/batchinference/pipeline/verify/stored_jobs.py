@@ -86,16 +86,12 @@ def stored_job(layout: Layout, *, trusted: bool = False) -> StoredJob | None:
     lease = read_lease(layout)
     if lease is None or not lease.begun:
         return None
-    spec = _spec_of(layout)
+    try:
+        spec = BatchInferenceSpec.model_validate(load_json(layout.spec.read()))
+    except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
+        raise damaged_state(layout.spec) from None
     # the key cannot be computed from the stored spec, which has no secrets
     layout = replace(layout, key=lease.key, is_table=isinstance(spec.write, WriteTable))
     if spec.errors.path:
         layout = replace(layout, errors=Location(spec.errors.path, layout.output.storage))
     return StoredJob(layout, lease, spec, trusted)
-
-
-def _spec_of(layout: Layout) -> BatchInferenceSpec:
-    try:
-        return BatchInferenceSpec.model_validate(load_json(layout.spec.read()))
-    except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
-        raise damaged_state(layout.spec) from None

@@ -19,13 +19,12 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_pack
 from batchinference.pipeline.input.changed_files import NoNewFiles, ProcessedFiles, ResumedInput
 from batchinference.pipeline.input.file_pruning import Bounds, FileBounds, matching
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED
-from batchinference.pipeline.input.input_snapshot import InputSnapshot
+from batchinference.pipeline.input.input_snapshot import InputSnapshot, TableVersion
 from batchinference.pipeline.input.readers.table_data_file import (
     START_OVER,
     VersionedReader,
     removed_file,
 )
-from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ReadVersioned
@@ -129,7 +128,8 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
 def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> TableFiles:
     """Return the part of the table that is in none of the versions in `read`: normally the changes
     after the last of them. If an earlier output is computed again, it is what that output had: a
-    version, or the changes between two versions."""
+    version, or the changes between two versions. Raises BadInput if a version that was read is of
+    another table at the same path."""
     known = {version.since: version.version for version in read}
     since: int | None = None
     while since in known:
@@ -137,22 +137,17 @@ def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> TableFiles:
     starts = set(known) - set(known.values())
     version = next((start for start in starts if start is not None), None)
     version = table.current() if version is None else version
-    _check_identity(table, read)
+    for each in read:
+        if each.table != table.identity:
+            raise BadInput(
+                f"read: {each.name} was created again since version {each.version} was read. "
+                f"{START_OVER}"
+            )
     if since is None:
         return table.at(version)
     if since == version:
         raise NoNewFiles(NONE_IGNORED)
     return table.between(since, version)
-
-
-def _check_identity(table: VersionedTable, read: Sequence[TableVersion]) -> None:
-    """Raise BadInput if a version that was read is of another table at the same path."""
-    for version in read:
-        if version.table != table.identity:
-            raise BadInput(
-                f"read: {version.name} was created again since version {version.version} was read. "
-                f"{START_OVER}"
-            )
 
 
 def snapshot_of(read: ReadVersioned, root: Location, listed: TableFiles) -> InputSnapshot:

@@ -1,30 +1,44 @@
-"""Opens Iceberg tables, and lists the data files of their snapshots and of changes."""
+"""Opens Iceberg tables, and lists the data files of their snapshots and of changes that the filter
+of a job does not rule out."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg import expressions as iceberg
 from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import bind
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.types import NestedField
+from pyiceberg.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+)
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, JobFailure, describe
+from batchinference.pipeline.input.input_snapshot import TableVersion
 from batchinference.pipeline.input.readers.iceberg_data_file import (
     MAPPING,
     SCHEMA,
     IcebergReader,
     TableRows,
 )
-from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,
     DataFile,
@@ -37,11 +51,11 @@ from batchinference.pipeline.input.tables.iceberg_changes import (
     commits_after,
     partition_of,
 )
-from batchinference.pipeline.input.tables.iceberg_filter import iceberg_filter
 from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import storage_options
 from batchinference.spec.addresses import SCHEMES
+from batchinference.spec.expression import parse_expression
 from batchinference.spec.read import ReadIceberg
 from batchinference.spec.storage import Storage
 
@@ -222,3 +236,46 @@ def _typed(kind: pa.DataType, value: Any) -> Any:
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
+
+
+_COMPARISONS: dict[type[ast.cmpop], Any] = {
+    ast.Eq: iceberg.EqualTo,
+    ast.Gt: iceberg.GreaterThan,
+    ast.GtE: iceberg.GreaterThanOrEqual,
+    ast.In: iceberg.In,
+    ast.Lt: iceberg.LessThan,
+    ast.LtE: iceberg.LessThanOrEqual,
+}
+_EXACT = {
+    int: (IntegerType, LongType),
+    str: (StringType, DateType, TimestampType, TimestamptzType),
+}
+"""By the type of a constant: the column types that Iceberg compares with it as the filter does."""
+
+
+def iceberg_filter(text: str | None, schema: Schema) -> BooleanExpression:
+    """Return a condition that holds for all rows for which the filter holds; it may hold for more.
+
+    Parts of the filter that Iceberg cannot evaluate become "always true"."""
+    return iceberg.AlwaysTrue() if text is None else _condition(parse_expression(text), schema)
+
+
+def _condition(tree: ast.expr, schema: Schema) -> BooleanExpression:
+    match tree:
+        case ast.BoolOp(op=operator, values=values):
+            both = iceberg.And if isinstance(operator, ast.And) else iceberg.Or
+            return reduce(both, (_condition(value, schema) for value in values))
+        case ast.Compare(left=ast.Name(id=name), ops=[operator], comparators=[right]):
+            try:
+                value = ast.literal_eval(right)
+                kinds = {
+                    type(each) for each in (value if isinstance(value, list | tuple) else [value])
+                }
+                column = schema.find_field(name).field_type
+                if all(isinstance(column, _EXACT[kind]) for kind in kinds):
+                    condition = _COMPARISONS[type(operator)](name, value)
+                    bind(schema, condition, case_sensitive=True)
+                    return condition  # type: ignore[no-any-return]
+            except (KeyError, TypeError, ValueError):  # Iceberg has no such comparison
+                pass
+    return iceberg.AlwaysTrue()

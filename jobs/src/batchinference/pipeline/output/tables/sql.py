@@ -212,7 +212,8 @@ class SqlTable(MergingTable):
     def existing(self) -> sa.Table | None:
         engine = self._engine()
         if self._write.vector_column:
-            _register_vectors()
+            require_package("write.vectorColumn", "pgvector", DATABASES_EXTRA, BadOutput)
+            import pgvector.sqlalchemy  # noqa: F401 - SQLAlchemy then knows its types in tables
         try:
             if not sa.inspect(engine).has_table(self._name, schema=self._schema):
                 return None
@@ -285,12 +286,6 @@ def _short_message(error: Exception) -> str:
     """Return the error message of the database, without the SQL statement and its values."""
     cause = getattr(error, "orig", None) or error
     return mask_secrets(" ".join(str(cause).split())[:300])
-
-
-def _register_vectors() -> None:
-    """Register the types of pgvector with SQLAlchemy, so that it recognizes them in tables."""
-    require_package("write.vectorColumn", "pgvector", DATABASES_EXTRA, BadOutput)
-    import pgvector.sqlalchemy  # noqa: F401 - registers them
 
 
 def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -> Vectors | None:

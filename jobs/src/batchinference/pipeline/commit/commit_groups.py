@@ -84,9 +84,8 @@ def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, Warn
         files = pa.array(table.column("id").to_numpy() >> ROW_BITS)
         table = table.append_column("file", files)
     keys = ["file", "step", "name"] if by_file else ["step", "name"]
-    grouped = table.group_by(keys, use_threads=False).aggregate(
-        [("id", "count_distinct"), ("amount", "sum"), ("id", "min")]
-    )
+    sums = [("id", "count_distinct"), ("amount", "sum"), ("id", "min")]
+    grouped = table.group_by(keys, use_threads=False).aggregate(sums)
     warnings = []
     for row in grouped.to_pylist():
         file, number = row["id_min"] >> ROW_BITS, row["id_min"] & ROW_MASK

@@ -99,6 +99,9 @@ def _of_any_commit(stored: Any) -> Any:
     return WarningCount.of_rows(name, stored["step"], stored["rows"], stored["amount"], example)
 
 
+_StoredWarning = Annotated[WarningCount, BeforeValidator(_of_any_commit)]
+
+
 @dataclass(frozen=True)
 class Origin:
     """The part of a manifest entry that comes from one input file."""
@@ -135,9 +138,7 @@ class ManifestEntry:
     columns: list[tuple[str, str]]
     """Names and types of the columns of the data files."""
     errors: DataFile | None
-    warnings: list[Annotated[WarningCount, BeforeValidator(_of_any_commit)]] = field(
-        default_factory=list
-    )
+    warnings: list[_StoredWarning] = field(default_factory=list)
     """The example of each warning is a row id, in the form of error records."""
     origins: list[Origin] = field(default_factory=list)
     """What the entry holds of each input file. Empty if that is unknown."""

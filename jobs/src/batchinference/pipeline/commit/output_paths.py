@@ -91,13 +91,9 @@ class Layout:
         """Refuse symbolic links below the output, because others may have planted them. The path of
         the output itself may contain links."""
         errors_root = self.output if self.output.holds(self.errors) else self.errors
-        for name, root in (
-            ("output", self.output),
-            ("state", self.output),
-            ("errors", errors_root),
-        ):
-            location: Location = getattr(self, name)
-            object.__setattr__(self, name, location.without_links_below(root))
+        roots = {"output": self.output, "state": self.output, "errors": errors_root}
+        for name, root in roots.items():
+            object.__setattr__(self, name, getattr(self, name).without_links_below(root))
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:

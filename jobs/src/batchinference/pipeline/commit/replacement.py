@@ -70,10 +70,9 @@ def _check_files(layout: Layout, current: Lease | None) -> None:
         _state_files(staged, final)
         if len(without_missing_files(staged, final).entries) == len(final.entries):
             return
-    except LinkedPath:
-        raise
-    except BadOutput:  # a state file is missing or damaged
-        pass
+    except BadOutput as error:  # a state file is missing or damaged
+        if isinstance(error, LinkedPath):
+            raise
     check_unchanged(layout, current)  # another run may have moved the files
     staged.success.delete()
     staged.final_snapshot.delete()
@@ -122,5 +121,5 @@ def _move_all(source: Location, target: Location, names: list[str]) -> None:
     """Move those of the named files that an earlier call has not moved yet."""
     present = {source.below(info.path) for info in source.data_files()}
     with ThreadPoolExecutor(MOVE_THREADS) as pool:
-        moves = ((source / name, target / name) for name in names if name in present)
-        list(pool.map(lambda move: move[0].move(move[1]), moves))
+        left = [name for name in names if name in present]
+        list(pool.map(lambda name: (source / name).move(target / name), left))

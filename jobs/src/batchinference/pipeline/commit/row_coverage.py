@@ -220,13 +220,12 @@ def common_rows(missing: MissingRows | None, wanted: MissingRows) -> MissingRows
 
 def format_missing_rows(gaps: MissingRows) -> str:
     """Return a description of the first missing row ranges."""
-    shown = [_describe_gap(file, gap) for file, ranges in gaps.items() for gap in ranges]
+    shown = [
+        f"rows of file {file} from {first} on, as far as is known"
+        if after is None
+        else f"rows {first} to {after - 1} of file {file}"
+        for file, ranges in gaps.items()
+        for first, after in ranges
+    ]
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return "; ".join(shown[:SHOWN]) + more
-
-
-def _describe_gap(file: int, gap: RowRange) -> str:
-    first, after = gap
-    if after is None:
-        return f"rows of file {file} from {first} on, as far as is known"
-    return f"rows {first} to {after - 1} of file {file}"

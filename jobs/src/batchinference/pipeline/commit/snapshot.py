@@ -197,14 +197,13 @@ def without_missing_files(
     """Return the snapshot without manifest entries that have a missing file or a file of another
     size. `files` is a listing of the output that was made after the entries were read, if any."""
     files = files or ListedFiles.of(layout)
-    return snapshot.with_entries(
-        [
-            entry
-            for entry in snapshot.entries
-            if all(files.data.get(file.name) == file.bytes for file in entry.data)
-            and (entry.errors is None or files.errors.get(entry.errors.name) == entry.errors.bytes)
-        ]
-    )
+    present = [
+        entry
+        for entry in snapshot.entries
+        if all(files.data.get(file.name) == file.bytes for file in entry.data)
+        and (entry.errors is None or files.errors.get(entry.errors.name) == entry.errors.bytes)
+    ]
+    return snapshot.with_entries(present)
 
 
 def _sizes(directory: Location) -> dict[str, int]:

@@ -96,11 +96,8 @@ def _action_after_code_change(state: OutputState, request: Request, action: Acti
     """Return the action, or START_IN_SERIES if the code has changed before any row was
     committed. Raises BadOutput if the action would mix rows of the old and of the new code."""
     # a retry of failed rows is not refused, because users normally correct the code before it
-    if (
-        not state.code_change
-        or request.retry
-        or action not in (Action.RESUME, Action.ALREADY_COMPLETE)
-    ):
+    keeps_rows = action in (Action.RESUME, Action.ALREADY_COMPLETE)
+    if not state.code_change or request.retry or not keeps_rows:
         return action
     if action is Action.RESUME and not state.has_commits:
         return Action.START_IN_SERIES
@@ -147,12 +144,9 @@ def restart_advice(setting: str = "", *, command: bool) -> str:
 
 def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
     """Return whether the job is allowed to replace the output of other work."""
-    if request.write.mode != "overwrite":
-        return False
     # replacements are only visible when they are complete, so anybody may start them over
-    return (
-        not request.own_only or state.layout.is_replacement or request.owns(lease, state.layout.key)
-    )
+    is_own = state.layout.is_replacement or request.owns(lease, state.layout.key)
+    return request.write.mode == "overwrite" and (is_own or not request.own_only)
 
 
 def _check_start(state: OutputState, request: Request) -> None:

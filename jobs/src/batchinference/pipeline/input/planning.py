@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 from batchinference.pipeline.commit.row_coverage import rows_in_all
@@ -264,16 +265,12 @@ def _starts(allowed: list[int] | None, count: int, part_rows: int) -> list[int]:
 
 
 def _split_at(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
-    stops: list[int | None] = [*starts[1:], None]
-    return [
-        replace(
-            file,
-            start=start,
-            stop=stop,
-            size=file.size * ((count if stop is None else stop) - start) // max(1, count),
-        )
-        for start, stop in zip(starts, stops, strict=True)
-    ]
+    parts = []
+    for start, stop in zip_longest(starts, starts[1:]):
+        rows = (count if stop is None else stop) - start
+        size = file.size * rows // max(1, count)
+        parts.append(replace(file, start=start, stop=stop, size=size))
+    return parts
 
 
 def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:

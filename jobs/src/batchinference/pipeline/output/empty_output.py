@@ -73,10 +73,9 @@ def _may_have_file(attempt: Attempt, end: Snapshot, write: WriteFiles, schema: p
         return not write.adds or not _has_files(attempt)
     if not write.adds:
         return bool(schema.names)
-    suits = (
-        bool(schema.names) and is_complete(schema) and not write.column_fields.get("partitionBy")
-    )
-    return suits and not _has_files(attempt)
+    if not schema.names or not is_complete(schema) or write.column_fields.get("partitionBy"):
+        return False
+    return not _has_files(attempt)
 
 
 def _has_files(attempt: Attempt) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.storage.object_stores import obstore_bucket
@@ -40,24 +40,17 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
 
     If the response to a put is lost, its repetition is refused. `change` then gets the content that
     it has returned before, and should return it unchanged."""
-    bucket, _, key = path.partition("/")
-    try:
-        store = _opened(scheme, bucket, storage)
-        return any(_is_updated(store, key, change) for _ in range(ROUNDS))
-    except _NotOffered:
-        return False
-
-
-def _opened(scheme: str, bucket: str, storage: Storage) -> S3Store | GCSStore | AzureStore:
     from obstore.exceptions import BaseError
 
+    bucket, _, key = path.partition("/")
     try:
         store = obstore_bucket(scheme, bucket, storage)
     except BaseError:
-        store = None  # pyarrow may be able to read the credentials, or reports the error
-    if store is None:
-        raise _NotOffered
-    return store
+        return False  # pyarrow may be able to read the credentials, or reports the error
+    try:
+        return store is not None and any(_is_updated(store, key, change) for _ in range(ROUNDS))
+    except _NotOffered:
+        return False
 
 
 def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:
@@ -101,9 +94,6 @@ def _read(
         result = store.get(key)
     except FileNotFoundError:
         return None, "create"
-    names: tuple[Literal["e_tag"], Literal["version"]] = ("e_tag", "version")
-    version: UpdateVersion = {}
-    for name in names:
-        if (value := result.meta[name]) is not None:
-            version[name] = value
-    return bytes(result.bytes()), version
+    known = {"e_tag": result.meta["e_tag"], "version": result.meta["version"]}
+    version = {name: value for name, value in known.items() if value is not None}
+    return bytes(result.bytes()), cast("UpdateVersion", version)

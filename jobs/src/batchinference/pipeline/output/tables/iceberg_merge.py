@@ -54,20 +54,15 @@ class IcebergMerge:
         metadata = transaction.table_metadata
         schema = metadata.schema().as_arrow()
         version = str(metadata.schema()) + str(metadata.spec())
-        tasks = {
-            (
-                version,
-                task.file.file_path,
-                *sorted(each.file_path for each in task.delete_files),
-            ): task
-            for task in self._tasks(transaction)
-        }
+        tasks = {}
+        for task in self._tasks(transaction):
+            deletes = sorted(each.file_path for each in task.delete_files)
+            tasks[version, task.file.file_path, *deletes] = task
         for name in tasks.keys() - self._updates.keys():
             self._updates[name] = self._rewrite(transaction, tasks[name])
         updates = {name: update for name in tasks if (update := self._updates[name]) is not None}
-        self.keys.check_unique_in_table(
-            np.concatenate([np.zeros(0, np.int64), *(update.keys for update in updates.values())])
-        )
+        keys = [update.keys for update in updates.values()]
+        self.keys.check_unique_in_table(np.concatenate([np.zeros(0, np.int64), *keys]))
         inserted = (version, *updates)
         if inserted not in self._inserted:
             self._inserted[inserted] = list(self._insert(transaction, schema, [*updates.values()]))
@@ -100,12 +95,10 @@ class IcebergMerge:
         keys, numbers = self.keys.matches(rows)
         mask = np.ones(rows.num_rows, bool)
         mask[numbers] = False
-        kept = rows.take(pa.array(numbers)).drop_columns(
-            [name for name in self.names if name in rows.column_names]
-        )
-        return RewrittenFile(
-            _write_data_files(transaction, rows.filter(pa.array(mask))), keys, kept
-        )
+        written = [name for name in self.names if name in rows.column_names]
+        kept = rows.take(pa.array(numbers)).drop_columns(written)
+        others = _write_data_files(transaction, rows.filter(pa.array(mask)))
+        return RewrittenFile(others, keys, kept)
 
     def _insert(
         self, transaction: Transaction, schema: pa.Schema, updates: Sequence[RewrittenFile]

@@ -108,9 +108,8 @@ def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | N
         return _decimal_type(kind, stored, dialect)
     if isinstance(stored, sa.DateTime):
         fraction = getattr(stored, "precision", getattr(stored, "fsp", 6))
-        unit = (
-            "us" if fraction in (None, 6) or dialect == "sqlite" else "ms" if fraction > 2 else "s"
-        )
+        exact = fraction in (None, 6) or dialect == "sqlite"
+        unit = "us" if exact else "ms" if fraction > 2 else "s"
         zoned = stored.timezone if dialect == "postgresql" else getattr(kind, "tz", None)
         return pa.timestamp(unit, "UTC" if zoned else None)
     known = {sa.Boolean: pa.bool_(), sa.Date: pa.date32(), sa.Time: pa.time64("us")}

@@ -288,10 +288,8 @@ class UpsertTable(MergingTable):
             found = self.put_rows(client, self.name, remaining, version)
             causes.extend(cause for cause, transient in found.values() if not transient)
             remaining = {id_: remaining[id_] for id_, (_, transient) in found.items() if transient}
-            if remaining:
-                raise TryAgain(
-                    f"{len(remaining)} rows of a batch: {found[next(iter(remaining))][0]}"
-                )
+            for first in remaining:
+                raise TryAgain(f"{len(remaining)} rows of a batch: {found[first][0]}")
 
         WRITES.call(put_the_rest)
         return causes

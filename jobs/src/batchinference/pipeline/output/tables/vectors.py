@@ -51,14 +51,12 @@ class Vectors:
         numbers = lists.take(pa.array(rows)).flatten().to_numpy(zero_copy_only=False)
         numbers = numbers.reshape(len(rows), self.dimensions)
         zeros = ~numbers.any(axis=1) & (self.distance == "cosine")
+        other_length = (lengths >= 0) & (lengths != self.dimensions)
+        finite = np.isfinite(numbers).all(axis=1)
         problems = {
             "is null": np.flatnonzero(lengths < 0),
-            f"does not have {self.dimensions} numbers": np.flatnonzero(
-                (lengths >= 0) & (lengths != self.dimensions)
-            ),
-            "has a number that is null, NaN or infinite in float32": rows[
-                ~np.isfinite(numbers).all(axis=1)
-            ],
+            f"does not have {self.dimensions} numbers": np.flatnonzero(other_length),
+            "has a number that is null, NaN or infinite in float32": rows[~finite],
             "is all zeros, which has no direction for distance cosine": rows[zeros],
         }
         return {

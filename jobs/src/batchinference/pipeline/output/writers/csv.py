@@ -75,9 +75,8 @@ class CsvWriter(RewritingWriter):
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         table = tensors_to_lists(table)
-        return non_finite_values(
-            table.select([f.name for f in table.schema if not _is_flat(f.type)])
-        )
+        nested = [field.name for field in table.schema if not _is_flat(field.type)]
+        return non_finite_values(table.select(nested))
 
     def read(self, content: bytes) -> pa.Table:
         tables: list[pa.Table] = []
@@ -85,11 +84,9 @@ class CsvWriter(RewritingWriter):
         with opened(content, self.compression) as file:
             for text in _records(file):
                 fields, width = self._fields(text)
-                header = 0 if names else width
-                names = names or [
-                    name[1:-1].replace('""', '"') for name in fields[:width].to_pylist()
-                ]
-                indexes = np.arange(header, len(fields)).reshape(-1, len(names))
+                header = [] if names else fields[:width].to_pylist()
+                names = names or [name[1:-1].replace('""', '"') for name in header]
+                indexes = np.arange(len(header), len(fields)).reshape(-1, len(names))
                 columns = [fields.take(pa.array(column)) for column in indexes.T]
                 tables.append(pa.table(columns, names))
         return pa.concat_tables(tables)

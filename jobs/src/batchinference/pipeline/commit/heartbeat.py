@@ -71,10 +71,8 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
 def _has_ended(lease: Lease, identity: str) -> bool:
     """Return whether the run with this lease is known to have ended. One case is an earlier attempt
     of the same BatchInference object, because the operator stops it before it starts the next."""
-    stopped = lease.job == identity and (
-        is_cluster_job(identity) or lease.process == this_process()
-    )
-    return stopped or is_dead(lease.process)
+    is_alone = is_cluster_job(identity) or lease.process == this_process()
+    return (lease.job == identity and is_alone) or is_dead(lease.process)
 
 
 def _read_heartbeat(file: Location) -> bytes:

@@ -72,11 +72,9 @@ class Fence:
         """Call `commit`, and retry it after a conflict with a commit of another writer. `commit`
         must read the table again each time. Raises BadOutput if every try has a conflict. The
         staged rows remain for the next run."""
-        policy = RetryPolicy(
-            ATTEMPTS, FIRST_WAIT, lambda error: isinstance(error, conflicts), MAX_WAIT
-        )
+        is_conflict = lambda error: isinstance(error, conflicts)  # noqa: E731
         try:
-            policy.call(commit)
+            RetryPolicy(ATTEMPTS, FIRST_WAIT, is_conflict, MAX_WAIT).call(commit)
         except conflicts as error:
             raise BadOutput(
                 f"write: other writers have changed the table during each of {ATTEMPTS} tries to "

@@ -310,9 +310,8 @@ class CsvText:
         while self._load(size):
             text = self._unread(size)
             plain, ended = without_escapes(text, self.dialect), self._is_all(text)
-            stop, removed, fault = _records(
-                plain, self.dialect, columns, ended=ended, one=size > BLOCK_BYTES
-            )
+            one = size > BLOCK_BYTES
+            stop, removed, fault = _records(plain, self.dialect, columns, ended=ended, one=one)
             if stop:
                 yield self._block(text[:stop] if removed else text, stop, removed, columns)
                 self._begin += stop

@@ -78,9 +78,8 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 def bounds_of_group(footer: pq.FileMetaData, group: int, names: Iterable[str]) -> FileBounds:
     """Return the bounds of the columns with these names in a row group."""
-    columns: Iterable[Any] = map(
-        footer.row_group(group).column, range(footer.row_group(group).num_columns)
-    )
+    rows: Any = footer.row_group(group)
+    columns = map(rows.column, range(rows.num_columns))
     known = {column.path_in_schema: column.statistics for column in columns}
     return {
         name: Bounds(stats.min, stats.max, not stats.has_null_count or stats.null_count > 0)

@@ -57,10 +57,9 @@ class Markup:
                     walk.skip_subtree()
                 if kind == "table":
                     yield from self.elements(node, cells=False)
-                if not (skipped or is_cell):
-                    parts.append(
-                        self._table(node) if kind == "table" else self.text(node, kinds[-1])
-                    )
+                    parts.append(self._table(node))
+                elif not (skipped or is_cell):
+                    parts.append(self.text(node, kinds[-1]))
             else:
                 kinds = kinds[:-1] if kind else kinds
                 parts.append("" if node is root else self.tail(node, kinds[-1]))
@@ -73,14 +72,11 @@ class Markup:
 
     def _table(self, table: etree._Element) -> str:
         """Return the text of a table: a line per row, with tabs between cells."""
-        rows = (
-            "\t".join(
-                self._cell(cell) for cell in row.iter(*self.CELLS) if self._table_of(cell) is table
-            )
-            for row in table.iter(self.ROW)
-            if self._table_of(row) is table
-        )
-        return "\n".join(rows)
+        lines = []
+        for row in (row for row in table.iter(self.ROW) if self._table_of(row) is table):
+            cells = (cell for cell in row.iter(*self.CELLS) if self._table_of(cell) is table)
+            lines.append("\t".join(map(self._cell, cells)))
+        return "\n".join(lines)
 
     def _table_of(self, node: etree._Element) -> etree._Element | None:
         return next(node.iterancestors(self.TABLE), None)

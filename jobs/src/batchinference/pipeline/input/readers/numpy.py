@@ -115,9 +115,8 @@ def _chunks(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> 
     size = sum(array.nbytes for array in arrays.values())
     rows = min(CHUNK_ROWS, max(1, CHUNK_BYTES * length // max(1, size)))
     for start in range(0, length, rows):
-        yield from _rows(
-            {name: array[start : start + rows] for name, array in arrays.items()}, types
-        )
+        part = {name: array[start : start + rows] for name, array in arrays.items()}
+        yield from _rows(part, types)
 
 
 def _rows(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:

@@ -99,9 +99,8 @@ class VersionedReader(ParquetReader):
         self._schema = pa.schema(list(map(version.schema.field, needed)))
         if self._filter is not None:
             _check_condition(self._filter, self._schema)
-        self._options = cast(
-            Any, SimpleNamespace(columns=list(needed), int96="us", duplicate_columns="fail")
-        )
+        options = SimpleNamespace(columns=list(needed), int96="us", duplicate_columns="fail")
+        self._options = cast(Any, options)
         self._deleted = NO_POSITIONS
         self._casts = cast(Any, self._typed({}))
 

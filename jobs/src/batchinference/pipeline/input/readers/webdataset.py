@@ -226,9 +226,8 @@ class WebdatasetReader(Reader):
         try:
             names = [name for name in rows[0] if name != WARNING_COLUMN]
             columns = {name: self._array(name, [row[name] for row in rows]) for name in names}
-            yield with_warnings(
-                pa.table(columns), dict(enumerate(row[WARNING_COLUMN] for row in rows))
-            )
+            warnings = dict(enumerate(row[WARNING_COLUMN] for row in rows))
+            yield with_warnings(pa.table(columns), warnings)
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             if len(rows) == 1:
                 yield BadRow(error, 1, rows[0][WARNING_COLUMN])

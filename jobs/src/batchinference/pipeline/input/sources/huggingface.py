@@ -125,9 +125,8 @@ def _saved_split(folder: Path, split: str) -> datasets.Dataset:
     named = [file.get("filename") if isinstance(file, dict) else None for file in files]
     paths = [_resolved_inside(folder / split, name, state) for name in named]
     info = datasets.DatasetInfo.from_dict(_json(folder, f"{split}/{_INFO}".lstrip("/")))
-    return datasets.concatenate_datasets(
-        [datasets.Dataset.from_file(str(path), info=info.copy()) for path in paths]
-    )
+    parts = [datasets.Dataset.from_file(str(path), info=info.copy()) for path in paths]
+    return datasets.concatenate_datasets(parts)
 
 
 def _json(folder: Path, name: str) -> dict[str, Any]:

@@ -164,9 +164,8 @@ class IcebergVersions:
 
     def _files(self, schema: Schema) -> IcebergFiles:
         metadata = self._metadata.model_copy(update={"current_schema_id": schema.schema_id})
-        return IcebergFiles(
-            metadata, self.table.io, iceberg_filter(self.read.options.filter, schema)
-        )
+        condition = iceberg_filter(self.read.options.filter, schema)
+        return IcebergFiles(metadata, self.table.io, condition)
 
     def _version(
         self, version: int, schema: Schema, added: pa.Schema, since: int | None = None
@@ -268,9 +267,7 @@ def _condition(tree: ast.expr, schema: Schema) -> BooleanExpression:
         case ast.Compare(left=ast.Name(id=name), ops=[operator], comparators=[right]):
             try:
                 value = ast.literal_eval(right)
-                kinds = {
-                    type(each) for each in (value if isinstance(value, list | tuple) else [value])
-                }
+                kinds = set(map(type, value if isinstance(value, list | tuple) else [value]))
                 column = schema.find_field(name).field_type
                 if all(isinstance(column, _EXACT[kind]) for kind in kinds):
                     condition = _COMPARISONS[type(operator)](name, value)

@@ -188,14 +188,13 @@ class IcebergFiles:
         """Return the rows of these data files that are not deleted."""
         files = list({file for task in tasks for file in task.delete_files})
         with ThreadPoolExecutor(DELETE_THREADS) as pool:
-            deleted = dict(
-                zip(files, pool.map(partial(_read_deletes, self.io), files), strict=True)
-            )
+            positions = pool.map(partial(_read_deletes, self.io), files)
+            deleted = dict(zip(files, positions, strict=True))
         live = {}
         for task in tasks:
             rows, path = _all_rows(task.file), task.file.file_path
-            for positions in filter(None, (deleted[file].get(path) for file in task.delete_files)):
-                rows[positions.to_numpy()] = False
+            for gone in filter(None, (deleted[file].get(path) for file in task.delete_files)):
+                rows[gone.to_numpy()] = False
             live[path] = task.file, rows
         return live
 

@@ -89,16 +89,14 @@ class DeltaLakeTable(MergingTable):
         yield from (pa.table(batch) for batch in pa.RecordBatchReader.from_stream(found))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        fence.retry_conflicts(
-            lambda: self._register(rows, fence), (CommitFailedError,) if self._adds else ()
-        )
+        conflicts = (CommitFailedError,) if self._adds else ()
+        fence.retry_conflicts(lambda: self._register(rows, fence), conflicts)
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
         # Delta reports a conflict if a concurrent commit has one of the same transaction IDs
-        transactions = [
-            Transaction(_application(mark), 1) for mark in (fence.commit_id, fence.series)
-        ]
+        marks = fence.commit_id, fence.series
+        transactions = [Transaction(_application(mark), 1) for mark in marks]
         properties = CommitProperties(app_transactions=transactions)
         if rows.keys is not None:
             self._merge(table or self._empty(rows), rows, properties, fence)

@@ -179,9 +179,8 @@ class IcebergTable(MergingTable):
 
     def _check_partitions(self, table: ExistingTable) -> None:
         fields = table.spec().fields
-        if hidden := [
-            field for field in fields if not isinstance(field.transform, IdentityTransform)
-        ]:
+        hidden = [each for each in fields if not isinstance(each.transform, IdentityTransform)]
+        if hidden:
             raise BadOutput(
                 f"write.table '{self._write.table}' is partitioned by {hidden[0].transform} of "
                 f"{hidden[0].name}, and only partitions by whole values can be written"

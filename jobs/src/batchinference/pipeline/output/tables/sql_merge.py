@@ -103,9 +103,8 @@ def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[
     others = [name for name in columns if name not in key]
     if dialect in _ON_DUPLICATE:
         insert = mysql.insert(table)
-        return insert.on_duplicate_key_update(
-            {name: insert.inserted[name] for name in others or key[:1]}
-        )
+        changes = {name: insert.inserted[name] for name in others or key[:1]}
+        return insert.on_duplicate_key_update(changes)
     insert = _ON_CONFLICT[dialect](table)
     if not others:
         return insert.on_conflict_do_nothing(index_elements=key)

@@ -75,9 +75,7 @@ With unequal tasks, CPUs are idle while the largest one is read."""
 
 
 def open_input(
-    read: Read,
-    earlier: ResumedInput | ProcessedFiles | None = None,
-    failing: Collection[str] = (),
+    read: Read, earlier: ResumedInput | ProcessedFiles | None = None, failing: Collection[str] = ()
 ) -> JobInput:
     """Return the input of a job.
 

@@ -39,8 +39,7 @@ m3u8 pls cue mid midi mod sf2 ape wv ra rm dts aae xmp woff woff2 ttf otf lnk ur
 """Extensions of files that no format reads, even if their content looks readable: raw pictures of
 cameras begin like TIFF, but Pillow would read only the thumbnail in them."""
 _KNOWN = TEMPORARY.union(
-    _UNREADABLE.split(),
-    *((*kind.EXTENSIONS, *kind.PACKAGED) for kind in FILE_FORMATS.values()),
+    _UNREADABLE.split(), *((*kind.EXTENSIONS, *kind.PACKAGED) for kind in FILE_FORMATS.values())
 )
 
 

@@ -23,10 +23,7 @@ _TURNS = {
     8: Transpose.ROTATE_90,
 }
 """The operation that turns an image upright, by EXIF orientation."""
-_INVERSE = {
-    Transpose.ROTATE_90: Transpose.ROTATE_270,
-    Transpose.ROTATE_270: Transpose.ROTATE_90,
-}
+_INVERSE = {Transpose.ROTATE_90: Transpose.ROTATE_270, Transpose.ROTATE_270: Transpose.ROTATE_90}
 _ROTATIONS = {90: Transpose.ROTATE_90, 180: Transpose.ROTATE_180, 270: Transpose.ROTATE_270}
 _MIRRORS = (Transpose.FLIP_TOP_BOTTOM, Transpose.FLIP_LEFT_RIGHT)
 TURNED_BY_DECODER = ("TIFF", "HEIF")

@@ -20,16 +20,10 @@ from batchinference.spec.reserved import OWN_PREFIX
 
 MAX_VALUE = 1000
 """Maximum number of characters of a value in an error record."""
+_TEXTS = ("step", "error", "traceback", "values")
 ERRORS_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("path", pa.string()),
-        ("row", pa.int64()),
-        ("step", pa.string()),
-        ("error", pa.string()),
-        ("traceback", pa.string()),
-        ("values", pa.string()),
-    ]
+    [("id", pa.string()), ("path", pa.string()), ("row", pa.int64())]
+    + [(name, pa.string()) for name in _TEXTS]
 )
 
 
@@ -41,7 +35,7 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
         pa.array([f"{file}:{row}" for file, row in zip(files, positions, strict=True)]),
         paths.take(pa.array(files)),
         pa.array(positions),
-        *(failed.column(name) for name in ("step", "error", "traceback", "values")),
+        *map(failed.column, _TEXTS),
     ]
     return pa.table(columns, names=ERRORS_SCHEMA.names).cast(ERRORS_SCHEMA)
 

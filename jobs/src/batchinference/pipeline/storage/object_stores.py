@@ -239,10 +239,7 @@ def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
 CONDITIONAL_RETRIES = 3
 """Number of retries of obstore, within a second. The caller adds retries with longer waits."""
 _FILES_OF_TOOLS = {
-    "s3": {
-        "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
-        "AWS_CONFIG_FILE": "~/.aws/config",
-    },
+    "s3": {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"},
     "az": {"AZURE_CONFIG_DIR": "~/.azure"},
 }
 """Variables for paths with credentials, and their defaults. obstore does not read these files."""

@@ -105,13 +105,7 @@ class Fetcher:
             return self._follow(url, deadline)
         except EOFError:
             raise TransientFetchError(f"{shown(url)} breaks off within its gzip stream") from None
-        except (
-            requests.RequestException,
-            HTTPError,
-            ValueError,
-            TimeoutError,
-            *BAD_GZIP,
-        ) as error:
+        except (requests.RequestException, HTTPError, ValueError, TimeoutError, *BAD_GZIP) as error:
             if not is_network_error(error):
                 raise PermanentFetchError(
                     f"{shown(url)} cannot be fetched: {type(error).__name__}"

@@ -13,12 +13,7 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.signatures import is_image
 from batchinference.pipeline.media import images
-from batchinference.pipeline.media.images import (
-    Frame,
-    page_frames,
-    to_arrow,
-    without_damaged_end,
-)
+from batchinference.pipeline.media.images import Frame, page_frames, to_arrow, without_damaged_end
 from batchinference.pipeline.row_warnings import with_warnings
 from batchinference.pipeline.storage.location import Location
 

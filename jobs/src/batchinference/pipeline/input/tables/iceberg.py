@@ -245,10 +245,7 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
     ast.Lt: iceberg.LessThan,
     ast.LtE: iceberg.LessThanOrEqual,
 }
-_EXACT = {
-    int: (IntegerType, LongType),
-    str: (StringType, DateType, TimestampType, TimestamptzType),
-}
+_EXACT = {int: (IntegerType, LongType), str: (StringType, DateType, TimestampType, TimestamptzType)}
 """By the type of a constant: the column types that Iceberg compares with it as the filter does."""
 
 

@@ -284,10 +284,7 @@ def common_types(table: pa.Table) -> pa.Table:
 
 
 def lake_types(
-    table: pa.Table,
-    existing: pa.Schema | None,
-    make: Callable[[pa.Schema], object],
-    name: str,
+    table: pa.Table, existing: pa.Schema | None, make: Callable[[pa.Schema], object], name: str
 ) -> pa.Table:
     """Return rows with types that the format `name` supports (see `check_types`). Raises BadOutput
     if it does not support a type or two column names."""

@@ -32,11 +32,7 @@ from batchinference.pipeline.output.tables.sql_merge import (
     key_column,
     upsert,
 )
-from batchinference.pipeline.output.tables.sql_types import (
-    check_keys,
-    check_required,
-    check_values,
-)
+from batchinference.pipeline.output.tables.sql_types import check_keys, check_required, check_values
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in

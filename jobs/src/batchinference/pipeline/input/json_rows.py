@@ -242,8 +242,7 @@ class JsonRows:
     def _table(self, chunk: bytes) -> pa.Table:
         """Return the rows, with times and decimals as text. Fields whose values have no common type
         are quoted, so that pyarrow reads them as text."""
-        types: Mapping[str, ColumnType] = self._read_types
-        quotes = self._always_quotes
+        types, quotes = self._read_types, self._always_quotes
         for _ in range(MAX_ATTEMPTS):
             content = with_texts(chunk.decode(), types).encode() if quotes else chunk
             try:

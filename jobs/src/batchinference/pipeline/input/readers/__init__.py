@@ -81,6 +81,12 @@ class FileStats:
     schema: pa.Schema | None = None
 
 
+class Recognize(Protocol):
+    """Returns whether a file with these first bytes is of a format."""
+
+    def __call__(self, head: bytes) -> bool: ...
+
+
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
@@ -92,9 +98,8 @@ class Reader(Protocol):
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
     sampled_files: ClassVar[int] = 8
     """Number of files that are inspected by default, before the first row is read."""
-    recognizes: ClassVar[Callable[[bytes], bool] | None] = None
-    """Returns whether a file with these first bytes is of the format; None if that is impossible,
-    as for CSV."""
+    recognizes: ClassVar[Recognize | None] = None
+    """Recognizes the format by the first bytes of a file; None if impossible, as for CSV."""
 
     @classmethod
     def of(cls, options: Any) -> Reader:

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import mysql
 
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import sql_merge
+from batchinference.pipeline.output.tables import sql
 from batchinference.pipeline.output.tables.keys import Keys
 from plugins.messages import Messages
 from support.inputs.delta_vectors import delete_positions, enable_vectors, live_adds
@@ -349,14 +349,14 @@ def test_keys_are_compared_by_value_and_not_by_type() -> None:
 def test_database_without_upserts_is_refused(messages: Messages) -> None:
     oracle = sa.create_mock_engine("oracle://", lambda *_: None)
     with messages.raises(BadOutput):
-        sql_merge.check_upsert(oracle, None, ["id"])  # type: ignore[arg-type]
+        sql.check_upsert(oracle, None, ["id"])  # type: ignore[arg-type]
 
 
 def test_statement_for_mysql() -> None:
     table = sa.Table(
-        "rows", sa.MetaData(), sql_merge.key_column("id", sa.Text()), sa.Column("n", sa.JSON())
+        "rows", sa.MetaData(), sql.key_column("id", sa.Text()), sa.Column("n", sa.JSON())
     )
-    statement = sql_merge._statement("mysql", table, ["id"], ["id", "n"])
+    statement = sql._statement("mysql", table, ["id"], ["id", "n"])
     assert str(statement.compile(dialect=mysql.dialect())) == (
         "INSERT INTO `rows` (id, n) VALUES (%s, %s) ON DUPLICATE KEY UPDATE n = VALUES(n)"
     )

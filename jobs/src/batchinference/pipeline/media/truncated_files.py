@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable
-from typing import Protocol
+from typing import BinaryIO
 
 _MATROSKA, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _ASF = bytes.fromhex("3026b2758e66cf11")
@@ -41,14 +41,7 @@ zeros may decode to fewer pixels than the missing bytes."""
 ACCEPT = "Restore the file, or set the option truncated to accept to read what is left of it"
 
 
-class Source(Protocol):
-    """An open file."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int: ...
-    def read(self, size: int, /) -> bytes: ...
-
-
-def truncation_error(source: Source, size: int) -> EOFError | None:
+def truncation_error(source: BinaryIO, size: int) -> EOFError | None:
     """Return an error if the container of a file states more bytes than its `size`, else None."""
     stated = stated_size(source, size)
     source.seek(0)
@@ -57,7 +50,7 @@ def truncation_error(source: Source, size: int) -> EOFError | None:
     return EOFError(f"the end of the file is missing: it has {size} of {stated} bytes. {ACCEPT}")
 
 
-def stated_size(source: Source, size: int) -> int | None:
+def stated_size(source: BinaryIO, size: int) -> int | None:
     """Return the number of bytes that the container of a file states; None if it states no size.
     For Ogg, CAF and ISO files, this is the end of the last page, chunk or box that begins in the
     file. `size` is the actual size."""
@@ -76,7 +69,7 @@ def stated_size(source: Source, size: int) -> int | None:
     return _last_end(source, 0, _box_size) if head[4:8] in _BOXES else None
 
 
-def _read_at(source: Source, offset: int, size: int) -> bytes:
+def _read_at(source: BinaryIO, offset: int, size: int) -> bytes:
     source.seek(offset)
     return source.read(size)
 
@@ -92,7 +85,7 @@ def _segment_end(head: bytes) -> int | None:
     return None if value == unknown else at + width + value
 
 
-def _last_page_end(source: Source, size: int) -> int | None:
+def _last_page_end(source: BinaryIO, size: int) -> int | None:
     begin = max(0, size - _MAX_OGG_PAGE)
     tail = _read_at(source, begin, _MAX_OGG_PAGE)
     page = tail.rfind(b"OggS")
@@ -120,7 +113,7 @@ def is_chained_ogg(content: bytes) -> bool:
     return False
 
 
-def _last_end(source: Source, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
+def _last_end(source: BinaryIO, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
     """Return the offset at which the last chunk ends that begins in a file; None if it is unknown.
     `at` is the offset of the first chunk. `size_of` returns the size of a chunk from its header."""
     for _ in range(_MAX_READS):

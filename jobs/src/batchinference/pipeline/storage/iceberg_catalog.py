@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -15,9 +13,6 @@ from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.storage.object_stores import iceberg_properties
 from batchinference.spec.databases import CatalogTable, names_class
 from batchinference.spec.storage import Storage
-
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
-
 
 Side: TypeAlias = Literal["read", "write"]
 
@@ -46,16 +41,14 @@ def _refuse_imports_of_tables(catalog: Catalog, side: Side) -> None:
     untrusted: anyone who can write to a table can set them."""
     load = catalog._load_file_io
 
-    def guarded(
-        properties: Mapping[str, str] = _NO_PROPERTIES, location: str | None = None
-    ) -> FileIO:
-        for name, value in properties.items():
+    def guarded(properties: dict[str, str] | None = None, location: str | None = None) -> FileIO:
+        for name, value in (properties or {}).items():
             if names_class(name) and catalog.properties.get(name) != value:
                 raise (BadInput if side == "read" else BadOutput)(
                     f"{side}.table: the property '{name}' of the table names a class to import, "
                     "which could run any code. Remove it, or set the same property in pyiceberg's "
                     "own configuration"
                 )
-        return load(dict(properties), location)
+        return load(properties or {}, location)
 
     catalog._load_file_io = guarded  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ _MEANINGS = np.arange(256, dtype=np.uint8)
 _MEANINGS[list(b"0bnrtZ")] = list(b"\0\b\n\r\t\x1a")
 """By byte: the meaning of an escaped byte in text without quotes."""
 _LF, _CR = b"\n\r"
-_DELIMITER_LINE = re.compile(rb'"?sep=([\t -~])"?(?=[\r\n]|\Z)', re.IGNORECASE)
+DELIMITER_LINE = re.compile(rb'"?sep=([\t -~])"?(?=[\r\n]|\Z)', re.IGNORECASE)
 """A first line for Excel, which names the delimiter, such as `sep=;`."""
 
 
@@ -36,12 +36,6 @@ class Dialect:
     def boundaries(self) -> bytes:
         """The characters that end a field."""
         return self.delimiter + b"\r\n"
-
-
-def named_delimiter(text: bytes) -> bytes:
-    """Return the delimiter that a first line such as `sep=;` names; empty if there is none."""
-    match = _DELIMITER_LINE.match(text)
-    return bytes(match[1]) if match else b""
 
 
 def without_escapes(text: bytes, dialect: Dialect) -> bytes:

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.csv as pac
 
 from batchinference.pipeline.input.csv_dialect import (
+    DELIMITER_LINE,
     Dialect,
     for_parser,
-    named_delimiter,
     without_escapes,
 )
 from batchinference.text import counted
@@ -263,7 +263,8 @@ class CsvText:
         then names another one."""
         self._load(BLOCK_BYTES)
         self._text = self._text.removeprefix(codecs.BOM_UTF8)
-        named = named_delimiter(self._text)
+        line = DELIMITER_LINE.match(self._text)
+        named = line[1] if line else b""
         if named and chosen and named != self.dialect.delimiter:
             raise ValueError(
                 f"read.options.delimiter: the first line names {named.decode()!r}. Remove the "

@@ -155,8 +155,3 @@ class Utf8Stream(io.RawIOBase):
         size = min(len(buffer), len(self._ready))
         buffer[:size], self._ready = self._ready[:size], self._ready[size:]
         return size
-
-
-def is_utf8(encoding: str) -> bool:
-    """Return whether a name of an encoding means UTF-8."""
-    return codecs.lookup(encoding).name == "utf-8"

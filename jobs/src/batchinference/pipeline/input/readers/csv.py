@@ -6,6 +6,7 @@ infers types. Fields are read as bytes and then converted, so a wrong value fail
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from bisect import bisect_left
@@ -35,7 +36,6 @@ from batchinference.pipeline.input.encoding_check import (
     Utf8Stream,
     check_beginning,
     check_encoding,
-    is_utf8,
 )
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, describe_lacking, plain
 from batchinference.pipeline.input.readers.text_lines import estimated_rows, samples_of
@@ -70,7 +70,8 @@ class CsvReader(Reader):
         """`adjustable` tells whether the user can set the options."""
         self._options, self._adjustable = plain(options), adjustable
         self._fix = "Set read.options.encoding" if adjustable else "Convert the file to UTF-8"
-        self._encoding = None if is_utf8(options.encoding) else options.encoding
+        is_utf8 = codecs.lookup(options.encoding).name == "utf-8"
+        self._encoding = None if is_utf8 else options.encoding
         self._limit = min(max(options.row_bytes, MIN_ROW_BYTES), MAX_BLOCK)
         self._types = CsvTypes(
             declared=parse_types(options.types),

@@ -58,7 +58,7 @@ def test_runtimes_and_formats_name_their_packages() -> None:
     for entry in RUNTIMES.values():
         assert entry.library.isidentifier()
         assert entry.package in {*EXTRAS.values(), errors.VLLM_PACKAGE}
-    assert all(name.isidentifier() for entry in READERS.values() for name in entry.libraries)
+    assert all(name.isidentifier() for _, *names in READERS.values() for name in names)
 
 
 def test_heic_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

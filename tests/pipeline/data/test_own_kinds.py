@@ -127,7 +127,7 @@ class OwnSpec(BatchInferenceSpec):
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the module of each kind, as the tables of the product do."""
     for package, table, name, entry, kind in (
-        (readers, readers.READERS, "words", readers.Entry("words", "WordsReader"), WordsReader),
+        (readers, readers.READERS, "words", ("words", "WordsReader"), WordsReader),
         (steps, steps.STEPS, "repeat", ("repeat", "RepeatText"), RepeatText),
         (
             runtimes,

@@ -19,24 +19,20 @@ from batchinference.text import counted
 
 def commit_defects(job: StoredJob, write: WriteTable, rows: int) -> Iterator[Defect]:
     """Yield defects of the table commit of a finished job, which has written `rows` rows."""
-    output = job.layout.output
+    output, lease = job.layout.output, job.lease
     try:
         with table_errors_as_bad_output():
             settings = {"path": output.uri, "storage": output.storage}
-            yield from _defects(job, table_for(write.model_copy(update=settings)), rows)
+            table = table_for(write.model_copy(update=settings))
+            if not table.commits(lease.commit_id):
+                yield Kind.NO_COMMIT, Position(output.uri), 1
+            elif (commits := table.commits(lease.series_id)) > 1:
+                detail = f"delayed attempts made them, {commits} commits in all"
+                yield Kind.DUPLICATED, Position(output.uri, detail=detail), (commits - 1) * rows
+            elif job.merges:
+                yield from _key_defects(table, job.layout.keys, rows)
     except BadOutput as failure:
         yield Kind.NO_COMMIT, Position(output.uri, detail=failure.message), 1
-
-
-def _defects(job: StoredJob, table: Table, rows: int) -> Iterator[Defect]:
-    lease, output = job.lease, job.layout.output.uri
-    if not table.commits(lease.commit_id):
-        yield Kind.NO_COMMIT, Position(output), 1
-    elif (commits := table.commits(lease.series_id)) > 1:
-        detail = f"delayed attempts made them, {commits} commits in all"
-        yield Kind.DUPLICATED, Position(output, detail=detail), (commits - 1) * rows
-    elif job.merges:
-        yield from _key_defects(table, job.layout.keys, rows)
 
 
 def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:

@@ -243,7 +243,10 @@ class JobCheck:
 
     def _defects(self) -> Iterator[Defect]:
         yield from self.input.defects
-        yield from self._wrong_rows()
+        for rows in self._accounted_rows.repeated:
+            yield Kind.DUPLICATED, self._position(rows), rows[2] - rows[1]
+        for rows in self._accounted_rows.beyond(self.input.sizes):
+            yield Kind.UNKNOWN_ROWS, self._position(rows), rows[2] - rows[1]
         commits, entries = Commits.of(self.job, quick=self.quick), self.committed.entries
         if self.job.finished:
             yield from ((Kind.MISSING, position, count) for position, count in self._missing_rows())
@@ -258,13 +261,6 @@ class JobCheck:
     @cached_property
     def _committed_files(self) -> Committed:
         return Committed.of(self.committed.entries)
-
-    def _wrong_rows(self) -> Iterator[Defect]:
-        """Yield rows that the output holds more than once, or that the input does not have."""
-        for rows in self._accounted_rows.repeated:
-            yield Kind.DUPLICATED, self._position(rows), rows[2] - rows[1]
-        for rows in self._accounted_rows.beyond(self.input.sizes):
-            yield Kind.UNKNOWN_ROWS, self._position(rows), rows[2] - rows[1]
 
     def _missing_rows(self) -> Iterator[tuple[Position, int]]:
         """Yield missing row ranges and their number of rows (1 if the file end is unknown)."""

@@ -87,6 +87,8 @@ def open_source(read: ReadHuggingface) -> TableInput:
     except Exception as error:  # noqa: BLE001 - the library raises many kinds
         raise BadInput(f"read.name '{read.name}': {describe(error)}") from None
     parts, count = _part_count(dataset, read.options), _row_count(dataset, read.options)
+    revision = read.options.revision
+    is_hash = _REVISION_HASH.fullmatch(revision or "") is not None
     return TableInput(
         "huggingface",
         [replace(all_rows, number=number, parts=parts) for number in range(parts)],
@@ -94,8 +96,8 @@ def open_source(read: ReadHuggingface) -> TableInput:
         count,
         _size(dataset, count),
         Location(path) if read.is_path else None,
-        repeatable=read.is_path or read.options.revision is not None,
-        version=_revision_hash(read),
+        repeatable=read.is_path or revision is not None,
+        version=revision if is_hash and not read.is_path else None,  # a branch can change
     )
 
 
@@ -151,12 +153,6 @@ def _resolved_inside(folder: Path, name: object, source: str) -> Path:
             "outside of the folder. Copy the data into the folder"
         )
     return path
-
-
-def _revision_hash(read: ReadHuggingface) -> str | None:
-    """Return the revision if it is a Git commit hash; else None, because a branch can change."""
-    revision = read.options.revision or ""
-    return revision if _REVISION_HASH.fullmatch(revision) and not read.is_path else None
 
 
 def _split_of(dataset: Any, options: HuggingfaceOptions) -> Any:

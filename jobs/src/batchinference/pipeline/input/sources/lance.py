@@ -32,7 +32,9 @@ def open_source(read: ReadLance) -> TableInput:
         dataset = lance.dataset(uri, storage_options=settings)
     with _errors_as_bad_input("read.options.version"):
         dataset = dataset.checkout_version(options.version or dataset.version)
-    columns = _columns(dataset, options)
+    columns: list[str] = options.columns or dataset.schema.names
+    for name in columns:
+        check_known("columns", name, dataset.schema.names, "the dataset")
     with _errors_as_bad_input("read.options.filter"):
         count = dataset.count_rows(options.filter)
     source = LanceDatasource(
@@ -86,10 +88,3 @@ def _errors_as_bad_input(field: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - the library raises many kinds
         raise BadInput(f"{field}: {_SOURCE_LINE.sub('', str(error))}") from None
-
-
-def _columns(dataset: lance.LanceDataset, options: LanceOptions) -> list[str]:
-    names: list[str] = dataset.schema.names
-    for name in options.columns or []:
-        check_known("columns", name, names, "the dataset")
-    return options.columns or names

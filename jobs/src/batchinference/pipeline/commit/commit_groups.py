@@ -41,26 +41,18 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
 
 
 def counts_of_group(group: RowBatch) -> Counts:
-    """Return the number of input rows that are not split, and the number of rows per outcome."""
+    """Return the number of input rows that are not split, the number of rows per outcome, and the
+    tokens that models used for all rows."""
+    files = np.unique(group.warnings.column("id").to_numpy() >> ROW_BITS)
+    tokens = {kind: sum(sums) for kind, sums in _token_sums(files, group).items()}
     return Counts(
         read=int((~_is_split(group)).sum()),
         written=len(group.ids),
         failed=group.errors.num_rows,
         filtered=len(group.filtered),
         warned=sum(warning.count for warning in warnings_of_group(group)),
-        **tokens_of_group(group),
+        **tokens,
     )
-
-
-def tokens_of_group(group: RowBatch) -> dict[str, int]:
-    """Return the tokens that models used for all rows of a group, by kind; empty if none."""
-    mask = pa.array(_are_token_counts(group))
-    if not mask.true_count:
-        return {}
-    tokens = group.warnings.filter(mask).group_by("name", use_threads=False)
-    sums = tokens.aggregate([("amount", "sum")])
-    by_name = {row["name"]: row["amount_sum"] for row in sums.to_pylist()}
-    return {kind.value: by_name.get(kind, 0) for kind in TokenKind}
 
 
 def warnings_of_group(group: RowBatch) -> list[WarningCount]:

@@ -61,7 +61,7 @@ from batchinference.pipeline.input.readers import (
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.row_batch import MissingRows
-from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.arrow_files import table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadVersioned
@@ -116,8 +116,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: Attempt
 
 def _pinned(read: Read, stored: Location) -> Read:
     """Return the read configuration with the version of the Lance dataset in an input snapshot."""
-    snapshot = read_table(pa.BufferReader(stored.read()), ["version"])
-    version = int(snapshot["version"][0].as_py().partition("-")[0])
+    version = int(table_in(stored, ["version"])["version"][0].as_py().partition("-")[0])
     options = read.options.model_copy(update={"version": version})
     return read.model_copy(update={"options": options})
 

@@ -10,6 +10,7 @@ from batchinference.pipeline.commit.table_commit import table_errors_as_bad_outp
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.tables.keys import Keys, MergingTable
+from batchinference.pipeline.storage.arrow_files import table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
 from batchinference.pipeline.verify.stored_jobs import StoredJob
@@ -41,7 +42,7 @@ def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
     existing = table.existing()
     if not isinstance(table, MergingTable) or existing is None:
         return
-    keys = Keys.stored(stored)
+    keys = Keys(table_in(stored))
     if (number := keys.table.num_rows) != rows:
         detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
         yield Kind.STATE, Position(stored.uri, detail=detail), 1

@@ -62,10 +62,10 @@ class Document:
     left_out: int = 0
 
 
-_MAIN_PARTS = {"word/": "docx", "ppt/": "pptx"}
+_MAIN_PARTS = {"word": "docx", "ppt": "pptx"}
 _OTHERS_IN_ZIP = {
-    "xl/": "a workbook. Export its sheets as CSV",
-    "META-INF/": "a document of another program, such as LibreOffice. Save it as .docx, .pptx "
+    "xl": "a workbook. Export its sheets as CSV",
+    "META-INF": "a document of another program, such as LibreOffice. Save it as .docx, .pptx "
     "or .pdf",
 }
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -119,16 +119,12 @@ def _kind_in_zip(content: bytes, max_bytes: int) -> str:
             f"read.options.maxRowBytes: the parts of the document have {size} bytes, more than the "
             f"limit ({max_bytes}). Raise the limit, or remove large pictures from the document"
         )
-    names = [member.filename for member in members]
+    folders = {member.filename.partition("/")[0] for member in members if "/" in member.filename}
     for folder, kind in _MAIN_PARTS.items():
-        if _has(names, folder):
+        if folder in folders:
             return kind
-    others = (what for folder, what in _OTHERS_IN_ZIP.items() if _has(names, folder))
+    others = (what for folder, what in _OTHERS_IN_ZIP.items() if folder in folders)
     raise _refusal(next(others, _UNKNOWN))
-
-
-def _has(names: list[str], folder: str) -> bool:
-    return any(name.startswith(folder) for name in names)
 
 
 def _refusal(what: str) -> ValueError:

@@ -239,19 +239,6 @@ def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Sch
     return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
 
 
-def check_types(schema: pa.Schema, make: Callable[[pa.Schema], object], name: str) -> None:
-    """Raise BadOutput if the format `name` does not support the type of a column, because `make`,
-    which converts a schema to this format, raises an exception."""
-    for field in typed_columns(schema):
-        try:
-            make(pa.schema([field]))
-        except Exception:  # noqa: BLE001 - libraries raise a plain Exception
-            raise BadOutput(
-                f"write: column '{field.name}' has a type that {name} does not have "
-                f"({field.type}). Make it text in a step, or leave it out of write.columns"
-            ) from None
-
-
 def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> None:
     """Raise BadOutput if a table to which columns cannot be added lacks a column of the rows."""
     if missing := [name for name in found if name not in existing]:
@@ -286,11 +273,19 @@ def common_types(table: pa.Table) -> pa.Table:
 def lake_types(
     table: pa.Table, existing: pa.Schema | None, make: Callable[[pa.Schema], object], name: str
 ) -> pa.Table:
-    """Return rows with types that the format `name` supports (see `check_types`). Raises BadOutput
-    if it does not support a type or two column names."""
+    """Return rows with types that the format `name` supports. Raises BadOutput if it does not
+    support two column names, or a type, for which `make`, which converts a schema to this format,
+    raises an exception."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
-    check_types(table.schema, make, name)
+    for field in typed_columns(table.schema):
+        try:
+            make(pa.schema([field]))
+        except Exception:  # noqa: BLE001 - libraries raise a plain Exception
+            raise BadOutput(
+                f"write: column '{field.name}' has a type that {name} does not have "
+                f"({field.type}). Make it text in a step, or leave it out of write.columns"
+            ) from None
     return table
 
 

@@ -16,8 +16,7 @@ from batchinference.pipeline.commit.table_commit import table_errors_as_bad_outp
 from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.pipeline.output.tables import Table, common_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.storage.arrow_files import table_in, tables_in
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.arrow_files import tables_in
 from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import counted
@@ -88,17 +87,6 @@ class Keys:
     def of(cls, tables: Iterable[pa.Table], names: Sequence[str]) -> Keys:
         found = [common_types(table.select(names)) for table in tables]
         return cls(pa.concat_tables(found, promote_options="permissive"))
-
-    @classmethod
-    def in_files(cls, files: Iterable[Location], names: Sequence[str]) -> Keys:
-        return cls.of((table for file in files for table in tables_in(file, names)), names)
-
-    @classmethod
-    def stored(cls, file: Location) -> Keys:
-        return cls(table_in(file))
-
-    def serialized(self) -> bytes:
-        return bytes(ParquetWriter("zstd").write([self.table]))
 
     def check(self) -> None:
         """Raise BadOutput if a key has a null, or if two rows have the same key."""
@@ -172,9 +160,10 @@ def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys 
     if not isinstance(table, MergingTable) or not table.key:
         return None
     with table_errors_as_bad_output():
-        keys = Keys.in_files([layout.data / file.name for file in files], table.key)
+        rows = (part for each in files for part in tables_in(layout.data / each.name, table.key))
+        keys = Keys.of(rows, table.key)
         keys.check()
-    layout.keys.write(keys.serialized())
+    layout.keys.write(ParquetWriter("zstd").write([keys.table]))
     return keys
 
 

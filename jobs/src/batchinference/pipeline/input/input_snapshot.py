@@ -6,9 +6,7 @@ once per job, stored with the output, and reused when the job resumes.
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -22,36 +20,12 @@ from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import FileStats
+from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import open_parquet, read_table, schema_of
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.state_json import damaged_state
 from batchinference.spec.storage import Storage
-
-
-@dataclass(frozen=True)
-class TableVersion:
-    """A version of a table; with `since`, the changes after version `since` up to `version`.
-
-    `name` is the name of the table in messages. `table` is its id: a table that is dropped and
-    created again at the same path has another id."""
-
-    name: str
-    version: int
-    schema: pa.Schema
-    since: int | None = None
-    table: str = ""
-
-    def serialized(self) -> bytes:
-        schema = base64.b64encode(self.schema.serialize()).decode()
-        return json.dumps([self.name, self.version, schema, self.since, self.table]).encode()
-
-    @classmethod
-    def parse(cls, content: bytes) -> TableVersion:
-        """Return a version from its stored form. Raises ValueError if it cannot be parsed."""
-        name, version, schema, *others = json.loads(content)
-        return cls(name, version, schema_of(base64.b64decode(schema)), *others)
-
 
 STATS = pa.schema(
     {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}

@@ -21,10 +21,10 @@ from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_pruning import FileBounds, bounds_of_group
-from batchinference.pipeline.input.input_snapshot import TableVersion
 from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers.parquet import read_footer
 from batchinference.pipeline.input.readers.table_data_file import VersionedReader
+from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.type_widening import map_types
 
 SCHEMA, MAPPING = b"iceberg.schema", b"schema.name-mapping.default"

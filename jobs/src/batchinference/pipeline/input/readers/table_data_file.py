@@ -35,7 +35,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import exact_cast
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.input.input_snapshot import TableVersion
+    from batchinference.pipeline.input.table_version import TableVersion
 
 NO_POSITIONS = np.empty(0, dtype=np.int64)
 

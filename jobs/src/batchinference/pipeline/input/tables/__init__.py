@@ -19,12 +19,13 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_pack
 from batchinference.pipeline.input.changed_files import NoNewFiles, ProcessedFiles, ResumedInput
 from batchinference.pipeline.input.file_pruning import Bounds, FileBounds, matching
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED
-from batchinference.pipeline.input.input_snapshot import InputSnapshot, TableVersion
+from batchinference.pipeline.input.input_snapshot import InputSnapshot
 from batchinference.pipeline.input.readers.table_data_file import (
     START_OVER,
     VersionedReader,
     removed_file,
 )
+from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ReadVersioned

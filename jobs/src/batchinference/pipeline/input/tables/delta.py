@@ -26,8 +26,8 @@ from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, describe, shown
 from batchinference.pipeline.input.file_pruning import Bounds
-from batchinference.pipeline.input.input_snapshot import TableVersion
 from batchinference.pipeline.input.readers.table_data_file import START_OVER, VersionedReader
+from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,
     INSERT,

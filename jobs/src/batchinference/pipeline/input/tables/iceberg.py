@@ -32,13 +32,13 @@ from pyiceberg.types import (
 from pyroaring import BitMap64
 
 from batchinference.pipeline.errors import BadInput, JobFailure, describe
-from batchinference.pipeline.input.input_snapshot import TableVersion
 from batchinference.pipeline.input.readers.iceberg_data_file import (
     MAPPING,
     SCHEMA,
     IcebergReader,
     TableRows,
 )
+from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,
     DataFile,

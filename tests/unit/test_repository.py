@@ -20,7 +20,7 @@ LONGEST = 60
 LONG = 35
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 45_880,
-    "jobs/src": 70_330,
+    "jobs/src": 70_320,
     "operator/src": 9_400,
     "tests": 117_000,
 }

@@ -14,8 +14,8 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import attempt_sync
+from batchinference_operator.reconcile.attempt_start import UNREACHABLE_SECONDS
 from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.create_errors import UNREACHABLE_SECONDS
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages

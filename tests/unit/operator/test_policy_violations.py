@@ -11,7 +11,6 @@ from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.ray_jobs_of_job import next_names
 from support.documents.policy_violations import OPERATOR, VIOLATIONS, PolicyViolation
 from support.operator.objects import CONFIG, CREATED, job_body
 
@@ -27,7 +26,7 @@ def test_violation_is_refused_by_a_message_that_names_the_rule(violation: Policy
     )
     body = job_body(namespace=violation.namespace)
     job = JobView.of({**body, "spec": {**body["spec"], **violation.spec}})
-    actions = create_actions(job, next_names(job), config, datetime.fromisoformat(CREATED))
+    actions = create_actions(job, job.next_names, config, datetime.fromisoformat(CREATED))
     assert actions.create == ()
     (ready,) = (one for one in actions.status["conditions"] if one["type"] == "Ready")
     assert (ready["reason"], ready["message"]) == ("InvalidSpec", violation.message)

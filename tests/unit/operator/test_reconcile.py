@@ -16,16 +16,15 @@ from batchinference.spec import SpecError
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision, queue_entry
-from batchinference_operator.reconcile.attempt_rendering import create_actions
+from batchinference_operator.reconcile.attempt_rendering import create_actions, parse_with_defaults
+from batchinference_operator.reconcile.attempt_start import status_after_create_error
 from batchinference_operator.reconcile.config import Concurrency, Config
-from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     must_poll_driver,
 )
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.ray_jobs_of_job import names_of
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import (
     IDLE_SECONDS,
@@ -33,7 +32,6 @@ from batchinference_operator.reconcile.requeue import (
     POLL_SECONDS,
     WATCHED_SECONDS,
 )
-from batchinference_operator.reconcile.spec_check import parse_with_defaults
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pods import PodView
@@ -130,7 +128,7 @@ def test_new_job_gets_config_map_and_ray_job_that_it_owns() -> None:
 
 
 def test_defaults_of_the_operator_are_rendered_or_named_if_missing() -> None:
-    *_, made = create_actions(job(), names_of(job(), 1), CONFIG, NOW).create
+    *_, made = create_actions(job(), job().names(1), CONFIG, NOW).create
     assert "registry/pipeline:1" in yaml.safe_dump(made)
     without_image = Config(PlatformDefaults(), CONFIG.token_key)
     actions = reconcile(Observed(job()), without_image, NOW)
@@ -312,7 +310,7 @@ def test_invalid_spec_creates_nothing_and_fails(spec: dict[str, Any]) -> None:
     body = job_body()
     seen = JobView.of({**body, "spec": {**body["spec"], **spec} if spec else {}})
     with pytest.raises(SpecError) as refusal:
-        rendering.attempt_objects(parse_with_defaults(seen, CONFIG)[0], names_of(seen, 1), None)
+        rendering.attempt_objects(parse_with_defaults(seen, CONFIG)[0], seen.names(1), None)
     actions = act(Observed(seen))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")
@@ -517,5 +515,5 @@ def test_a_job_of_another_controller_is_ignored(controller: str | None, runs: bo
 
 
 def test_names_depend_only_on_job_and_attempt() -> None:
-    assert names_of(job(), 1) == names_of(job({"phase": "Running"}, resourceVersion="5"), 1)
-    assert [names_of(job(), attempt).ray_job for attempt in (1, 2)] == ["job-1", "job-2"]
+    assert job().names(1) == job({"phase": "Running"}, resourceVersion="5").names(1)
+    assert [job().names(attempt).ray_job for attempt in (1, 2)] == ["job-1", "job-2"]

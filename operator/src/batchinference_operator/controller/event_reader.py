@@ -15,7 +15,6 @@ from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.reconcile.kueue import is_gated
-from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed
 
 MAX_PODS = 2
@@ -54,7 +53,7 @@ class EventReader:
         """Return messages by object name: of pods whose containers do not start, of a RayCluster
         without pods, and of a RayJob that Kueue queues."""
         namespace, api = observed.job.namespace, self.api
-        ray_job = attempt_ray_job(observed)
+        ray_job = observed.ray_job
         since = self.now().timestamp() - POD_START_SECONDS
         pods = [pod for pod in observed.pods if pod.waiting and (pod.scheduled_at or inf) <= since]
         waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]

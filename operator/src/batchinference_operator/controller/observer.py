@@ -14,7 +14,6 @@ from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import poll_interval
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
@@ -54,7 +53,7 @@ class Observer:
         The attempt fails only if the API server does not have the RayJob either.
         """
         job = observed.job
-        name = names_of_last_attempt(job).ray_job
+        name = job.last_names.ray_job
         if not is_running(job.status) or name in observed.ray_jobs:
             return observed
         return await self._read_live(observed, name)
@@ -67,7 +66,7 @@ class Observer:
         return replace(observed, ray_jobs={**others, **read})
 
     async def _observe_attempt(self, observed: Observed) -> Observed:
-        ray_job = attempt_ray_job(observed)
+        ray_job = observed.ray_job
         if must_poll_driver(observed) and ray_job is not None:
             observed = self._with_answer(observed, ray_job)
             observed = await self._recheck_eviction(observed, ray_job)

@@ -16,8 +16,7 @@ from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.http import RateLimiter
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.schedule import ScheduleView
+from batchinference_operator.reconcile.job_view import ResourceView
 from batchinference_operator.status.job_events import Event
 from batchinference_operator.status.ray_job import Object
 
@@ -51,7 +50,7 @@ class EventRecorder:
         """The queued Events by namespace. The next namespace to serve comes first."""
         self._waiting = asyncio.Semaphore(0)
 
-    def record(self, job: JobView | ScheduleView, attempt: int, events: Iterable[Event]) -> None:
+    def record(self, job: ResourceView, attempt: int, events: Iterable[Event]) -> None:
         """Queue Events for posting. Never waits and never fails.
 
         `attempt` is the number of the job's attempt, or the current minute for a schedule. Events
@@ -97,7 +96,7 @@ class EventRecorder:
         logger.warning("Event %s is dropped: %s", reason, why)
 
 
-def event_body(job: JobView | ScheduleView, attempt: int, event: Event, now: datetime) -> Object:
+def event_body(job: ResourceView, attempt: int, event: Event, now: datetime) -> Object:
     """Return the body of an Event.
 
     Its name depends only on the job's uid, the reason and the attempt. So if the same happens to

@@ -1,4 +1,4 @@
-"""Renders the objects of an attempt: ConfigMap, RayJob, token Secret and PodDisruptionBudget."""
+"""Checks the spec of a job, and renders the objects of an attempt from it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,88 @@ from batchinference.rendering import (
     Names,
     Owner,
     attempt_objects,
+    choices_of,
     head_budget,
     token_secret,
+    with_choice,
+    with_memory,
+    with_platform_defaults,
+    without_nodes,
 )
-from batchinference.spec import SpecError
+from batchinference.rendering.cluster_checks import check_fallback
+from batchinference.spec import BatchInference, SpecError, parse
+from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
+from batchinference.spec.problems import Problem, raise_for_problems
+from batchinference.spec.status import Choice
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.ray_jobs_of_job import names_of_last_attempt
+from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
-from batchinference_operator.reconcile.spec_check import invalid_spec, parse_with_defaults
 from batchinference_operator.reconcile.state import Actions
-from batchinference_operator.status.attempts import add_attempt
-from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.attempts import (
+    add_attempt,
+    faulty_nodes,
+    is_running,
+    last_attempt,
+    next_choice,
+    remove_attempt,
+)
+from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import Object, RayJobView
+
+
+def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, Choice | None]:
+    """Return the parsed job as its next attempt runs it, and the attempt's hardware choice, if any.
+
+    It has the platform's defaults, the memory after OutOfMemory, and no faulty nodes. Raises
+    SpecError if the spec is invalid, or if the policy of the platform rejects it.
+    """
+    if job.namespace == config.own_namespace:
+        message = (
+            f"'{job.namespace}' is the operator's namespace, whose Secrets its jobs could read: "
+            "create the BatchInference in another namespace"
+        )
+        raise SpecError([Problem("metadata.namespace", message)])
+    parsed = parse(job.document)
+    raise_for_problems(config.policy.check_spec(parsed.spec))
+    complete = with_platform_defaults(parsed, config.defaults)
+    choice = None
+    if choices := choices_of(complete):
+        raise_for_problems(check_fallback(complete.spec))
+        choice = choices[min(next_choice(job.status), len(choices)) - 1]
+        complete = with_choice(complete, choice.number)
+    memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
+    return without_nodes(with_memory(complete, memory), faulty_nodes(job.status)), choice
+
+
+def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
+    """Return the status of a job whose next attempt cannot be created from its spec.
+
+    That attempt is removed from the status, so that the job continues when the spec is corrected.
+    """
+    if is_running(job.status):
+        job = job.with_status(remove_attempt(job.status))
+    summary = Summary(Cause.INVALID_SPEC.value, message, failed=True)
+    return job.build_status(StatusUpdate(Phase.FAILED, summary), now)
+
+
+def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
+    """Return the actions that move a job from InvalidSpec back to Pending, if its spec has changed.
+
+    None for other jobs, and if the cause is that of an attempt that has run.
+    """
+    failed = find_condition(job.status, "Failed") or {}
+    invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
+    changed = job.status.get("observedGeneration") != job.generation
+    of_attempt = (last_attempt(job.status) or {}).get("cause") == Cause.INVALID_SPEC.value
+    if not (invalid and changed) or of_attempt:
+        return None
+    summary = Summary("Pending", "the spec has changed; checking it again")
+    status = job.build_status(StatusUpdate(Phase.PENDING, summary), now)
+    return Actions(status=status, requeue_after=0)
 
 
 def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
@@ -56,7 +122,7 @@ def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple
     They are created after the RayJob, because the RayJob owns them.
     """
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
-    names, token = names_of_last_attempt(job), config.token(job, owner.name)
+    names, token = job.last_names, config.token(job, owner.name)
     secret = token_secret(job.namespace, names, token, reference)
     budget = head_budget(job.namespace, names, reference)
     return (secret, budget) if owner.head_protected else (secret,)

@@ -6,20 +6,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.rendering import Names
+from batchinference.spec.causes import Cause
 from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import backoff_left, fail_if_expired
 from batchinference_operator.reconcile.attempt_rendering import create_actions, planning_status
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.create_errors import has_create_error
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
-from batchinference_operator.reconcile.ray_jobs_of_job import (
-    live_ray_jobs,
-    next_names,
-    ray_job_names,
-    stuck_in_deletion,
-)
+from batchinference_operator.reconcile.kueue import rejection_hint
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
@@ -34,6 +29,42 @@ from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate, with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+
+API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
+_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
+UNREACHABLE_SECONDS = 60.0
+"""Seconds of unavailability after which the status reports it. Most outages are shorter."""
+
+
+def status_after_create_error(
+    job: JobView,
+    error: str,
+    unreachable_seconds: float | None,
+    now: datetime,
+    local_queues: str = "",
+) -> Status | None:
+    """Return the status that reports why the objects of an attempt could not be created.
+
+    `unreachable_seconds` is for how long the API server has been unreachable; None if it rejected
+    an object. For less than UNREACHABLE_SECONDS, return None. `local_queues` is a sentence with the
+    LocalQueues of the namespace.
+    """
+    if unreachable_seconds is None:
+        summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")
+    elif unreachable_seconds >= UNREACHABLE_SECONDS:
+        message = f"the API server could not create the job's objects: {error}"
+        summary = Summary(API_SERVER_UNAVAILABLE, message)
+    else:
+        return None
+    job = job.with_status(add_suspended_time(job, now))
+    return job.build_status(StatusUpdate(Phase.PENDING, summary), now)
+
+
+def has_create_error(job: JobView) -> bool:
+    """Return whether the status reports that the objects of the attempt cannot be created."""
+    ready = find_condition(job.status, "Ready") or {}
+    return ready.get("reason") in _CREATE_ERRORS
+
 
 ADMISSION_PENDING = "AdmissionPending"
 CREATE_RETRY_SECONDS = 60.0
@@ -107,7 +138,7 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
         fail_if_expired(job, spec, now)
         or _delete_previous_attempts(observed, now)
         or _wait_for_backoff(job, spec, now)
-        or _wait_for_name(job, observed.ray_jobs.get(next_names(job).ray_job), now)
+        or _wait_for_name(job, observed.ray_jobs.get(job.next_names.ray_job), now)
         or _create_if_admitted(replace(observed, job=job), spec, config, now)
     )
 
@@ -117,7 +148,7 @@ def _create_if_admitted(
 ) -> Actions:
     """Return the actions that create the objects, or wait for admission."""
     job, admission = observed.job, observed.admission
-    names = next_names(job)
+    names = job.next_names
     if admission is not None and not admission.admitted:
         return wait_for_admission(job, names, spec, config, admission, now)
     actions = create_actions(job, names, config, now)
@@ -157,8 +188,8 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     POD_TERMINATION_SECONDS, because a healthy node ends them in this time, and a lost node does not
     report their end.
     """
-    names = ray_job_names(observed.job, attempt_number(observed.job.status))
-    ended = [ray_job for ray_job in live_ray_jobs(observed) if ray_job.name in names]
+    names = observed.job.ray_job_names(attempt_number(observed.job.status))
+    ended = [ray_job for ray_job in observed.live_ray_jobs if ray_job.name in names]
     live = tuple(ray_job for ray_job in ended if not ray_job.ended)
     retained = tuple(one for one in ended if one.ended and one.cluster_retained)
     running = [one for one in observed.ray_jobs.values() if one.name in names and not one.ended]
@@ -169,7 +200,7 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     delete = (one for one in live if one not in stop)
     return Actions(
         stop_drivers=stop,
-        delete_ray_jobs=(*delete, *stuck_in_deletion(observed)),
+        delete_ray_jobs=(*delete, *observed.stuck_in_deletion),
         release_clusters=retained,
         requeue_after=POLL_SECONDS,
     )
@@ -186,7 +217,7 @@ def _pods_terminating(observed: Observed, now: datetime) -> bool:
 def find_unadopted(observed: Observed) -> RayJobView | None:
     """Return the RayJob of the next attempt if it exists before the attempt is in the status."""
     job = observed.job
-    ray_job = observed.ray_jobs.get(next_names(job).ray_job)
+    ray_job = observed.ray_jobs.get(job.next_names.ray_job)
     created = ray_job is not None and ray_job.owner_uid == job.uid and not ray_job.deleting
     return ray_job if created and not is_running(job.status) else None
 
@@ -194,7 +225,7 @@ def find_unadopted(observed: Observed) -> RayJobView | None:
 def adopt(job: JobView, now: datetime) -> JobView:
     """Return the job with the next attempt, whose RayJob already exists, added to its status."""
     job = replace(job, status=add_suspended_time(job, now))
-    names = next_names(job)
+    names = job.next_names
     if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):  # by an older operator
         return replace(job, status=add_attempt(job.status, names))
     return replace(job, status=planning_status(job, names, now))

@@ -16,11 +16,11 @@ from batchinference_operator.reconcile.attempt_end import (
 from batchinference_operator.reconcile.attempt_rendering import create_actions, objects_of_ray_job
 from batchinference_operator.reconcile.attempt_start import (
     CREATE_RETRY_SECONDS,
+    has_create_error,
     requeue_for_admission,
     wait_for_name,
 )
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.create_errors import has_create_error
 from batchinference_operator.reconcile.deadlines import (
     Deadline,
     attempt_deadlines,
@@ -47,7 +47,6 @@ from batchinference_operator.reconcile.out_of_memory import (
     memory_of_next_attempt,
     record_out_of_memory,
 )
-from batchinference_operator.reconcile.ray_jobs_of_job import attempt_ray_job, names_of_last_attempt
 from batchinference_operator.reconcile.requeue import (
     KUBERAY_SECONDS,
     POLL_SECONDS,
@@ -79,7 +78,7 @@ from batchinference_operator.status.timestamps import to_rfc3339
 def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     """Return the actions that update the status of the running attempt, or end the attempt."""
     observed = without_old_report(observed)
-    job, ray_job = observed.job, attempt_ray_job(observed)
+    job, ray_job = observed.job, observed.ray_job
     attempt = last_attempt(job.status) or {}
     if ray_job is None or ray_job.owner_uid != job.uid:
         return _without_ray_job(job, ray_job, spec, config, now)
@@ -111,7 +110,7 @@ def _without_ray_job(
 ) -> Actions:
     """Return the actions for an attempt without a RayJob: a user has deleted it, it has not been
     created yet, or `ray_job` of another owner has its name."""
-    names = names_of_last_attempt(job)
+    names = job.last_names
     if "startTime" in (last_attempt(job.status) or {}):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
         return fail_attempt(job, spec, Cause.RAY_JOB_DELETED, message, now)

@@ -25,7 +25,7 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     if gpus_now := current_gpus(observed):
         status["devices"] = gpus_now
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
-    pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
+    pods, plan = observed.pods_of_attempt, observed.ray_job
     *before, last = status["attempts"]
     start, counted = _usage_start(plan, last), internal(status).get("usageTime")
     since = unix_seconds(counted) if counted else start
@@ -57,8 +57,7 @@ def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str,
 def current_gpus(observed: Observed) -> int:
     """Return the number of GPUs that the pods of the last attempt have now."""
     scheduled = [pod for pod in observed.pods_of_attempt if pod.scheduled_at is not None]
-    plan = observed.ray_jobs.get(observed.job.status.get("rayJobName", ""))
-    return sum(_gpus(pod, plan) for pod in scheduled if pod.ended_at is None)
+    return sum(_gpus(pod, observed.ray_job) for pod in scheduled if pod.ended_at is None)
 
 
 def _usage_start(plan: RayJobView | None, attempt: Attempt) -> float:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.ray_jobs_of_job import running_ray_job
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.phase import DRIVER, DRIVER_SILENT
@@ -25,7 +24,7 @@ drivers are polled less often."""
 
 def must_poll_driver(observed: Observed) -> bool:
     """Return whether the driver must be polled for its report."""
-    ray_job = running_ray_job(observed)
+    ray_job = observed.running_ray_job
     return ray_job is not None and ray_job.driver_started and not observed.job.deleting
 
 
@@ -36,7 +35,7 @@ def driver_ended(observed: Observed) -> bool:
     A failure while Kueue suspends the RayJob is not an end, because Kueue may have caused it by
     deleting the pods.
     """
-    ray_job, report = running_ray_job(observed), observed.report
+    ray_job, report = observed.running_ray_job, observed.report
     if ray_job is not None and ray_job.succeeded:
         return True
     if report is None or not report.state.ended:

@@ -8,12 +8,19 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import ValidationError
 
-from batchinference.rendering import NAME_LABEL
+from batchinference.rendering import NAME_LABEL, Names
 from batchinference.spec.base import SpecModel
-from batchinference.spec.job import CANCELLED_AT, CONTROLLER_NAME, KIND, OPERATOR_FIELDS
+from batchinference.spec.job import (
+    API_VERSION,
+    CANCELLED_AT,
+    CONTROLLER_NAME,
+    KIND,
+    OPERATOR_FIELDS,
+)
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.limits import Limits, lower_limits
 from batchinference.spec.platform_defaults import Lifecycle, PlatformDefaults
+from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
@@ -25,10 +32,10 @@ status) of which fields were skipped to the reason."""
 
 
 @dataclass(frozen=True)
-class JobView:
-    """A BatchInference as stored in the API server."""
+class ResourceView:
+    """A BatchInference or a BatchInferenceSchedule as stored in the API server."""
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str]
     namespace: str
     name: str
     uid: str
@@ -38,33 +45,51 @@ class JobView:
     status: Status
     created_at: str = ""
     deleting: bool = False
-    cancelled: bool = False
-    """Whether the batch service has cancelled the job. It is suspended and never resumed."""
     skipped_reason: str = ""
-    """Why fields of the spec were not read; empty if all were. If not, `spec` has only the
-    OPERATOR_FIELDS."""
+    """Why fields of the spec were not read; empty if all were."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
-        metadata, spec = body["metadata"], body.get("spec", {})
-        if skipped_reason := body.get(SKIPPED_FIELDS, {}).get("spec", ""):
-            spec = {name: spec[name] for name in OPERATOR_FIELDS if name in spec}
+        metadata = body["metadata"]
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=metadata["uid"],
             generation=metadata["generation"],
             resource_version=metadata["resourceVersion"],
-            spec=spec,
+            spec=body.get("spec", {}),
             status=body.get("status", {}),
             created_at=metadata.get("creationTimestamp", ""),
             deleting="deletionTimestamp" in metadata,
-            cancelled=CANCELLED_AT in metadata.get("annotations", {}),
-            skipped_reason=skipped_reason,
+            skipped_reason=body.get(SKIPPED_FIELDS, {}).get("spec", ""),
         )
 
     @property
-    def key(self) -> tuple[str, str]:
+    def document(self) -> dict[str, Any]:
+        """The object in the form that the parser of the spec expects."""
+        metadata = {"name": self.name, "namespace": self.namespace}
+        document = {"apiVersion": API_VERSION, "kind": self.kind, "metadata": metadata}
+        return {**document, "spec": self.spec}
+
+
+@dataclass(frozen=True)
+class JobView(ResourceView):
+    """A BatchInference. If fields of its spec were not read, it has only the OPERATOR_FIELDS."""
+
+    kind: ClassVar[str] = KIND
+    cancelled: bool = False
+    """Whether the batch service has cancelled the job. It is suspended and never resumed."""
+
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        job = super().of(body)
+        if job.skipped_reason:
+            spec = {name: job.spec[name] for name in OPERATOR_FIELDS if name in job.spec}
+            job = replace(job, spec=spec)
+        return replace(job, cancelled=CANCELLED_AT in body["metadata"].get("annotations", {}))
+
+    @property
+    def key(self) -> JobKey:
         """Namespace and name."""
         return self.namespace, self.name
 
@@ -92,15 +117,21 @@ class JobView:
         """Return the status after an update."""
         return build_status(self.status, self.generation, update, to_rfc3339(now))
 
+    def names(self, attempt: int) -> Names:
+        """Return the names of the objects of an attempt."""
+        return Names(self.name, self.uid, attempt)
+
     @property
-    def document(self) -> dict[str, Any]:
-        """The BatchInference object in the form that the parser of the spec expects."""
-        return {
-            "apiVersion": "batchinference.dev/v1beta1",
-            "kind": "BatchInference",
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": self.spec,
-        }
+    def last_names(self) -> Names:
+        return self.names(attempt_number(self.status))
+
+    @property
+    def next_names(self) -> Names:
+        return self.names(attempt_number(self.status) + 1)
+
+    def ray_job_names(self, last: int) -> set[str]:
+        """Return the names of the RayJobs of the first `last` attempts."""
+        return {self.names(number).ray_job for number in range(1, last + 1)}
 
 
 Model = TypeVar("Model", bound=SpecModel)

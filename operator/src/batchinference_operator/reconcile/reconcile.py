@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from batchinference_operator.reconcile.attempt_rendering import retry_corrected_spec
 from batchinference_operator.reconcile.attempt_start import adopt, find_unadopted, start_attempt
 from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
@@ -21,12 +22,11 @@ from batchinference_operator.reconcile.notification import (
     record_notifications,
     unsent_notifications,
 )
-from batchinference_operator.reconcile.ray_jobs_of_job import ray_jobs_of_earlier_attempts
 from batchinference_operator.reconcile.retention import enforce_ttl
-from batchinference_operator.reconcile.spec_check import retry_corrected_spec
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
-from batchinference_operator.status.attempts import is_running
+from batchinference_operator.status.attempts import attempt_number, is_running
+from batchinference_operator.status.ray_job import RayJobView
 
 
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
@@ -61,5 +61,12 @@ def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime
         return suspend(observed, spec.ttl, now)
     if is_running(observed.job.status):
         actions = sync_attempt(observed, spec, config, now)
-        return replace(actions, delete_ray_jobs=ray_jobs_of_earlier_attempts(observed))
+        return replace(actions, delete_ray_jobs=_ray_jobs_of_earlier_attempts(observed))
     return start_attempt(observed, spec, config, now)
+
+
+def _ray_jobs_of_earlier_attempts(observed: Observed) -> tuple[RayJobView, ...]:
+    """Return the RayJobs of earlier attempts that have not ended. They are normally deleted, but a
+    late request of a former leader may create one again."""
+    names = observed.job.ray_job_names(attempt_number(observed.job.status) - 1)
+    return tuple(one for one in observed.live_ray_jobs if one.name in names and not one.ended)

@@ -11,11 +11,6 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
-from batchinference_operator.reconcile.ray_jobs_of_job import (
-    live_ray_jobs,
-    owned_ray_jobs,
-    stuck_in_deletion,
-)
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
@@ -34,14 +29,14 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     workers are removed. RayJobs that continue after the end are deleted.
     """
     since = seconds_since(_end_time(observed.job), now)
-    remove, release, waits = list(stuck_in_deletion(observed)), [], []
+    remove, release, waits = observed.stuck_in_deletion, [], []
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
         if kept <= since < inf:  # not if the end time is invalid
             return Actions(delete_job=True)
         waits.append(kept - since)
-    if remove or any(not ray_job.ended for ray_job in owned_ray_jobs(observed)):
+    if remove or any(not ray_job.ended for ray_job in observed.owned_ray_jobs):
         waits.append(END_SECONDS)  # in case a watch misses their deletion
-    for ray_job in live_ray_jobs(observed):
+    for ray_job in observed.live_ray_jobs:
         grace = _grace_seconds(observed, ray_job, spec.ttl)
         if (left := _retention_seconds(ray_job, spec.ttl, grace) - since) <= 0:
             remove.append(ray_job)
@@ -53,7 +48,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             else:
                 waits.append(left)
     requeue_after = min(waits, default=inf)
-    stop = [one for one in live_ray_jobs(observed) if one.driver_running and one not in remove]
+    stop = [one for one in observed.live_ray_jobs if one.driver_running and one not in remove]
     return Actions(
         stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
@@ -81,7 +76,7 @@ def _with_idle_workers(observed: Observed, deleted: list[RayJobView]) -> tuple[R
     Workers of other RayJobs are not removed: KubeRay would find the cluster complete, and start the
     driver.
     """
-    kept = (one for one in live_ray_jobs(observed) if one.ended and one not in deleted)
+    kept = (one for one in observed.live_ray_jobs if one.ended and one not in deleted)
     return tuple(one for one in kept if _has_workers(observed, one))
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from batchinference.rendering import Names, Owner
-from batchinference.spec import API_VERSION, Problem, SpecError
+from batchinference.spec import Problem, SpecError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import SCHEDULE_KIND
@@ -21,7 +21,7 @@ from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
 from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS, JobView
+from batchinference_operator.reconcile.job_view import JobView, ResourceView
 from batchinference_operator.status.conditions import (
     Summary,
     conditions_of,
@@ -35,37 +35,10 @@ from batchinference_operator.status.timestamps import to_rfc3339
 
 
 @dataclass(frozen=True)
-class ScheduleView:
-    """A BatchInferenceSchedule as stored in the API server."""
+class ScheduleView(ResourceView):
+    """A BatchInferenceSchedule."""
 
     kind: ClassVar[str] = SCHEDULE_KIND
-    namespace: str
-    name: str
-    uid: str
-    generation: int
-    resource_version: str
-    created_at: str
-    spec: dict[str, Any]
-    status: Status
-    deleting: bool
-    skipped_reason: str
-    """Why fields of the spec were not read; empty if all were."""
-
-    @classmethod
-    def of(cls, body: Object) -> Self:
-        metadata = body["metadata"]
-        return cls(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            generation=metadata["generation"],
-            resource_version=metadata["resourceVersion"],
-            created_at=metadata["creationTimestamp"],
-            spec=body.get("spec", {}),
-            status=body.get("status", {}),
-            deleting="deletionTimestamp" in metadata,
-            skipped_reason=body.get(SKIPPED_FIELDS, {}).get("spec", ""),
-        )
 
     def owns(self, body: Object) -> bool:
         """Return whether the schedule created a BatchInference."""
@@ -75,9 +48,7 @@ class ScheduleView:
         """Return the parsed schedule. Raises SpecError."""
         if self.skipped_reason:
             raise SpecError([Problem("", self.skipped_reason)])
-        metadata = {"name": self.name, "namespace": self.namespace}
-        document = {"apiVersion": API_VERSION, "kind": self.kind, "metadata": metadata}
-        return parse_schedule({**document, "spec": self.spec})
+        return parse_schedule(self.document)
 
 
 @dataclass(frozen=True)

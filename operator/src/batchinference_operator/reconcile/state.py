@@ -9,6 +9,7 @@ from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.crash_detection import Crash
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.job_status import Status
@@ -52,20 +53,45 @@ class Observed:
     """The number of drivers of all jobs that the operator polls."""
 
     @property
+    def ray_job(self) -> RayJobView | None:
+        """The RayJob that has the name of the last attempt's RayJob, whoever owns it."""
+        return self.ray_jobs.get(self.job.status.get("rayJobName", ""))
+
+    @property
+    def running_ray_job(self) -> RayJobView | None:
+        """The RayJob of the running attempt if this job owns it."""
+        return self._own_ray_job if is_running(self.job.status) else None
+
+    @property
+    def _own_ray_job(self) -> RayJobView | None:
+        ray_job = self.ray_job
+        return ray_job if ray_job is not None and ray_job.owner_uid == self.job.uid else None
+
+    @property
+    def owned_ray_jobs(self) -> list[RayJobView]:
+        """The RayJobs of this job, without RayJobs of an earlier job with the same name."""
+        return [one for one in self.ray_jobs.values() if one.owner_uid == self.job.uid]
+
+    @property
+    def live_ray_jobs(self) -> list[RayJobView]:
+        """The RayJobs of this job that are not being deleted."""
+        return [ray_job for ray_job in self.owned_ray_jobs if not ray_job.deleting]
+
+    @property
+    def stuck_in_deletion(self) -> list[RayJobView]:
+        """The RayJobs that are being deleted although their pods are not: KubeRay is down."""
+        clusters = {pod.cluster for pod in self.pods if pod.ended_at is None and not pod.deleting}
+        return [one for one in self.owned_ray_jobs if one.deleting and one.cluster in clusters]
+
+    @property
     def cluster(self) -> str:
         """The RayCluster of the last attempt; empty while it has none."""
-        status = self.job.status
-        ray_job = self.ray_jobs.get(status.get("rayJobName", ""))
-        if ray_job is not None and ray_job.owner_uid == self.job.uid:
-            return ray_job.cluster
-        return str(status.get("rayClusterName", ""))
+        ray_job = self._own_ray_job
+        return ray_job.cluster if ray_job else str(self.job.status.get("rayClusterName", ""))
 
     @property
     def pods_of_attempt(self) -> list[PodView]:
-        """The pods of the last attempt.
-
-        Pods of earlier attempts, or of an earlier job with the same name, are not included.
-        """
+        """The pods of the last attempt, without those of an earlier job with the same name."""
         cluster = self.cluster
         return [pod for pod in self.pods if pod.cluster == cluster]
 

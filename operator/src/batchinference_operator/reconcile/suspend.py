@@ -7,11 +7,6 @@ from datetime import datetime
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.ray_jobs_of_job import (
-    holds_resources,
-    live_ray_jobs,
-    stuck_in_deletion,
-)
 from batchinference_operator.reconcile.retention import with_ttl_of_cancelled
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
@@ -32,13 +27,13 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
     The first reconcile only records the suspension in the status, so that the deletion does not
     count as a failure.
     """
-    job, ray_jobs = observed.job, live_ray_jobs(observed)
+    job, ray_jobs = observed.job, observed.live_ray_jobs
     live = tuple(ray_job for ray_job in ray_jobs if not ray_job.ended)
     release = tuple(ray_job for ray_job in ray_jobs if ray_job.ended and ray_job.cluster_retained)
     if is_running(job.status):
         status = end_attempt(_suspending_status(job, now), "Suspended", to_rfc3339(now))
         return Actions(status=status, requeue_after=0)
-    if holds_resources(observed):
+    if _holds_resources(observed):
         return _stop_all(observed, live, release, now)
     summary = Summary(
         "Suspended", "suspended by spec.suspend; set it to false to resume", suspended=True
@@ -48,13 +43,19 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
     return with_ttl_of_cancelled(suspended, job, ttl, now) if job.cancelled else suspended
 
 
+def _holds_resources(observed: Observed) -> bool:
+    """Return whether a RayJob or a pod of this job has not ended."""
+    live = any(not ray_job.ended for ray_job in observed.owned_ray_jobs)
+    return live or any(pod.ended_at is None for pod in observed.pods)
+
+
 def _stop_all(
     observed: Observed, live: tuple[RayJobView, ...], release: tuple[RayJobView, ...], now: datetime
 ) -> Actions:
     """Return the actions that stop drivers that may still commit, and delete the other RayJobs."""
     job = observed.job
     stop = tuple(one for one in live if may_commit(job, one, now))
-    delete = (*(one for one in live if one not in stop), *stuck_in_deletion(observed))
+    delete = (*(one for one in live if one not in stop), *observed.stuck_in_deletion)
     requeue_after = STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS
     status = _suspending_status(job, now)
     return Actions(

@@ -30,7 +30,7 @@ from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused
-from batchinference_operator.kube.http import USER_AGENT, RateLimiter, send_recorded
+from batchinference_operator.kube.http import USER_AGENT, RateLimiter, send
 from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.leader_election import (
     Leadership,
@@ -93,7 +93,7 @@ async def operate(settings: OperatorSettings) -> None:
     client = ApiClient(await _api_configuration(2 * settings.workers + watches_open))
     client.user_agent = USER_AGENT
     async with client:
-        lease = Lease(partial(send_recorded, client, metrics.record_request), settings.lease)
+        lease = Lease(partial(send, client, metrics.record_request), settings.lease)
         leadership = Leadership(lease, settings.identity)
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.leader.set_function(lambda: leadership.is_leader)

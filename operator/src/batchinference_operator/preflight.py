@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from batchinference.spec.job import GROUP, PLURAL, VERSION
-from batchinference.spec.schedule import SCHEDULE_PLURAL
+from batchinference.rendering import RAY_JOB
+from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference_operator.kube.errors import message_of
 from batchinference_operator.kube.http import send
+from batchinference_operator.kube.object_client import path_of
 
 logger = logging.getLogger("batchinference.operator")
 
@@ -30,22 +30,13 @@ class ApiUnreachable(NotReady):
     """The API server does not answer."""
 
 
-@dataclass(frozen=True)
-class _RequiredKind:
-    group: str
-    version: str
-    plural: str
-    fix: str
-
-
 _INSTALL_CRDS = "install the operator's chart with crds.enabled=true"
-_REQUIRED_KINDS = (
-    _RequiredKind(GROUP, VERSION, PLURAL, _INSTALL_CRDS),
-    _RequiredKind(GROUP, VERSION, SCHEDULE_PLURAL, _INSTALL_CRDS),
-    _RequiredKind(
-        "ray.io", "v1", "rayjobs", "install KubeRay, or set kuberay.enabled=true in the chart"
-    ),
-)
+_FIXES = {
+    KIND: _INSTALL_CRDS,
+    SCHEDULE_KIND: _INSTALL_CRDS,
+    RAY_JOB: "install KubeRay, or set kuberay.enabled=true in the chart",
+}
+"""What to do if one of the required kinds is missing."""
 
 
 async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
@@ -67,26 +58,27 @@ async def _first_problem(client: ApiClient, namespace: str) -> str | None:
 
     An empty namespace means all namespaces. Raises NotReady or ApiUnreachable.
     """
-    scope = f"/namespaces/{namespace}" if namespace else ""
-    where = f"in namespace {namespace}" if namespace else "in all namespaces"
-    for kind in _REQUIRED_KINDS:
-        path = f"/apis/{kind.group}/{kind.version}{scope}/{kind.plural}?limit=1"
+    for kind in _FIXES:
+        path = f"{path_of(kind, namespace)}?limit=1"
         try:
-            status, answer, _ = await send(client, "GET", path)
+            status, answer, _ = await send(client, lambda *_: None, "GET", path)
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = f"the API server cannot be reached: {error or 'no answer'}"
             raise ApiUnreachable(problem) from None
-        if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-            return _describe_problem(kind, where, status, message_of(answer))
         if status >= HTTPStatus.BAD_REQUEST:
-            raise NotReady(_describe_problem(kind, where, status, message_of(answer)))
+            problem = _describe_problem(kind, namespace, status, message_of(answer))
+            if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+                return problem
+            raise NotReady(problem)
     return None
 
 
-def _describe_problem(kind: _RequiredKind, where: str, status: int, message: str) -> str:
-    name = f"{kind.plural}.{kind.group}"
+def _describe_problem(kind: str, namespace: str, status: int, message: str) -> str:
+    _, _, group, version, plural = path_of(kind, "").split("/")
+    name = f"{plural}.{group}"
+    where = f"in namespace {namespace}" if namespace else "in all namespaces"
     if status == HTTPStatus.NOT_FOUND:
-        return f"CustomResourceDefinition {name} ({kind.version}) is missing: {kind.fix}"
+        return f"CustomResourceDefinition {name} ({version}) is missing: {_FIXES[kind]}"
     if status == HTTPStatus.FORBIDDEN:
         return f"the right to list {name} {where} is missing; the chart's roles have it: {message}"
     return f"cannot list {name} {where}: {status}: {message}"

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from batchinference.rendering import NAME_LABEL, RELEASED, KubeRayDeadlines
-from batchinference.spec.job import KIND, SCHEDULE_KIND
+from batchinference.spec.job import KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.job_controller import JobController, stores
 from batchinference_operator.kube.errors import Conflict
@@ -287,9 +287,6 @@ class FakeKubeApi:
                 yield body
         self.end(f"list {kind}")
 
-    async def get_ray_job(self, namespace: str, name: str) -> Object | None:
-        return await self.get_object("RayJob", namespace, name)
-
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
         await self.begin(f"get {kind}")
         found = self.cluster.get(kind, name)
@@ -349,10 +346,10 @@ class FakeKubeApi:
         self.end("remove RayJob")
         await self._remove_cluster(seen)
 
-    async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+    async def delete_job(self, namespace: str, name: str, uid: str, **version: str) -> None:
         await self.begin("delete BatchInference")
         found = (self.cluster.get("BatchInference", name) or {}).get("metadata", {})
-        if (found.get("uid"), found.get("resourceVersion")) == (uid, resource_version):
+        if found.get("uid") == uid and version.items() <= found.items():
             self.cluster.delete("BatchInference", name)
         self.end("delete BatchInference")
 
@@ -370,12 +367,6 @@ class FakeKubeApi:
         self.cluster.events[body["metadata"]["name"]] = {**body, "count": known["count"] + 1}
         return known["count"] > 0
 
-    async def get_schedule(self, namespace: str, name: str) -> Object | None:
-        await self.begin("get schedule")
-        found = self.cluster.get(SCHEDULE_KIND, name)
-        self.end("get schedule")
-        return found
-
     async def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
         await self.begin("list runs")
         jobs = self.cluster.list("BatchInference")
@@ -383,13 +374,6 @@ class FakeKubeApi:
         for one in jobs:
             if labels_of(one).get(SCHEDULE_LABEL) == schedule:
                 yield one
-
-    async def delete_run(self, namespace: str, name: str, uid: str) -> None:
-        await self.begin("delete run")
-        found = self.cluster.get("BatchInference", name)
-        if found is not None and found["metadata"]["uid"] == uid:
-            self.cluster.delete("BatchInference", name)
-        self.end("delete run")
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Object, *, kind: str = KIND

@@ -54,12 +54,12 @@ def body(kind: str) -> dict[str, Any]:
 Call = Callable[[KubeClient], Awaitable[Any]]
 CALLS: dict[str, Call] = {
     "create": lambda api: api.create(body("RayJob")),
-    "get": lambda api: api.get_ray_job(NAMESPACE, "job-1"),
+    "get": lambda api: api.get_object("RayJob", NAMESPACE, "job-1"),
     "release": lambda api: api.release_cluster(NAMESPACE, RAY_JOB),
     "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, KubeRayDeadlines(7200)),
     "release pods": lambda api: api.release_pods(NAMESPACE, RAY_JOB, "2026-03-01T12:00:00Z"),
     "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
-    "delete job": lambda api: api.delete_job(NAMESPACE, "job", "uid-of-job", "41"),
+    "delete job": lambda api: api.delete_job(NAMESPACE, "job", "uid-of-job", resourceVersion="41"),
     "patch status": lambda api: api.patch_status(NAMESPACE, "job", "41", PATCH),
     "warning": lambda api: api.last_warning(NAMESPACE, "Pod", "job-1-head"),
 }
@@ -155,7 +155,7 @@ async def test_cluster_without_own_workers_is_not_changed(
 
 async def test_get_returns_the_object(connect: Connect) -> None:
     api, server = await connect(answering(200, ray_job_body(jobStatus="RUNNING")))
-    assert await api.get_ray_job(NAMESPACE, "job-1") == ray_job_body(jobStatus="RUNNING")
+    assert await api.get_object("RayJob", NAMESPACE, "job-1") == ray_job_body(jobStatus="RUNNING")
     (sent,) = server.requests
     assert (sent.method, sent.path, sent.body) == ("GET", f"{RAY_JOBS}/job-1", None)
 
@@ -177,7 +177,7 @@ async def test_remove_deletes_ray_job_and_cluster_by_uid(connect: Connect, seen:
 
 async def test_a_job_is_deleted_only_in_the_observed_version(connect: Connect) -> None:
     api, server = await connect(answering(409, status(409, "Conflict")))
-    await api.delete_job(NAMESPACE, "job", "uid-of-job", "41")
+    await api.delete_job(NAMESPACE, "job", "uid-of-job", resourceVersion="41")
     (sent,) = server.requests
     assert (sent.method, sent.path.rpartition("/")[2]) == ("DELETE", "job")
     preconditions = {"uid": "uid-of-job", "resourceVersion": "41"}
@@ -218,9 +218,9 @@ async def test_no_object_has_a_text_that_is_no_name(connect: Connect, name: Any)
     error would stop the pool, the schedules or the deadlines of a job."""
     api, server = await connect(answering(200, cluster_of("uid-of-job-1")))
     found = (
-        await api.get_ray_job(NAMESPACE, name),
+        await api.get_object("RayJob", NAMESPACE, name),
         await api.get_object("RayCluster", NAMESPACE, name),
-        await api.get_schedule(NAMESPACE, name),
+        await api.get_object("BatchInferenceSchedule", NAMESPACE, name),
     )
     assert (found, server.requests) == ((None,) * 3, [])
 

@@ -246,7 +246,7 @@ class JobController:
         await self._update_backstop(job, actions)
         await self._release_pods(job, actions)
         if actions.delete_job:
-            await self.api.delete_job(*job.key, job.uid, job.resource_version)
+            await self.api.delete_job(*job.key, job.uid, resourceVersion=job.resource_version)
             logger.info("deleted the BatchInference after ttl.afterFinished")
         return ray_job_created
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
+from batchinference.rendering import RAY_JOB
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
@@ -60,7 +61,7 @@ class Observer:
 
     async def _read_live(self, observed: Observed, name: str) -> Observed:
         """Return the observation with the current state of a RayJob. The cache is not changed."""
-        body = await self._api.get_ray_job(observed.job.namespace, name)
+        body = await self._api.get_object(RAY_JOB, observed.job.namespace, name)
         others = {other: view for other, view in observed.ray_jobs.items() if other != name}
         read = {name: RayJobView.of(body)} if body else {}
         return replace(observed, ray_jobs={**others, **read})

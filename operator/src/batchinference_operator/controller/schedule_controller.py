@@ -107,11 +107,11 @@ class ScheduleController:
             if created is not observed:
                 observed, actions = created, self._decide(created, key)
         for run in actions.replace:
-            await self.api.delete_run(key[0], run.name, run.uid)
+            await self.api.delete_job(key[0], run.name, run.uid)
             logger.info("deleted run %s, which another run replaces", run.name)
         await self._write(observed.schedule, actions)
         for run in actions.prune:
-            await self.api.delete_run(key[0], run.name, run.uid)
+            await self.api.delete_job(key[0], run.name, run.uid)
         if observed.refused:
             raise Refused(observed.refused)
         self.queue.add_after(key, actions.requeue_after)
@@ -122,7 +122,7 @@ class ScheduleController:
 
     async def _observe(self, key: JobKey) -> ObservedSchedule | None:
         """Return a schedule and its runs; None if it is gone."""
-        body = await self.api.get_schedule(*key)
+        body = await self.api.get_object(SCHEDULE_KIND, *key)
         return None if body is None else await self._with_runs(ScheduleView.of(body))
 
     async def _with_runs(self, schedule: ScheduleView) -> ObservedSchedule:

@@ -82,16 +82,27 @@ USER_AGENT = f"{MANAGER}/{__version__}"
 
 
 async def send(
-    client: ApiClient, method: str, path: str, body: Any = None, content_type: str = JSON
+    client: ApiClient,
+    on_request: OnRequest,
+    method: str,
+    path: str,
+    body: Any = None,
+    content_type: str = JSON,
 ) -> tuple[int, Any, float]:
     """Send a request. Return the status, the answer as data or text, and Retry-After in seconds."""
-    response = await _call(client, method, path, body, content_type, TIMEOUT_SECONDS)
-    content = await response.read()
-    retry_after = retry_after_seconds(response.getheader("Retry-After") or "")
+    start, status = time.monotonic(), None
     try:
-        return response.status, await read_json(content), retry_after
-    except ValueError:
-        return response.status, content.decode(errors="replace").strip(), retry_after
+        response = await _call(client, method, path, body, content_type, TIMEOUT_SECONDS)
+        content = await response.read()
+        retry_after = retry_after_seconds(response.getheader("Retry-After") or "")
+        try:
+            answer = await read_json(content)
+        except ValueError:
+            answer = content.decode(errors="replace").strip()
+        status = response.status
+        return status, answer, retry_after
+    finally:
+        on_request(method, path, status, time.monotonic() - start)
 
 
 async def _call(
@@ -103,18 +114,6 @@ async def _call(
         method, path, header_params=request_headers, auth_settings=["BearerToken"]
     )
     return await client.call_api(method, url, headers, body, _request_timeout=seconds)
-
-
-async def send_recorded(
-    client: ApiClient, on_request: OnRequest, method: str, path: str, *call: Any
-) -> tuple[int, Any, float]:
-    """Send a request as `send` does, and call `on_request` afterwards."""
-    start, status = time.monotonic(), None
-    try:
-        status, answer, retry_after = await send(client, method, path, *call)
-        return status, answer, retry_after
-    finally:
-        on_request(method, path, status, time.monotonic() - start)
 
 
 @asynccontextmanager

@@ -23,7 +23,7 @@ from batchinference_operator.kube.http import (
     is_gone,
     open_stream,
     read_lines,
-    send_recorded,
+    send,
     with_retries,
 )
 from batchinference_operator.kube.json_reader import read_json
@@ -44,7 +44,6 @@ MAX_ERROR_CHARS = 200
 MAX_LISTS = 4
 """Maximum number of list pages that are read at the same time. Objects of tenants can make a page
 15 MB large, which takes several times as much memory."""
-_LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 LOCAL_QUEUE = "LocalQueue"
@@ -88,7 +87,7 @@ class ObjectClient:
     async def _send(self, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
         try:
-            status, answer, retry_after = await send_recorded(self._client, self._on_request, *call)
+            status, answer, retry_after = await send(self._client, self._on_request, *call)
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
         self._rate.pause(retry_after)
@@ -110,7 +109,7 @@ class ObjectClient:
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
         """Yield every object of a kind in a namespace, or in all namespaces if it is empty."""
-        return self._list(path_of(kind, namespace), label_parameter(_LABEL_SELECTORS.get(kind, "")))
+        return self._list(path_of(kind, namespace), _selector(kind))
 
     async def _list(
         self, path: str, selector: str, limit: int = sys.maxsize
@@ -125,9 +124,7 @@ class ObjectClient:
 
     def list_pages(self, kind: str, namespace: str) -> AsyncIterator[tuple[list[Object], str]]:
         """Yield each page of a list, with the resource version of the list."""
-        return self._pages(
-            path_of(kind, namespace), label_parameter(_LABEL_SELECTORS.get(kind, ""))
-        )
+        return self._pages(path_of(kind, namespace), _selector(kind))
 
     async def _pages(self, path: str, selector: str) -> AsyncIterator[tuple[list[Object], str]]:
         more: str | None = ""
@@ -153,8 +150,9 @@ class ObjectClient:
         `accepted` is called when the server has accepted the watch. Raises Refused.
         """
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}"
-        selector = label_parameter(_LABEL_SELECTORS.get(kind, ""))
-        query = "&".join(filter(None, (query, selector, f"resourceVersion={quote(version)}")))
+        query = "&".join(
+            filter(None, (query, _selector(kind), f"resourceVersion={quote(version)}"))
+        )
         path = f"{path_of(kind, namespace)}?{query}"
         timeout = seconds + WATCH_GRACE_SECONDS
         try:
@@ -192,8 +190,13 @@ class ObjectClient:
 
 
 def label_parameter(selector: str) -> str:
-    """Return the query parameter for a label selector; empty for an empty selector."""
-    return f"labelSelector={quote(selector)}" if selector else ""
+    """Return the query parameter for a label selector."""
+    return f"labelSelector={quote(selector)}"
+
+
+def _selector(kind: str) -> str:
+    """Return the query parameter that selects the objects of jobs; empty for other kinds."""
+    return label_parameter(NAME_LABEL) if kind in (RAY_JOB, POD) else ""
 
 
 def path_of(kind: str, namespace: str, *name: str) -> str:

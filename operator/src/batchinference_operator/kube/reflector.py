@@ -15,19 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from batchinference.spec.job import GROUP, PLURAL, VERSION
-from batchinference.spec.schedule import SCHEDULE_PLURAL
+from batchinference.rendering import RAY_JOB
+from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Expired, Refused, Unreachable
-from batchinference_operator.kube.object_client import path_of
+from batchinference_operator.kube.object_client import POD, path_of
 from batchinference_operator.status.ray_job import Object
 
-KINDS = (
-    (f"/apis/{GROUP}/{VERSION}", PLURAL),
-    (f"/apis/{GROUP}/{VERSION}", SCHEDULE_PLURAL),
-    ("/apis/ray.io/v1", "rayjobs"),
-    ("/api/v1", "pods"),
-)
+KINDS = (KIND, SCHEDULE_KIND, RAY_JOB, POD)
 PATIENCE = 3
 """A watch is dead if it has no response for this number of its periods."""
 
@@ -38,10 +33,8 @@ class WatchHealth:
     def __init__(
         self, namespaces: Sequence[str], seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        scopes = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
-        self._started = {
-            f"{root}{scope}/{plural}": False for root, plural in KINDS for scope in scopes
-        }
+        paths = (path_of(kind, namespace) for kind in KINDS for namespace in namespaces or [""])
+        self._started = dict.fromkeys(paths, False)
         self._last_answer = dict.fromkeys(self._started, clock())
         self._limit = PATIENCE * seconds
         self._clock = clock

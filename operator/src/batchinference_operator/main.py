@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -16,6 +16,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from pydantic import ValidationError
 
+from batchinference_operator.controller.background import reload_policy, resync
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import (
     MAX_POLLS,
@@ -25,8 +26,6 @@ from batchinference_operator.controller.driver_poller import (
 from batchinference_operator.controller.job_controller import JobController, stores
 from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
 from batchinference_operator.controller.notifier import WORKERS
-from batchinference_operator.controller.policy_reload import reload_policy
-from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused
@@ -39,11 +38,10 @@ from batchinference_operator.kube.leader_election import (
     LeaseForbidden,
 )
 from batchinference_operator.kube.reflector import Reflector, WatchHealth
-from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
+from batchinference_operator.observability.telemetry import EventRecorder, Telemetry
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
@@ -114,10 +112,8 @@ async def _run_as_leader(
     """Reconcile jobs until SIGTERM or until cancelled. Raises NotReady."""
     watches.start()
     unwatched = await check_api(client, settings.namespace_list)
-    connector = aiohttp.TCPConnector(limit=MAX_POLLS)
-    async with aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar()
-    ) as session:
+    connector, cookies = aiohttp.TCPConnector(limit=MAX_POLLS), aiohttp.DummyCookieJar()
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=cookies) as session:
         api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
         cache = Cache(config=reconcile_config)
@@ -127,22 +123,14 @@ async def _run_as_leader(
         controller = JobController(api, poller, reconcile_config, cache, telemetry=telemetry)
         metrics.add_operator(controller.queue, cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
-        await _prime(controller, settings, unwatched)
+        try:
+            await controller.prime([n for n in settings.namespace_list if n not in unwatched])
+        except Refused as problem:
+            raise NotReady(f"jobs cannot be listed: {problem}") from None
         reflectors = _reflectors(api, controller, watches, settings)
         schedules = ScheduleController(api, reconcile_config, telemetry)
         login = KopfLogin(watches, metrics.record_request)
-        await _run(controller, schedules, poller, reflectors, login, settings)
-
-
-async def _prime(
-    controller: JobController, settings: OperatorSettings, unwatched: Sequence[str]
-) -> None:
-    """Call `JobController.prime` before the watches start. Raises NotReady if a list is refused."""
-    namespaces = [name for name in settings.namespace_list if name not in unwatched]
-    try:
-        await controller.prime(namespaces)
-    except Refused as problem:
-        raise NotReady(f"jobs cannot be listed: {problem}") from None
+        await _run(controller, schedules, reflectors, login, settings)
 
 
 def _reflectors(
@@ -165,51 +153,35 @@ def _reflectors(
 async def _run(
     controller: JobController,
     schedules: ScheduleController,
-    poller: DriverPoller,
     reflectors: Sequence[Reflector],
     login: KopfLogin,
     settings: OperatorSettings,
 ) -> None:
-    workers: list[asyncio.Task[None]] = []
+    """Run kopf and the endless loops beside it. When kopf stops, cancel the loops."""
+    namespaces, workers = settings.namespace_list, list[asyncio.Task[None]]()
+
+    def stop() -> None:
+        for worker in workers:
+            worker.cancel()
+
     registry = kopf_operator(
-        controller,
-        schedules,
-        login,
-        settings.namespace_list,
-        watch_seconds=settings.watch_seconds,
-        stop=lambda: _cancel(workers),
+        controller, schedules, login, namespaces, watch_seconds=settings.watch_seconds, stop=stop
     )
-    async with asyncio.TaskGroup() as group:
-        # created before kopf, which on exit waits for each task that was created after it
-        loops = _loops(controller, schedules, poller, reflectors, settings)
-        workers += [group.create_task(each) for each in loops]
-        # in another task, so that a lost Lease ends the workers before kopf has stopped
-        group.create_task(run_kopf(registry, settings.namespace_list))
-
-
-def _cancel(workers: Sequence[asyncio.Task[None]]) -> None:
-    for worker in workers:
-        worker.cancel()
-
-
-def _loops(
-    controller: JobController,
-    schedules: ScheduleController,
-    poller: DriverPoller,
-    reflectors: Sequence[Reflector],
-    settings: OperatorSettings,
-) -> list[Coroutine[None, None, None]]:
-    """Return the endless loops that the operator runs besides kopf."""
-    return [
+    loops = [
         *(controller.work() for _ in range(settings.workers)),
         *(schedules.work() for _ in range(SCHEDULE_WORKERS)),
-        *(poller.work() for _ in range(MAX_POLLS)),
+        *(controller.drivers.work() for _ in range(MAX_POLLS)),
         *(controller.notifier.work() for _ in range(WORKERS)),
         *(reflector.run() for reflector in reflectors),
         controller.telemetry.work(),
         reload_policy(controller, schedules, settings.policy),
-        resync(controller, settings.namespace_list),
+        resync(controller, namespaces),
     ]
+    async with asyncio.TaskGroup() as group:
+        # created before kopf, which on exit waits for each task that was created after it
+        workers += [group.create_task(each) for each in loops]
+        # in another task, so that a lost Lease ends the workers before kopf has stopped
+        group.create_task(run_kopf(registry, namespaces))
 
 
 async def _api_configuration(max_connections: int) -> Configuration:

@@ -182,11 +182,11 @@ class ReconcileLoop:
 
     @property
     def reason(self) -> str:
-        return str((find_condition(self.status, "Ready") or {})["reason"])
+        return str(find_condition(self.status, "Ready")["reason"])
 
     @property
     def message(self) -> str:
-        return str((find_condition(self.status, "Ready") or {})["message"])
+        return str(find_condition(self.status, "Ready")["message"])
 
     @property
     def attempt(self) -> Object:

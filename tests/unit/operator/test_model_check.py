@@ -198,7 +198,7 @@ class JobModel(RuleBasedStateMachine):
 
     def delete_ray_job(self) -> None:
         """Delete the RayJob, except while it gets its token, before the attempt has a startTime."""
-        if "startTime" not in (last_attempt(self.status) or {}):
+        if "startTime" not in last_attempt(self.status):
             return
         body = self.cluster.get("RayJob", self.status["rayJobName"])
         if body is not None:
@@ -298,7 +298,7 @@ class JobModel(RuleBasedStateMachine):
 
     def running_attempt(self) -> int | None:
         """Return the number of the attempt whose driver runs."""
-        last = last_attempt(self.status) or {}
+        last = last_attempt(self.status)
         runs = "driverHead" in last and "outcome" not in last
         return last["number"] if runs and self.status.get("phase") == "Running" else None
 
@@ -392,7 +392,7 @@ class JobModel(RuleBasedStateMachine):
     def check_status(self, before: Object, after: Object) -> None:
         """Check a status that the operator wrote."""
         old, new = before.get("status", {}), after["status"]
-        failed = find_condition(old, "Failed") or {}
+        failed = find_condition(old, "Failed")
         corrected = failed.get("reason") == "InvalidSpec" and not ended(new)
         if ended(old) and not corrected:  # only observedGeneration may change
             assert with_observed_generation(old, 0) == with_observed_generation(new, 0)
@@ -429,7 +429,7 @@ class JobModel(RuleBasedStateMachine):
     def check_deadlines(self, job: Object) -> None:
         """Check that a driver that does not answer is subject to `deadlines.stall`."""
         status, spec = job["status"], job["spec"]
-        ready = find_condition(status, "Ready") or {}
+        ready = find_condition(status, "Ready")
         if ready.get("reason") == "DriverSilent" and "progressTime" in status.get("operator", {}):
             limit = seconds_of(spec.get("deadlines", {}).get("stall", "9999h"))
             since = datetime.fromisoformat(status["operator"]["progressTime"])
@@ -445,7 +445,7 @@ class JobModel(RuleBasedStateMachine):
         """Check that the job is retried only if its retry policy allows it."""
         if status["phase"] == Phase.RETRYING:
             retry, last = Retry.model_validate(job["spec"].get("retry", {})), last_attempt(status)
-            assert last is not None
+            assert last
             assert retry.allows(Cause(last["cause"]), status["failedAttempts"])
 
     @invariant()
@@ -546,7 +546,7 @@ class JobModel(RuleBasedStateMachine):
             assert uid in self.kuberay.succeeded
             return
         failed = find_condition(status, "Failed")
-        assert failed is not None
+        assert failed
         assert failed["reason"] in self.allowed_causes[uid], status
         if failed["reason"] not in ("DeadlineExceeded", "InvalidSpec"):
             retry = Retry.model_validate(job["spec"].get("retry", {}))

@@ -61,7 +61,7 @@ def test_notifications_are_sent_once_after_the_end_is_recorded() -> None:
     loop.notified = {"chat": ""}
     actions = loop.reconcile()
     assert not actions.notify
-    condition = find_condition(loop.status, NOTIFIED) or {}
+    condition = find_condition(loop.status, NOTIFIED)
     assert (condition["status"], condition["reason"]) == ("True", "Sent")
     loop.notified = None
     assert not loop.reconcile(60).notify
@@ -107,7 +107,7 @@ def test_corrected_spec_notifies_again_about_its_new_end() -> None:
     loop.notified, loop.generation = None, 2
     loop.allow(notifications=POLICY.notifications)
     loop.reconcile()
-    assert find_condition(loop.status, NOTIFIED) is None
+    assert find_condition(loop.status, NOTIFIED) == {}
 
 
 # --- how it is sent --------------------------------------------------------------------
@@ -279,7 +279,7 @@ async def test_operator_that_restarts_sends_what_is_not_recorded() -> None:
     async with harness.operator():
         await until(harness.is_finished)
         await asyncio.sleep(60)
-        assert condition() is None, "no worker sends notifications"
+        assert not condition(), "no worker sends notifications"
     async with harness.operator() as controller:
         work = asyncio.create_task(controller.notifier.work())
         await until(lambda: condition() or work.done())

@@ -98,7 +98,7 @@ def ready(actions: Actions) -> dict[str, Any]:
     """Return the condition Ready of the status."""
     assert actions.status is not None
     found = find_condition(actions.status, "Ready")
-    assert found is not None
+    assert found
     return found
 
 

@@ -238,7 +238,7 @@ def writes_a_valid_status(observed: Observed, actions: Actions, _: datetime) -> 
 
 def writes_nothing_the_second_time(observed: Observed, _: Actions, now: datetime) -> None:
     first = reconcile(replace(observed, pods=()), CONFIG, now).status
-    if first is None or _is_finished(first) or "startTime" not in (last_attempt(first) or {}):
+    if first is None or _is_finished(first) or "startTime" not in last_attempt(first):
         return
     again = replace(observed, pods=(), job=replace(observed.job, status=first))
     second = reconcile(again, CONFIG, now + timedelta(seconds=1)).status

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from batchinference_operator.controller.background import RESYNC_SECONDS, resync
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
 from support.operator.harness import Harness
 from support.operator.objects import NAMESPACE

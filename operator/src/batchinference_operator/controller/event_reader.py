@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from math import inf
 from typing import Any
@@ -16,6 +16,7 @@ from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.reconcile.kueue import is_gated
 from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.timestamps import utc_now
 
 MAX_PODS = 2
 """Maximum number of pods of a job whose Events are read. Those of its other pods are similar."""
@@ -45,7 +46,7 @@ class EventReader:
     api: KubeClient
     failed: set[str] = field(default_factory=set)
     """Kinds that could not be read last time, so that a failure is logged only once."""
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime] = utc_now
     last_reads: dict[tuple[str, str], _LastRead] = field(default_factory=dict)
     """The last read of each object, by its namespace and name. The oldest read comes first."""
 

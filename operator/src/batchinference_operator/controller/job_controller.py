@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from math import inf
 
@@ -32,7 +32,7 @@ from batchinference_operator.reconcile.requeue import write_delay
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object, RayJobView
-from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, utc_now
 
 ORPHAN_SECONDS = 300.0
 """Seconds that KubeRay may take to delete the RayJobs of a deleted job."""
@@ -43,16 +43,8 @@ would slow it down and occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 CacheUpdate = Callable[[Object], JobKey | None]
 """Stores or removes an object in the cache. Returns the key of its job if anything changed."""
-
-
-def _namespace(key: JobKey) -> str:
-    return key[0]
 
 
 @dataclass
@@ -63,8 +55,8 @@ class JobController:
     drivers: DriverPoller
     config: Config
     cache: Cache = field(default_factory=Cache)
-    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=_namespace))
-    now: Callable[[], datetime] = _now
+    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    now: Callable[[], datetime] = utc_now
     telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether all RayJobs and pods of a namespace are known."""

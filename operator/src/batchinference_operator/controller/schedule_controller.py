@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
@@ -29,6 +29,7 @@ from batchinference_operator.reconcile.schedule import (
 )
 from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.timestamps import utc_now
 
 _TOO_MANY = (
     f"{MAX_RUNS} or more BatchInferences have the label {SCHEDULE_LABEL}={{name}}. Delete those "
@@ -44,7 +45,7 @@ class ScheduleController:
     api: KubeClient
     config: Config
     telemetry: Telemetry = field(default_factory=Telemetry)
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    now: Callable[[], datetime] = utc_now
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
     known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
     """The last state of schedules and runs that matters here, by kind and key. Events that do not

@@ -150,10 +150,8 @@ class ObjectClient:
         `accepted` is called when the server has accepted the watch. Raises Refused.
         """
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}"
-        query = "&".join(
-            filter(None, (query, _selector(kind), f"resourceVersion={quote(version)}"))
-        )
-        path = f"{path_of(kind, namespace)}?{query}"
+        parts = filter(None, (query, _selector(kind), f"resourceVersion={quote(version)}"))
+        path = f"{path_of(kind, namespace)}?{'&'.join(parts)}"
         timeout = seconds + WATCH_GRACE_SECONDS
         try:
             async with open_stream(self._client, self._on_request, path, timeout) as response:

@@ -6,7 +6,7 @@ import sys
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -19,7 +19,7 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import last_attempt, newly_ended
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.timestamps import seconds_since
+from batchinference_operator.status.timestamps import seconds_since, utc_now
 
 _NOT_WAITING = {*PROCESSING_PHASES, Phase.SUSPENDED}
 
@@ -47,7 +47,7 @@ class JobSummary:
         gpus = int(job.status.get("devices", 0))
         if phase in _NOT_WAITING:
             return cls(namespace, phase, gpus)
-        ready = find_condition(job.status, "Ready") or {}
+        ready = find_condition(job.status, "Ready")
         reason = sys.intern(str(ready.get("reason", phase)))
         return cls(namespace, phase, gpus, _waiting_since(job), reason)
 
@@ -57,8 +57,8 @@ def _waiting_since(job: JobView) -> str:
 
     All timestamps have the same format, so their order is that of the strings.
     """
-    resumed = (find_condition(job.status, "Suspended") or {}).get("lastTransitionTime", "")
-    ended = (last_attempt(job.status) or {}).get("completionTime", "")
+    resumed = find_condition(job.status, "Suspended").get("lastTransitionTime", "")
+    ended = last_attempt(job.status).get("completionTime", "")
     return max(job.created_at, str(resumed), str(ended))
 
 
@@ -93,7 +93,7 @@ class JobMetrics(Collector):
         self,
         registry: CollectorRegistry,
         max_namespaces: int,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._registry = registry
         self._now = now

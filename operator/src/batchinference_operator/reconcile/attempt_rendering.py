@@ -83,10 +83,10 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
 
     None for other jobs, and if the cause is that of an attempt that has run.
     """
-    failed = find_condition(job.status, "Failed") or {}
+    failed = find_condition(job.status, "Failed")
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
     changed = job.status.get("observedGeneration") != job.generation
-    of_attempt = (last_attempt(job.status) or {}).get("cause") == Cause.INVALID_SPEC.value
+    of_attempt = last_attempt(job.status).get("cause") == Cause.INVALID_SPEC.value
     if not (invalid and changed) or of_attempt:
         return None
     summary = Summary("Pending", "the spec has changed; checking it again")

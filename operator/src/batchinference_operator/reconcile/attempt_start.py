@@ -62,7 +62,7 @@ def status_after_create_error(
 
 def has_create_error(job: JobView) -> bool:
     """Return whether the status reports that the objects of the attempt cannot be created."""
-    ready = find_condition(job.status, "Ready") or {}
+    ready = find_condition(job.status, "Ready")
     return ready.get("reason") in _CREATE_ERRORS
 
 
@@ -107,7 +107,7 @@ def wait_for_admission(
 
     A job with an invalid spec fails instead of waiting. Its spec is checked once.
     """
-    ready = find_condition(job.status, "Ready") or {}
+    ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
     checked = same_spec and ready.get("reason") == ADMISSION_PENDING
     planned = Actions() if checked else create_actions(job, names, config, now)
@@ -208,7 +208,7 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
 
 def _pods_terminating(observed: Observed, now: datetime) -> bool:
     """Return whether pods of the previous attempt may still exist."""
-    ended_at = (last_attempt(observed.job.status) or {}).get("completionTime")
+    ended_at = last_attempt(observed.job.status).get("completionTime")
     if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
         return False
     return any(pod.ended_at is None for pod in observed.pods)

@@ -79,7 +79,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
     """Return the actions that update the status of the running attempt, or end the attempt."""
     observed = without_old_report(observed)
     job, ray_job = observed.job, observed.ray_job
-    attempt = last_attempt(job.status) or {}
+    attempt = last_attempt(job.status)
     if ray_job is None or ray_job.owner_uid != job.uid:
         return _without_ray_job(job, ray_job, spec, config, now)
     job = job.with_status(record_faulty_nodes(job.status, observed.report))
@@ -111,7 +111,7 @@ def _without_ray_job(
     """Return the actions for an attempt without a RayJob: a user has deleted it, it has not been
     created yet, or `ray_job` of another owner has its name."""
     names = job.last_names
-    if "startTime" in (last_attempt(job.status) or {}):
+    if "startTime" in last_attempt(job.status):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
         return fail_attempt(job, spec, Cause.RAY_JOB_DELETED, message, now)
     if (expired := fail_if_expired(job, spec, now)) is not None:

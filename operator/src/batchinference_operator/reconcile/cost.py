@@ -61,7 +61,7 @@ def _remaining_cost(status: Status, prices: Prices) -> float | None:
 
     None until this attempt has finished 1 % of all rows, and after the end of the job.
     """
-    progress, last = status.get("progress", {}), last_attempt(status) or {}
+    progress, last = status.get("progress", {}), last_attempt(status)
     total, rows = progress.get("total", 0), last.get("rows", 0)
     if "completionTime" in status or not rows or not total or rows * 100 < total:
         return None

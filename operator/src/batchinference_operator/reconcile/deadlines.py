@@ -59,7 +59,7 @@ def attempt_deadlines(
     has just started and has not polled the driver yet.
     """
     attempt, limits, status = last_attempt(job.status), spec.deadlines, job.status
-    if attempt is None or "startTime" not in attempt or "queuedTime" in attempt:
+    if "startTime" not in attempt or "queuedTime" in attempt:
         return
     elapsed = seconds_since(str(attempt.get("admittedTime", attempt["startTime"])), now)
     if limits.active is not None:
@@ -79,7 +79,7 @@ def attempt_deadlines(
 
 def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRayDeadlines:
     """Return the deadlines at which KubeRay must end the RayJob if the operator does not."""
-    attempt, queued = last_attempt(job.status) or {}, bool(ray_job.queue)
+    attempt, queued = last_attempt(job.status), bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
     # a job with finished rows was admitted; if pods are gated, an elastic job has asked for more

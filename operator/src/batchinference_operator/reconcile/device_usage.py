@@ -11,7 +11,7 @@ from datetime import datetime
 
 from batchinference.spec.progress import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.attempts import Attempt
+from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
 from batchinference_operator.status.job_status import Status, internal, with_internal, without
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
@@ -26,7 +26,7 @@ def add_usage(observed: Observed, now: datetime) -> Status:
         status["devices"] = gpus_now
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     pods, plan = observed.pods_of_attempt, observed.ray_job
-    *before, last = status["attempts"]
+    last = last_attempt(status)
     start, counted = _usage_start(plan, last), internal(status).get("usageTime")
     since = unix_seconds(counted) if counted else start
     gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
@@ -36,9 +36,8 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     }
     if not any(used.values()):
         return status
-    attempts = [*before, {**last, **_incremented(last, used)}]
     status = with_internal(status, usageTime=to_rfc3339(now), **_priced(status, last, used))
-    return {**status, **_incremented(status, used), "attempts": attempts}
+    return update_last({**status, **_incremented(status, used)}, **_incremented(last, used))
 
 
 def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str, float]:

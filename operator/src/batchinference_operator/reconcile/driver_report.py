@@ -96,6 +96,6 @@ def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
     if observed.driver_unauthorized:
         return Summary("DriverUnauthorized", summary.message)
     ready = find_condition(observed.job.status, "Ready")
-    if not observed.driver_polled and ready is not None:
+    if not observed.driver_polled and ready:
         return Summary(ready["reason"], ready["message"])
     return summary

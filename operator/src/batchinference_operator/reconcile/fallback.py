@@ -31,7 +31,7 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
 
     The group is kept until one of its pods has a node, or no pod of it waits for GAP_SECONDS.
     """
-    attempt = last_attempt(status) or {}
+    attempt = last_attempt(status)
     if ray_job.choice is None:
         return status
     pods, former = _pods_of_choice(observed, ray_job), attempt.get("waiting")
@@ -42,13 +42,13 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
         if seconds_since(gap["gapSince"], now) <= GAP_SECONDS:
             waits = any(pod.group == former["group"] for pod in waiting)
             kept = without(former, "gapSince") | ({} if waits else gap)
-            return update_last(status, {"waiting": kept})
+            return update_last(status, waiting=kept)
     if not waiting:
-        return status if former is None else _without_waiting(status)
+        return update_last(status, waiting=None)
     first = min(waiting, key=lambda pod: pod.created_at)
     admitted = unix_seconds(attempt.get("admittedTime", "1970-01-01T00:00:00Z"))
     since = datetime.fromtimestamp(max(first.created_at, admitted), UTC)
-    return update_last(status, {"waiting": {"group": first.group, "since": to_rfc3339(since)}})
+    return update_last(status, waiting={"group": first.group, "since": to_rfc3339(since)})
 
 
 def capacity_deadline(
@@ -58,7 +58,7 @@ def capacity_deadline(
 
     There is none without a next choice, or if the attempt does not wait. `why` is why it waits.
     """
-    attempt = last_attempt(observed.job.status) or {}
+    attempt = last_attempt(observed.job.status)
     choice, since = ray_job.choice, _waiting_since(observed, ray_job, attempt)
     if choice is None or choice.after is None or since is None:
         return
@@ -93,8 +93,3 @@ def _pods_of_choice(observed: Observed, ray_job: RayJobView) -> list[PodView]:
 def _waits(pod: PodView) -> bool:
     unschedulable = pod.problem is not None and pod.problem.cause == Cause.UNSCHEDULABLE
     return pod.scheduled_at is None and (pod.gated or unschedulable)
-
-
-def _without_waiting(status: Status) -> Status:
-    *before, last = status["attempts"]
-    return {**status, "attempts": [*before, without(last, "waiting")]}

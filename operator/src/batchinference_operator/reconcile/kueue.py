@@ -39,7 +39,7 @@ def _awaits_admission(observed: Observed) -> bool:
     Pods that are gated later are additional pods of an elastic job, or replace lost pods. They do
     not stop the deadlines of the attempt.
     """
-    admitted = "admittedTime" in (last_attempt(observed.job.status) or {})
+    admitted = "admittedTime" in last_attempt(observed.job.status)
     return not admitted and is_gated(observed)
 
 

@@ -29,7 +29,7 @@ _NOTIFICATIONS = TypeAdapter(list[Notification])
 def ended_job(job: JobView) -> EndedJob:
     """Return what the notifications about the end of a job say."""
     status, succeeded = job.status, is_condition_true(job.status, "Complete")
-    condition = find_condition(status, "Complete" if succeeded else "Failed") or {}
+    condition = find_condition(status, "Complete" if succeeded else "Failed")
     completed = status.get("completionTime")
     return EndedJob(
         id=f"{job.uid}/{completed}",
@@ -47,7 +47,7 @@ def ended_job(job: JobView) -> EndedJob:
 
 def unsent_notifications(job: JobView) -> list[Notification]:
     """Return the notifications about the end of a job, until their result is in its status."""
-    if not job.finished or find_condition(job.status, NOTIFIED) is not None:
+    if not job.finished or find_condition(job.status, NOTIFIED):
         return []
     try:
         notifications = _NOTIFICATIONS.validate_python(job.spec.get("notifications", []))

@@ -30,7 +30,7 @@ def record_out_of_memory(
         killed.add(HEAD_GROUP)
     groups = killed & memory.keys() or memory.keys() - {HEAD_GROUP}
     recorded = {group: memory[group] for group in sorted(groups)}
-    return job.with_status(update_last(job.status, {"outOfMemory": recorded}))
+    return job.with_status(update_last(job.status, outOfMemory=recorded))
 
 
 def memory_of_next_attempt(status: Status, policy: OutOfMemory | None) -> dict[str, str]:

@@ -64,7 +64,7 @@ def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetim
     as if it had finished when it was suspended."""
     suspended = find_condition(actions.status or job.status, "Suspended")
     kept = _job_retention_seconds(ttl)
-    if suspended is None or kept is None:
+    if not suspended or kept is None:
         return actions
     left = kept - seconds_since(suspended["lastTransitionTime"], now)
     return replace(actions, requeue_after=left) if left > 0 else Actions(delete_job=True)
@@ -106,12 +106,12 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
 def _end_time(job: JobView) -> str:
     """Return when the operator wrote the end of the job. The driver's clock may be wrong."""
     end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
-    return str((find_condition(job.status, end) or {}).get("lastTransitionTime", ""))
+    return str(find_condition(job.status, end).get("lastTransitionTime", ""))
 
 
 def _ended_by_operator(job: JobView) -> bool:
     """Return whether the operator ended the job before its driver ended."""
-    cause = Cause.named((find_condition(job.status, "Failed") or {}).get("reason"))
+    cause = Cause.named(find_condition(job.status, "Failed").get("reason"))
     return cause is not None and cause.ended_by_operator
 
 
@@ -120,7 +120,7 @@ def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
 
     The cluster of a job that has exceeded its device hours is never kept.
     """
-    reason = (find_condition(job.status, "Failed") or {}).get("reason")
+    reason = find_condition(job.status, "Failed").get("reason")
     within_limit = reason != Cause.LIMIT_EXCEEDED
     return _ended_by_operator(job) and within_limit and seconds_of(ttl.cluster) > 0
 

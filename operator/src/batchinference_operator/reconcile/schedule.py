@@ -182,8 +182,7 @@ def _template_problem(
     name, namespace = body["metadata"]["name"], str(body["metadata"]["namespace"])
     job = JobView(namespace, name, "", 0, "", body["spec"], {})
     actions = create_actions(job, Names(name, "", 1), config, now)
-    failed = find_condition(actions.status or {}, "Failed")
-    return str(failed["message"]) if failed else ""
+    return str(find_condition(actions.status or {}, "Failed").get("message", ""))
 
 
 def _check_due_time(
@@ -303,7 +302,7 @@ def _status(observed: ObservedSchedule, result: _DueTimeResult, now: datetime) -
 
 
 def _conditions(schedule: ScheduleView, summary: Summary, now: datetime) -> list[Status]:
-    is_true_by_type = {"Ready": not summary.failed, **({"Stalled": True} if summary.failed else {})}
+    is_true_by_type = {"Ready": not summary.failed, "Stalled": summary.failed}
     previous = schedule.status.get("conditions", [])
     return conditions_of(is_true_by_type, summary, previous, schedule.generation, to_rfc3339(now))
 
@@ -330,10 +329,7 @@ def _runs_to_prune(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Ite
 
 def _problem_event(before: Status, after: Status) -> Iterator[Event]:
     """Yield an Event if the condition Ready has a new reason or message that is not routine."""
-    old, new = (find_condition(status, "Ready") or {} for status in (before, after))
-    reason, message = new["reason"], new["message"]
-    if reason not in _ROUTINE_REASONS and (reason, message) != (
-        old.get("reason"),
-        old.get("message"),
-    ):
-        yield Event(reason, "Reconcile", message, "Warning")
+    old, new = find_condition(before, "Ready"), find_condition(after, "Ready")
+    changed = any(new[name] != old.get(name) for name in ("reason", "message"))
+    if changed and new["reason"] not in _ROUTINE_REASONS:
+        yield Event(new["reason"], "Reconcile", new["message"], "Warning")

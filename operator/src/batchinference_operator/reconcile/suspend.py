@@ -68,7 +68,7 @@ def may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
 
     It has STOP_SECONDS for this.
     """
-    attempt = last_attempt(job.status) or {}
+    attempt = last_attempt(job.status)
     if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
         return False
     return seconds_since(attempt["completionTime"], now) < STOP_SECONDS
@@ -84,7 +84,7 @@ def add_suspended_time(job: JobView, now: datetime) -> Status:
     """Return the status with the time since the suspension added to `suspendedSeconds`, if the job
     was suspended."""
     before = find_condition(job.status, "Suspended")
-    if before is None or before["status"] != "True":
+    if before.get("status") != "True":
         return job.status
     seconds = round(seconds_since(before["lastTransitionTime"], now))
     counted = internal(job.status).get("suspendedSeconds", 0)

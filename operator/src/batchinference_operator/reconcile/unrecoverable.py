@@ -25,23 +25,23 @@ def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) 
     """Return the status with the head on which the driver runs, and the number of heads that were
     lost before. The number restarts at 1 after a finished row, unless memory ran out."""
     attempt, head = last_attempt(status), _running_head(observed)
-    if attempt is None or head is None or not ray_job.driver_started:
+    if head is None or not ray_job.driver_started:
         return status
     rows, before = attempt.get("rows", 0), attempt.get("driverHead")
     if before is None:
-        return update_last(status, {"driverHead": {"pod": head.uid, "lost": 0, "rows": rows}})
+        return update_last(status, driverHead={"pod": head.uid, "lost": 0, "rows": rows})
     if before["pod"] == head.uid:
         return status
     cause = _cause_of_loss(before["pod"], observed)
     restarts = rows > before["rows"] and cause != Cause.OUT_OF_MEMORY
     lost = 1 if restarts else before["lost"] + 1
     now = {"pod": head.uid, "lost": lost, "rows": rows, "cause": cause.value}
-    return update_last(status, {"driverHead": now})
+    return update_last(status, driverHead=now)
 
 
 def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str] | None:
     """Return the cause and the message if an attempt has lost too many heads, otherwise None."""
-    head: dict[str, Any] = (last_attempt(status) or {}).get("driverHead", {})
+    head: dict[str, Any] = last_attempt(status).get("driverHead", {})
     cause = Cause.named(head.get("cause", ""))
     limit = MAX_LOST_BY_MEMORY if cause == Cause.OUT_OF_MEMORY else MAX_LOST_HEADS
     if cause is None or head["lost"] < limit:

@@ -20,16 +20,16 @@ MAX_ATTEMPT_MESSAGE = 1024
 Attempt = dict[str, Any]
 
 
-def last_attempt(status: Status) -> Attempt | None:
-    """Return the last attempt; None if there is none yet."""
+def last_attempt(status: Status) -> Attempt:
+    """Return the last attempt; empty if there is none yet."""
     attempts: list[Attempt] = status.get("attempts", [])
-    return attempts[-1] if attempts else None
+    return attempts[-1] if attempts else {}
 
 
 def is_running(status: Status) -> bool:
     """Return whether the last attempt is still running."""
     last = last_attempt(status)
-    return last is not None and "outcome" not in last
+    return bool(last) and "outcome" not in last
 
 
 def attempt_number(status: Status) -> int:
@@ -70,14 +70,14 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
     Memory is only recorded for `raised`: the groups that have more than the spec requests, because
     they ran out of memory in an earlier attempt.
     """
-    changes: Attempt = {"startTime": ray_job.created_at}
-    if ray_job.generation is not None:
-        changes["generation"] = ray_job.generation
-    if ray_job.choice is not None:
-        changes["choice"] = ray_job.choice.model_dump(by_alias=True, exclude_none=True, mode="json")
-    if memory := {group: size for group, size in ray_job.memory if group in raised}:
-        changes["memory"] = memory
-    return update_last(status, changes)
+    start, generation, choice = ray_job.created_at, ray_job.generation, ray_job.choice
+    return update_last(
+        status,
+        startTime=start,
+        generation=generation,
+        choice=choice and choice.model_dump(by_alias=True, exclude_none=True, mode="json"),
+        memory={group: size for group, size in ray_job.memory if group in raised} or None,
+    )
 
 
 def mark_queued(status: Status, now: str) -> Status:
@@ -86,29 +86,26 @@ def mark_queued(status: Status, now: str) -> Status:
     The fields about its driver and rows are removed, because it starts over when it is admitted.
     Its driver may have finished rows while other pods were gated.
     """
-    *before, last = status["attempts"]
+    last = last_attempt(status)
     if "queuedTime" in last and "progressTime" not in internal(status):
         return status
-    queued = {
-        **without(last, "admittedTime", "rows", "driverHead", "waiting"),
-        "queuedTime": last.get("queuedTime", now),
-    }
-    return {**with_internal(status, progressTime=None), "attempts": [*before, queued]}
+    removed = dict.fromkeys(("admittedTime", "rows", "driverHead", "waiting"))
+    status = with_internal(status, progressTime=None)
+    return update_last(status, queuedTime=last.get("queuedTime", now), **removed)
 
 
 def mark_admitted(status: Status, now: str) -> Status:
     """Return the status in which Kueue has admitted the running attempt, if it was queued."""
-    *before, last = status["attempts"]
-    if "queuedTime" not in last:
+    if "queuedTime" not in last_attempt(status):
         return status
-    admitted = {**without(last, "queuedTime"), "admittedTime": now}
-    return {**status, "attempts": [*before, admitted]}
+    return update_last(status, queuedTime=None, admittedTime=now)
 
 
-def update_last(status: Status, changes: Attempt) -> Status:
-    """Return the status with changed fields of the last attempt."""
+def update_last(status: Status, **changes: Any) -> Status:
+    """Return the status with changed fields of the last attempt. None removes a field."""
     *before, last = status["attempts"]
-    return {**status, "attempts": [*before, {**last, **changes}]}
+    changed = {name: value for name, value in {**last, **changes}.items() if value is not None}
+    return {**status, "attempts": [*before, changed]}
 
 
 def record_faulty_nodes(status: Status, report: Report | None) -> Status:
@@ -118,9 +115,9 @@ def record_faulty_nodes(status: Status, report: Report | None) -> Status:
     """
     if report is None or not report.faulty_nodes:
         return status
-    known = (last_attempt(status) or {}).get("faultyNodes", [])
+    known = last_attempt(status).get("faultyNodes", [])
     nodes = list(dict.fromkeys([*known, *report.faulty_nodes]))  # in order, each once
-    return update_last(status, {"faultyNodes": nodes[:MAX_FAULTY_NODES]})
+    return update_last(status, faultyNodes=nodes[:MAX_FAULTY_NODES])
 
 
 def faulty_nodes(status: Status) -> list[str]:
@@ -137,16 +134,17 @@ def end_attempt(
 
     Also increases `failedAttempts`, if the outcome is Failed and the cause is not NoCapacity.
     """
-    last = last_attempt(status)
-    if last is None or "outcome" in last:
+    if not is_running(status):
         return status
-    attempt: Attempt = {**last, "outcome": outcome, "completionTime": now}
-    if cause is not None:
-        attempt["cause"] = cause.value
-    if message:
-        attempt["message"] = in_one_line(message)[:MAX_ATTEMPT_MESSAGE]
+    ended = update_last(
+        without(status, "devices"),
+        outcome=outcome,
+        completionTime=now,
+        cause=cause and cause.value,
+        message=in_one_line(message)[:MAX_ATTEMPT_MESSAGE] or None,
+    )
     count = failed_attempts(status) + (outcome == "Failed" and cause != Cause.NO_CAPACITY)
-    return {**update_last(without(status, "devices"), attempt), "failedAttempts": count}
+    return {**ended, "failedAttempts": count}
 
 
 def next_choice(status: Status) -> int:
@@ -162,48 +160,34 @@ def next_choice(status: Status) -> int:
 
 def newly_ended(before: Status, after: Status) -> list[Attempt]:
     """Return the attempts that ended between two statuses of a job."""
-    ended_before = {one["number"] for one in before.get("attempts", []) if "outcome" in one}
-    return [
-        one
-        for one in after.get("attempts", [])
-        if "outcome" in one
-        and one["number"] not in ended_before
-        and one["number"] >= attempt_number(before)
-    ]
+    known = [one["number"] for one in before.get("attempts", []) if "outcome" in one]
+    ended = [one for one in after.get("attempts", []) if "outcome" in one]
+    new = [one for one in ended if one["number"] >= attempt_number(before)]
+    return [one for one in new if one["number"] not in known]
 
 
 def record_rows(
     status: Status, report: Report | None, now: str, *, may_include_rows: bool
 ) -> Status:
-    """Return the status with the number of finished rows from a report.
+    """Return the status with the number of rows that the running attempt has finished.
 
     `may_include_rows` is whether even the first report of an attempt may include rows of this
     attempt, for instance because the operator was down. The final report always includes them.
-    """
-    if report is None or report.progress is None:
-        return status
-    includes_own = report.state.ended or may_include_rows
-    return _update_rows(status, report.progress.rows, now, includes_own=includes_own)
-
-
-def _update_rows(status: Status, rows: int, now: str, *, includes_own: bool) -> Status:
-    """Return the status with the number of rows that the running attempt has finished.
-
-    `rows` is the number for the whole job. `includes_own` is whether it includes rows of this
-    attempt. `progressTime`, from which `deadlines.stall` is measured, changes only if the number
-    increases. It may decrease after a restart of the driver.
+    `progressTime`, from which `deadlines.stall` is measured, changes only if the number increases.
+    It may decrease after a restart of the driver.
     """
     last = last_attempt(status)
-    if last is None:
+    if report is None or report.progress is None or not last:
         return status
-    before = last.get("rowsBefore")
+    rows, before = report.progress.rows, last.get("rowsBefore")
     if before is None:
+        includes_own = report.state.ended or may_include_rows
         before = _rows_before(status, last, rows, includes_own=includes_own)
-        status = status if last["number"] == 1 else update_last(status, {"rowsBefore": before})
+        status = status if last["number"] == 1 else update_last(status, rowsBefore=before)
     own, known = max(0, rows - before), last.get("rows", 0)
     if own == known:
         return status
-    status = update_last(status, {"rows": own})
+    status = update_last(status, rows=own)
     return with_internal(status, progressTime=now) if own > known else status
 
 
@@ -236,6 +220,6 @@ def own_progress(status: Status, report: Report | None) -> Report | None:
     """Return the report with a progress that counts only rows of the running attempt."""
     if report is None or report.progress is None:
         return report
-    own = (last_attempt(status) or {}).get("rows", 0)
+    own = last_attempt(status).get("rows", 0)
     progress = report.progress.model_copy(update={"rows": own})
     return report.model_copy(update={"progress": progress})

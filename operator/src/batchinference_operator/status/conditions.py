@@ -24,6 +24,8 @@ _FALSE_REASONS = {
 }
 """Reason and message of a false condition. A false Ready has the reason and message of the job."""
 
+_ONLY_TRUE = ("Reconciling", "Stalled")
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -43,17 +45,14 @@ def build_conditions(
 
     The `lastTransitionTime` of a condition changes only with its status.
     """
-    active = not (summary.complete or summary.failed or summary.suspended)
     is_true_by_type = {
         "Ready": summary.complete or summary.suspended,
         "Complete": summary.complete,
         "Failed": summary.failed,
         "Suspended": summary.suspended,
+        "Reconciling": not (summary.complete or summary.failed or summary.suspended),
+        "Stalled": summary.failed,
     }
-    if active:
-        is_true_by_type["Reconciling"] = True
-    if summary.failed:
-        is_true_by_type["Stalled"] = True
     return conditions_of(is_true_by_type, summary, previous, generation, now)
 
 
@@ -64,34 +63,27 @@ def conditions_of(
     generation: int,
     now: str,
 ) -> list[dict[str, Any]]:
-    """Return a condition for each type in `is_true_by_type`."""
+    """Return a condition for each type in `is_true_by_type`, without false ones of _ONLY_TRUE."""
     before = {condition["type"]: condition for condition in previous}
-    return [
-        _condition(kind, is_true, summary, before.get(kind), generation, now)
-        for kind, is_true in is_true_by_type.items()
-    ]
-
-
-def _condition(
-    kind: str,
-    is_true: bool,
-    summary: Summary,
-    before: dict[str, Any] | None,
-    generation: int,
-    now: str,
-) -> dict[str, Any]:
-    status = "True" if is_true else "False"
     why = summary.reason, summary.message
-    reason, message = why if is_true else _FALSE_REASONS.get(kind, why)
-    changed = before is None or before["status"] != status
-    return {
-        "type": kind,
-        "status": status,
-        "reason": reason,
-        "message": truncate_message(message),
-        "lastTransitionTime": now if changed or before is None else before["lastTransitionTime"],
-        "observedGeneration": generation,
-    }
+    conditions = []
+    for kind, is_true in is_true_by_type.items():
+        if kind in _ONLY_TRUE and not is_true:
+            continue
+        status, former = "True" if is_true else "False", before.get(kind, {})
+        reason, message = why if is_true else _FALSE_REASONS.get(kind, why)
+        changed = former.get("status") != status
+        conditions.append(
+            {
+                "type": kind,
+                "status": status,
+                "reason": reason,
+                "message": truncate_message(message),
+                "lastTransitionTime": now if changed else former["lastTransitionTime"],
+                "observedGeneration": generation,
+            }
+        )
+    return conditions
 
 
 def truncate_message(message: str) -> str:
@@ -103,12 +95,11 @@ def truncate_message(message: str) -> str:
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
 
-def find_condition(status: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    """Return the condition of this type; None if the status does not have it."""
-    return next((one for one in status.get("conditions", []) if one["type"] == kind), None)
+def find_condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the condition of this type; empty if the status does not have it."""
+    return next((one for one in status.get("conditions", []) if one["type"] == kind), {})
 
 
 def is_condition_true(status: dict[str, Any], kind: str) -> bool:
     """Return whether a status has this condition with status True."""
-    condition = find_condition(status, kind)
-    return condition is not None and condition["status"] == "True"
+    return find_condition(status, kind).get("status") == "True"

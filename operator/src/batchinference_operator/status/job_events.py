@@ -65,9 +65,9 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
 def _job_ended(before: Status, after: Status) -> Iterator[Event]:
     for kind in ("Complete", "Failed"):
         condition, former = find_condition(after, kind), find_condition(before, kind)
-        if condition is None or condition["status"] != "True":
+        if condition.get("status") != "True":
             continue
-        if is_condition_true(before, kind) and former and former["message"] == condition["message"]:
+        if former.get("status") == "True" and former["message"] == condition["message"]:
             continue
         if kind == "Complete":
             yield Event("Succeeded", "Finish", _describe_result(after, condition["message"]))
@@ -94,16 +94,10 @@ def _blocked(before: Status, after: Status) -> Iterator[Event]:
     A new message with the same reason yields none, because messages may change at each reconcile.
     """
     now, then = find_condition(after, "Reconciling"), find_condition(before, "Reconciling")
-    if (
-        now is None
-        or now["reason"] in _ROUTINE_REASONS
-        or (then and then["reason"] == now["reason"])
-    ):
-        return
-    kind: Literal["Normal", "Warning"] = (
-        "Warning" if now["reason"] in _PROBLEM_REASONS else "Normal"
-    )
-    yield Event(now["reason"], "Wait", now["message"] or now["reason"], kind)
+    reason = now.get("reason")
+    if reason and reason not in _ROUTINE_REASONS and reason != then.get("reason"):
+        kind: Literal["Normal", "Warning"] = "Warning" if reason in _PROBLEM_REASONS else "Normal"
+        yield Event(reason, "Wait", now["message"] or reason, kind)
 
 
 def _suspended_or_resumed(before: Status, after: Status) -> Iterator[Event]:
@@ -115,12 +109,12 @@ def _suspended_or_resumed(before: Status, after: Status) -> Iterator[Event]:
 
 def _notification_failed(before: Status, after: Status) -> Iterator[Event]:
     condition = find_condition(after, NOTIFIED)
-    if condition and condition["status"] == "False" and find_condition(before, NOTIFIED) is None:
+    if condition.get("status") == "False" and not find_condition(before, NOTIFIED):
         yield Event(condition["reason"], "Notify", condition["message"], "Warning")
 
 
 def _attempt_started(before: Status, after: Status) -> Iterator[Event]:
     attempt = last_attempt(after)
-    if attempt is not None and is_running(after) and attempt_number(after) > attempt_number(before):
+    if is_running(after) and attempt_number(after) > attempt_number(before):
         message = f"attempt {attempt['number']} starts as RayJob {attempt['rayJobName']}"
         yield Event("AttemptStarted", "Start", message)

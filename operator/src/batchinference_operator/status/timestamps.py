@@ -8,6 +8,11 @@ from math import inf
 from batchinference.spec.times import time_of
 
 
+def utc_now() -> datetime:
+    """Return the current time in UTC."""
+    return datetime.now(UTC)
+
+
 def to_rfc3339(now: datetime) -> str:
     """Return a time in UTC as Kubernetes writes it."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

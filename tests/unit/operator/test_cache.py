@@ -10,7 +10,7 @@ from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.failure_cause import PodProblem
+from batchinference_operator.status.pods import PodProblem
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import (
     NAMESPACE,

@@ -8,13 +8,8 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.status.crash_detection import (
-    MAX_HEAD_CRASHES,
-    MAX_MESSAGE,
-    MAX_WORKER_CRASHES,
-    Crash,
-    crash_of,
-)
+from batchinference_operator.status.failure_cause import MAX_HEAD_CRASHES, MAX_WORKER_CRASHES
+from batchinference_operator.status.pods import MAX_MESSAGE, Crash, crash_of
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.harness import Harness
 from support.operator.objects import INITIALIZING, RUNNING, job_body, pod_body, ray_job_body

@@ -11,10 +11,10 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState, Report, failure_line
 from batchinference_operator.status.failure_cause import (
     DISRUPTION_SECONDS,
-    Disruption,
     failure_cause,
     head_ran_out_of_memory,
 )
+from batchinference_operator.status.pods import Disruption
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 from plugins.messages import Messages

@@ -8,9 +8,7 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.requeue import KUBERAY_SECONDS
-from batchinference_operator.status.crash_detection import Crash
-from batchinference_operator.status.failure_cause import Disruption
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pods import Crash, Disruption, PodView
 from plugins.messages import Messages
 from support.operator.objects import CREATED, pod_body, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop

@@ -11,8 +11,7 @@ from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.unrecoverable import LOST_PODS_SECONDS
-from batchinference_operator.status.failure_cause import Disruption
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pods import Disruption, PodView
 from support.operator.objects import placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.causes import Cause
-from batchinference_operator.status.failure_cause import PodProblem, problem_of
+from batchinference_operator.status.pods import PodProblem, problem_of
 from support.operator.objects import pod_body, waiting
 
 UNSCHEDULABLE = {

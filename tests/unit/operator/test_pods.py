@@ -10,8 +10,7 @@ from batchinference.rendering import DEVICES_LABEL, Names
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.failure_cause import Disruption, disruption_of
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pods import Disruption, PodView, disruption_of
 from batchinference_operator.status.timestamps import unix_seconds
 from support.documents.minimal import model_step
 from support.operator.objects import CONFIG, UID, asking, job_body, placed, pod_body, waiting

@@ -8,9 +8,7 @@ from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
 from batchinference_operator.reconcile.job_view import JobKey, parent_of, stub_of
-from batchinference_operator.status.crash_detection import Crash, crash_of
-from batchinference_operator.status.failure_cause import Disruption
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pods import Crash, Disruption, PodView, crash_of
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 MAX_CRASHES = 1024

@@ -67,8 +67,7 @@ from batchinference_operator.status.attempts import (
     without_decrease,
 )
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.crash_detection import describe_crashes
-from batchinference_operator.status.failure_cause import failure_cause
+from batchinference_operator.status.failure_cause import describe_crashes, failure_cause
 from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.phase import derive_phase
 from batchinference_operator.status.ray_job import RayJobView

@@ -14,6 +14,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import last_attempt, mark_admitted, mark_queued
+from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.job_status import internal
 from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
@@ -92,7 +93,9 @@ def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
 
 def quota_message(workload: Object) -> str:
     """Return Kueue's message about why a Workload waits for quota or was evicted; else empty."""
-    conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
-    quota, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
-    waiting = quota.get("message", "") if quota.get("status") == "False" else ""
-    return str(waiting or (evicted.get("message", "") if evicted.get("status") == "True" else ""))
+    status = workload.get("status") or {}
+    for kind, reported in (("QuotaReserved", "False"), ("Evicted", "True")):
+        condition = find_condition(status, kind)
+        if condition.get("status") == reported and condition.get("message"):
+            return str(condition["message"])
+    return ""

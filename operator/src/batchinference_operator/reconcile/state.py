@@ -10,10 +10,8 @@ from batchinference.spec.report import Report
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import is_running
-from batchinference_operator.status.crash_detection import Crash
-from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pods import Crash, Disruption, PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 

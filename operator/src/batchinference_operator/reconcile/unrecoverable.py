@@ -9,10 +9,9 @@ from typing import Any
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import last_attempt, update_last
-from batchinference_operator.status.crash_detection import crash_loop, describe_crashes
-from batchinference_operator.status.failure_cause import Disruption
+from batchinference_operator.status.failure_cause import crash_loop, describe_crashes
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 MAX_LOST_HEADS = 3

@@ -10,9 +10,8 @@ from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import JobState, Report
 from batchinference.text import counted
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.failure_cause import PodProblem
 from batchinference_operator.status.last_warning import NODE_WARNINGS
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pods import PodProblem, PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 _NO_QUEUE = (

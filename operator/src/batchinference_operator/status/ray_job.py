@@ -25,7 +25,7 @@ from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
 from batchinference.spec.status import Choice
 from batchinference.spec.times import time_of
-from batchinference_operator.status.conditions import truncate_message
+from batchinference_operator.status.conditions import find_condition, truncate_message
 
 Object = dict[str, Any]
 """A Kubernetes object in the JSON form of the API server."""
@@ -53,11 +53,10 @@ def owner_uid(body: Object, kind: str) -> str | None:
 
 
 def _pod_creation_error(cluster: Object) -> str:
-    for condition in cluster.get("conditions", []):
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            failure = f"{condition.get('reason', '')} {condition.get('message', '')}"
-            return "" if _FAILED_DELETE in failure else str(condition.get("message", ""))
-    return ""
+    failure = find_condition(cluster, "ReplicaFailure")
+    message = str(failure.get("message", ""))
+    fails = failure.get("status") == "True"
+    return message if fails and _FAILED_DELETE not in f"{failure.get('reason')} {message}" else ""
 
 
 def _planned_gpus(spec: Object) -> tuple[int, int | None]:
@@ -113,10 +112,6 @@ def bounded(value: object, limit: int = 253) -> str:
     Users may write 1 MiB into a field of a RayJob, and the operator keeps RayJobs in memory.
     """
     return value[:limit] if isinstance(value, str) else ""
-
-
-def _is_suspended(status: Object) -> bool:
-    return status.get("jobDeploymentStatus") in ("Suspending", "Suspended")
 
 
 def gpus_of(labels: dict[str, str]) -> int:
@@ -200,6 +195,7 @@ class RayJobView:
         status, spec = body.get("status") or {}, body.get("spec") or {}
         cluster, ray = status.get("rayClusterStatus") or {}, status.get("rayJobInfo") or {}
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
+        deployment = bounded(status.get("jobDeploymentStatus"))
         annotations = body["metadata"].get("annotations") or {}
         per_pod, max_gpus = _planned_gpus(spec)
         return cls(
@@ -211,7 +207,7 @@ class RayJobView:
             cluster_retained=bool(spec.get("ttlSecondsAfterFinished")),
             job_id=_name_or_empty(status.get("jobId")),
             job_status=bounded(status.get("jobStatus")),
-            deployment_status=bounded(status.get("jobDeploymentStatus")),
+            deployment_status=deployment,
             reason=bounded(status.get("reason")),
             message=truncate_message(reported[1]),
             cause=bounded(reported[0]),
@@ -224,7 +220,7 @@ class RayJobView:
             multikueue=spec.get("managedBy") == "kueue.x-k8s.io/multikueue",
             released_at=_valid_time(annotations, RELEASED),
             backstop=KubeRayDeadlines.in_spec(spec),
-            suspend=bool(spec.get("suspend")) or _is_suspended(status),
+            suspend=bool(spec.get("suspend")) or deployment in ("Suspending", "Suspended"),
             generation=_parse_number(annotations.get(GENERATION)),
             memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),
             max_gpus=max_gpus,

@@ -15,7 +15,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.spec import SpecError, parse_defaults
-from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.controller.driver_poller import CLUSTER_DOMAIN
 from batchinference_operator.kube.http import BURST, QPS
 from batchinference_operator.kube.leader_election import Identity
@@ -98,12 +97,10 @@ class OperatorSettings(BaseSettings):
         previous_file, previous_key = self.previous_token_key_file, b""
         if previous_file is not None and previous_file.exists():
             previous_key = _read_key(previous_file)
-        concurrency = Concurrency(self.max_running, self.max_running_per_namespace)
-        defaults = self._defaults()
         return Config(
-            defaults,
+            _parse_file(self.defaults_file, parse_defaults),
             _read_key(self.token_key_file),
-            concurrency,
+            Concurrency(self.max_running, self.max_running_per_namespace),
             previous_token_key=previous_key,
             policy=self.policy(),
             prices=self.prices,
@@ -113,9 +110,6 @@ class OperatorSettings(BaseSettings):
     def policy(self) -> PlatformPolicy:
         """Read and return the policy. Raises OSError, or ValueError if it is invalid."""
         return _parse_file(self.policy_file, parse_policy)
-
-    def _defaults(self) -> PlatformDefaults:
-        return _parse_file(self.defaults_file, parse_defaults)
 
 
 def _parse_file(file: Path | None, parse: Callable[[str], T]) -> T:

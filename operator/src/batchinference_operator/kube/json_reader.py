@@ -97,22 +97,15 @@ def _section(scanner: _Scanner, name: str, skipped: dict[str, str], limit: int) 
     section = {}
     for key, extent in fields.items():
         if extent.stop - extent.start > field_limit:
-            skipped[name] = _too_large(name, size, limit)
+            sizes = f"{-(-size >> 10)} KiB, at most {limit >> 10} KiB"
+            skipped[name] = f"{name}: it is too large ({sizes}). Put long values into files."
             continue
         try:
             section[key] = from_json(scanner.text[extent])
         except ValueError as problem:
-            skipped.setdefault(name, _too_deep(f"{name}.{key}", problem))
+            why = f"{name}.{key}: it is nested too deeply ({problem})"
+            skipped.setdefault(name, f"{why}. Use at most {MAX_DEPTH} levels.")
     return section
-
-
-def _too_large(name: str, size: int, limit: int) -> str:
-    sizes = f"{-(-size >> 10)} KiB, at most {limit >> 10} KiB"
-    return f"{name}: it is too large ({sizes}). Put long values into files."
-
-
-def _too_deep(name: str, problem: ValueError) -> str:
-    return f"{name}: it is nested too deeply ({problem}). Use at most {MAX_DEPTH} levels."
 
 
 class _Scanner:

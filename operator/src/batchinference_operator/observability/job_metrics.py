@@ -67,6 +67,16 @@ OTHER = "_other"
 MAX_NAMESPACES = 100
 MAX_REASONS = 100
 _TOKENS = ("input", "cached", "output")
+_FIELDS: dict[tuple[str, ...], tuple[str, str]] = {
+    ("progress", "rows"): ("batchinference_rows_finished", "Rows that jobs have finished."),
+    ("counts", "failed"): (
+        "batchinference_rows_failed",
+        "Rows that failed and have an error record.",
+    ),
+    ("deviceSeconds",): ("batchinference_device_seconds", "Device seconds that jobs have used."),
+    ("cpuSeconds",): ("batchinference_cpu_seconds", "CPU seconds that jobs have used."),
+}
+"""Name and description of the counters of fields of the status."""
 _WARNING_NAMES = frozenset(name.value for name in WarningName)
 _OUTCOMES = [("Succeeded", ""), ("Suspended", "")]
 _OUTCOMES += [("Failed", cause.value) for cause in Cause]
@@ -114,10 +124,7 @@ class JobMetrics(Collector):
             "Device seconds of attempts that ended, by outcome and cause.",
             *("outcome", "cause"),
         )
-        self._rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
-        self._failed_rows = self._counter(
-            "batchinference_rows_failed", "Rows that failed and have an error record."
-        )
+        self._of_fields = {path: self._counter(*about) for path, about in _FIELDS.items()}
         self._tokens = self._counter(
             "batchinference_tokens",
             "Tokens that models have used for finished rows, by kind: input, cached (a part of "
@@ -128,12 +135,6 @@ class JobMetrics(Collector):
             "batchinference_warnings",
             "Rows and files that a job has left out, cut or changed, by the name of the warning.",
             "name",
-        )
-        self._device_seconds = self._counter(
-            "batchinference_device_seconds", "Device seconds that jobs have used."
-        )
-        self._cpu_seconds = self._counter(
-            "batchinference_cpu_seconds", "CPU seconds that jobs have used."
         )
 
     def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
@@ -147,13 +148,7 @@ class JobMetrics(Collector):
     def record_status_change(self, namespace: str, before: Status, after: Status) -> None:
         """Increase the counters by the difference between two statuses of a job."""
         label = self._namespace_label(namespace)
-        for counter, path in (
-            (self._rows.labels(label), ("progress", "rows")),
-            (self._failed_rows.labels(label), ("counts", "failed")),
-            (self._device_seconds.labels(label), ("deviceSeconds",)),
-            (self._cpu_seconds.labels(label), ("cpuSeconds",)),
-            *((self._tokens.labels(label, kind), ("counts", f"{kind}Tokens")) for kind in _TOKENS),
-        ):
+        for path, counter in self._counters_of_fields(label).items():
             counter.inc(max(0, _counter_value(after, *path) - _counter_value(before, *path)))
         counted, known = _warnings_by_name(after), _warnings_by_name(before)
         for name in counted:
@@ -165,6 +160,13 @@ class JobMetrics(Collector):
                 attempt.get("deviceSeconds", 0)
             )
 
+    def _counters_of_fields(self, label: str) -> dict[tuple[str, ...], Counter]:
+        """Return the counters of a namespace by the path of the field that they count."""
+        counters = {path: counter.labels(label) for path, counter in self._of_fields.items()}
+        for kind in _TOKENS:
+            counters["counts", f"{kind}Tokens"] = self._tokens.labels(label, kind)
+        return counters
+
     def _namespace_label(self, namespace: str) -> str:
         """Return the label value of a namespace. Create its counters with the value 0 if it is new.
 
@@ -173,10 +175,7 @@ class JobMetrics(Collector):
         known = len(self._namespaces.values)
         label = self._namespaces.value(namespace)
         if len(self._namespaces.values) > known:
-            for counter in (self._rows, self._failed_rows, self._device_seconds, self._cpu_seconds):
-                counter.labels(label)
-            for kind in _TOKENS:
-                self._tokens.labels(label, kind)
+            self._counters_of_fields(label)
             for name in WarningName:
                 self._warnings.labels(label, name.value)
             for outcome in _OUTCOMES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
@@ -17,7 +16,7 @@ from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import rejection_hint
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
+from batchinference_operator.reconcile.suspend import add_suspended_time, end_ray_jobs
 from batchinference_operator.status.attempts import (
     add_attempt,
     attempt_number,
@@ -30,8 +29,7 @@ from batchinference_operator.status.job_status import Status, StatusUpdate, with
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
-API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
-_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
+_API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
 UNREACHABLE_SECONDS = 60.0
 """Seconds of unavailability after which the status reports it. Most outages are shorter."""
 
@@ -53,20 +51,19 @@ def status_after_create_error(
         summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
-        summary = Summary(API_SERVER_UNAVAILABLE, message)
+        summary = Summary(_API_SERVER_UNAVAILABLE, message)
     else:
         return None
-    job = job.with_status(add_suspended_time(job, now))
-    return job.build_status(StatusUpdate(Phase.PENDING, summary), now)
+    return _pending_status(job.with_status(add_suspended_time(job, now)), summary, now)
 
 
 def has_create_error(job: JobView) -> bool:
     """Return whether the status reports that the objects of the attempt cannot be created."""
-    ready = find_condition(job.status, "Ready")
-    return ready.get("reason") in _CREATE_ERRORS
+    reason = find_condition(job.status, "Ready").get("reason")
+    return reason in (Cause.REFUSED.value, _API_SERVER_UNAVAILABLE)
 
 
-ADMISSION_PENDING = "AdmissionPending"
+_ADMISSION_PENDING = "AdmissionPending"
 CREATE_RETRY_SECONDS = 60.0
 """Seconds until a job requests admission again after its RayJob could not be created."""
 SHORT_QUEUE_SECONDS = 30.0
@@ -86,7 +83,9 @@ def requeue_for_admission(job: JobView, now: datetime) -> JobView:
 
 
 def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
-    """Return the actions while `ray_job` of another owner has the name of the job's RayJob."""
+    """Return the actions while `ray_job` has the name of the RayJob that the job needs."""
+    if ray_job.owner_uid == job.uid:
+        return Actions(requeue_after=POLL_SECONDS)  # it is being deleted
     if ray_job.owner_uid is not None:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
@@ -95,13 +94,8 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     return Actions(status=status, requeue_after=POLL_SECONDS)
 
 
-def wait_for_admission(
-    job: JobView,
-    names: Names,
-    spec: MutableSpec,
-    config: Config,
-    admission: AdmissionDecision,
-    now: datetime,
+def _wait_for_admission(
+    job: JobView, spec: MutableSpec, config: Config, admission: AdmissionDecision, now: datetime
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
@@ -109,11 +103,11 @@ def wait_for_admission(
     """
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
-    checked = same_spec and ready.get("reason") == ADMISSION_PENDING
-    planned = Actions() if checked else create_actions(job, names, config, now)
-    if not (checked or planned.create):
-        return planned
-    status = _pending_status(job, Summary(ADMISSION_PENDING, admission.message), now)
+    if not same_spec or ready.get("reason") != _ADMISSION_PENDING:
+        planned = create_actions(job, job.next_names, config, now)
+        if not planned.create:
+            return planned
+    status = _pending_status(job, Summary(_ADMISSION_PENDING, admission.message), now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUND_FROM_POSITION else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     return Actions(status=status, requeue_after=min([refresh, *deadlines]))
@@ -134,11 +128,12 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
     RayJob is free, and the job is admitted.
     """
     job = replace(observed.job, status=add_suspended_time(observed.job, now))
+    holder = observed.ray_jobs.get(job.next_names.ray_job)
     return (
         fail_if_expired(job, spec, now)
         or _delete_previous_attempts(observed, now)
         or _wait_for_backoff(job, spec, now)
-        or _wait_for_name(job, observed.ray_jobs.get(job.next_names.ray_job), now)
+        or (None if holder is None else wait_for_name(job, holder, now))
         or _create_if_admitted(replace(observed, job=job), spec, config, now)
     )
 
@@ -148,9 +143,9 @@ def _create_if_admitted(
 ) -> Actions:
     """Return the actions that create the objects, or wait for admission."""
     job, admission = observed.job, observed.admission
-    names = job.next_names
     if admission is not None and not admission.admitted:
-        return wait_for_admission(job, names, spec, config, admission, now)
+        return _wait_for_admission(job, spec, config, admission, now)
+    names = job.next_names
     actions = create_actions(job, names, config, now)
     if not actions.create:
         return actions
@@ -172,15 +167,6 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
     return Actions(status=status, requeue_after=min([left, *deadlines]))
 
 
-def _wait_for_name(job: JobView, holder: RayJobView | None, now: datetime) -> Actions | None:
-    """Return the actions while the name of the next RayJob is taken; None if it is free."""
-    if holder is None:
-        return None
-    if holder.owner_uid != job.uid:
-        return wait_for_name(job, holder, now)
-    return Actions(requeue_after=POLL_SECONDS)  # the job's own RayJob, which is being deleted
-
-
 def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | None:
     """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
@@ -189,21 +175,13 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     report their end.
     """
     names = observed.job.ray_job_names(attempt_number(observed.job.status))
-    ended = [ray_job for ray_job in observed.live_ray_jobs if ray_job.name in names]
-    live = tuple(ray_job for ray_job in ended if not ray_job.ended)
-    retained = tuple(one for one in ended if one.ended and one.cluster_retained)
-    running = [one for one in observed.ray_jobs.values() if one.name in names and not one.ended]
-    deleting = any(one.deleting for one in running)
-    if not (live or deleting or retained or _pods_terminating(observed, now)):
+    previous = [one for one in observed.ray_jobs.values() if one.name in names]
+    deleting = any(one.deleting and not one.ended for one in previous)
+    ray_jobs = [one for one in observed.live_ray_jobs if one.name in names]
+    left = any(not one.ended or one.cluster_retained for one in ray_jobs)
+    if not (left or deleting or _pods_terminating(observed, now)):
         return None
-    stop = tuple(one for one in live if may_commit(observed.job, one, now))
-    delete = (one for one in live if one not in stop)
-    return Actions(
-        stop_drivers=stop,
-        delete_ray_jobs=(*delete, *observed.stuck_in_deletion),
-        release_clusters=retained,
-        requeue_after=POLL_SECONDS,
-    )
+    return replace(end_ray_jobs(observed, ray_jobs, now), requeue_after=POLL_SECONDS)
 
 
 def _pods_terminating(observed: Observed, now: datetime) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.attempt_end import (
@@ -22,7 +21,6 @@ from batchinference_operator.reconcile.attempt_start import (
 )
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import (
-    Deadline,
     attempt_deadlines,
     backstop_of,
     job_deadlines,
@@ -38,7 +36,6 @@ from batchinference_operator.reconcile.driver_report import (
 )
 from batchinference_operator.reconcile.fallback import (
     capacity_deadline,
-    cause_of_end,
     track_waiting,
 )
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
@@ -131,7 +128,9 @@ def _derive_status(
     observed = track_kueue_admission(observed, ray_job, now)
     job, report = observed.job, observed.report
     if ray_job.ended and awaits_report(observed, ray_job, now):
-        return _wait_for_report(job, ray_job, now)
+        summary = Summary("Finalizing", "the RayJob has ended; reading the driver's report")
+        status = job.build_status(StatusUpdate(Phase.FINALIZING, summary, ray_job), now)
+        return Actions(status=status, requeue_after=POLL_SECONDS)
     status = record_rows(
         job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
     )
@@ -150,21 +149,14 @@ def _derive_status(
     if summary.complete:
         return end_as_complete(job, update, now)
     observed = replace(observed, job=job)
-    if (failure := _failure(observed, ray_job, now, failed=summary.failed)) is not None:
-        job = record_out_of_memory(job, observed, ray_job, failure[0])
+    failure = unrecoverable_cause(observed, ray_job, now)
+    if summary.failed:
+        failure = failure_cause(ray_job, report, observed.disruptions)
+    if failure is not None:
+        job = record_out_of_memory(observed, ray_job, failure[0])
         return fail_attempt(job, spec, *failure, now, update)
-    status = job.build_status(update, now)
-    observed = replace(observed, job=job.with_status(status))
-    return _enforce_deadlines(observed, spec, update, requeue_after(observed, ray_job, now), now)
-
-
-def _failure(
-    observed: Observed, ray_job: RayJobView, now: datetime, *, failed: bool
-) -> tuple[Cause, str] | None:
-    """Return the cause and the message of an attempt that has failed or cannot recover, or None."""
-    if failed:
-        return failure_cause(ray_job, observed.report, observed.disruptions)
-    return unrecoverable_cause(observed, ray_job, now)
+    observed = replace(observed, job=job.with_status(job.build_status(update, now)))
+    return _enforce_deadlines(observed, ray_job, spec, update, now)
 
 
 def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
@@ -210,39 +202,31 @@ def _missing_from_kuberay(observed: Observed, ray_job: RayJobView, now: datetime
 
 
 def _enforce_deadlines(
-    observed: Observed, spec: MutableSpec, update: StatusUpdate, interval: float, now: datetime
+    observed: Observed, ray_job: RayJobView, spec: MutableSpec, update: StatusUpdate, now: datetime
 ) -> Actions:
     """Return the actions that continue the attempt, or end it if a deadline has passed."""
     job = observed.job
     if (expired := fail_if_expired(job, spec, now, update)) is not None:
         return expired
-    silent = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
+    silent = driver_unreachable(observed, ray_job)
     # a silent driver gets no exemption in the phase Finalizing, but it must have been polled
     awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
-    limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
-    if update.ray_job is not None:
-        limits += capacity_deadline(observed, update.ray_job, now, _why_no_row(update))
-    passed = [limit for limit in limits if limit.remaining <= 0]
-    if passed:
-        return _fail_expired(observed, spec, passed[0], update, now)
+    why = _why_no_row(update)
+    limits = list(attempt_deadlines(job, spec, now, why, awaits_rows=awaits))
+    limits += capacity_deadline(observed, ray_job, now, why)
+    if passed := [limit for limit in limits if limit.remaining <= 0]:
+        cause = _cause_at_deadline(passed[0].cause, ray_job, update)
+        job = record_out_of_memory(observed, ray_job, cause)
+        return fail_attempt(job, spec, cause, passed[0].message, now, update)
     limits += job_deadlines(job, spec, now, current_gpus(observed))
-    interval = min([interval, *(limit.remaining for limit in limits)])
-    change = _backstop_change(job, spec, update.ray_job)
-    gated = update.ray_job is not None and needs_release(observed, update.ray_job, now)
-    released = update.ray_job if gated else None
+    interval, backstop = requeue_after(observed, ray_job, now), backstop_of(job, spec, ray_job)
+    changed = backstop != ray_job.backstop and not ray_job.deleting
     return Actions(
-        status=job.status, requeue_after=interval, update_backstop=change, release_pods=released
+        status=job.status,
+        requeue_after=min([interval, *(limit.remaining for limit in limits)]),
+        update_backstop=(ray_job, backstop) if changed else None,
+        release_pods=ray_job if needs_release(observed, ray_job, now) else None,
     )
-
-
-def _backstop_change(
-    job: JobView, spec: MutableSpec, ray_job: RayJobView | None
-) -> tuple[RayJobView, KubeRayDeadlines] | None:
-    """Return the new backstop deadlines of the RayJob; None if its spec already has them."""
-    if ray_job is None or ray_job.deleting:
-        return None
-    backstop = backstop_of(job, spec, ray_job)
-    return None if backstop == ray_job.backstop else (ray_job, backstop)
 
 
 def _why_no_row(update: StatusUpdate) -> str:
@@ -252,23 +236,13 @@ def _why_no_row(update: StatusUpdate) -> str:
     return update.summary.message
 
 
-def _fail_expired(
-    observed: Observed, spec: MutableSpec, passed: Deadline, update: StatusUpdate, now: datetime
-) -> Actions:
-    """Return the actions that end an attempt after a deadline.
+def _cause_at_deadline(cause: Cause, ray_job: RayJobView, update: StatusUpdate) -> Cause:
+    """Return the cause of an attempt that ends at a deadline with this cause.
 
-    If the attempt is Pending because of a problem with a cause, this is the cause of the failure.
+    If it is Pending because of a problem with a cause, it is this cause. It is NoCapacity instead
+    of Unschedulable if there is a next choice.
     """
-    problem = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
-    cause = passed.cause
-    if cause != Cause.NO_CAPACITY:
-        cause = cause_of_end(problem or cause, update.ray_job)
-    job = record_out_of_memory(observed.job, observed, update.ray_job, cause)
-    return fail_attempt(job, spec, cause, passed.message, now, update)
-
-
-def _wait_for_report(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
-    """Return the actions while the operator waits for the final report of an ended driver."""
-    summary = Summary("Finalizing", "the RayJob has ended; reading the driver's report")
-    status = job.build_status(StatusUpdate(Phase.FINALIZING, summary, ray_job), now)
-    return Actions(status=status, requeue_after=POLL_SECONDS)
+    if update.phase == Phase.PENDING and cause != Cause.NO_CAPACITY:
+        cause = Cause.named(update.summary.reason) or cause
+    has_next = ray_job.choice is not None and ray_job.choice.after is not None
+    return Cause.NO_CAPACITY if has_next and cause == Cause.UNSCHEDULABLE else cause

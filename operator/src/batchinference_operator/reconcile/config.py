@@ -57,21 +57,17 @@ class Config:
         The token is derived from the operator's key, so that the operator needs no permission to
         read the Secret. It differs between attempts, because the name of the RayJob differs.
         """
-        return _token(self.token_key, *_about(job, ray_job))
+        return _token(self.token_key, job, ray_job)
 
     def tokens(self, job: JobView, ray_job: RayJobView) -> tuple[str, ...]:
         """Return the tokens that the Ray cluster of a RayJob may have: of the current key, and of
         the previous key if there is one, because the cluster may be older than the rotation."""
-        about = _about(job, ray_job.name)
         keys = filter(None, (self.token_key, self.previous_token_key))
-        return tuple(_token(key, *about) for key in keys)
+        return tuple(_token(key, job, ray_job.name) for key in keys)
 
 
-def _about(job: JobView, ray_job: str) -> tuple[str, ...]:
-    return _PURPOSE, job.namespace, job.name, job.uid, ray_job
-
-
-def _token(key: bytes, *about: str) -> str:
+def _token(key: bytes, job: JobView, ray_job: str) -> str:
+    about = (_PURPOSE, job.namespace, job.name, job.uid, ray_job)
     return hmac.new(key, "\n".join(about).encode(), hashlib.sha256).hexdigest()
 
 

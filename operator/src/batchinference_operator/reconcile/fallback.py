@@ -67,14 +67,6 @@ def capacity_deadline(
     yield Deadline(left, Cause.NO_CAPACITY, message)
 
 
-def cause_of_end(cause: Cause, ray_job: RayJobView | None) -> Cause:
-    """Return the cause of an attempt that ends at a deadline: NoCapacity instead of Unschedulable
-    if there is a next choice."""
-    choice = None if ray_job is None else ray_job.choice
-    has_next = choice is not None and choice.after is not None
-    return Cause.NO_CAPACITY if has_next and cause == Cause.UNSCHEDULABLE else cause
-
-
 def _waiting_since(observed: Observed, ray_job: RayJobView, attempt: Attempt) -> str | None:
     """Return when the wait of the attempt began; None if it does not wait now."""
     if "queuedTime" in attempt:

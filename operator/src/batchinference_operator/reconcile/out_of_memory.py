@@ -14,15 +14,14 @@ from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import RayJobView
 
 
-def record_out_of_memory(
-    job: JobView, observed: Observed, ray_job: RayJobView | None, cause: Cause
-) -> JobView:
+def record_out_of_memory(observed: Observed, ray_job: RayJobView, cause: Cause) -> JobView:
     """Return the job with the groups that ran out of memory recorded in its attempt.
 
     If the cause is another one, nothing is recorded. If no pod was killed, for instance because Ray
     killed a process before, the group is unknown, and all worker groups are recorded.
     """
-    if cause != Cause.OUT_OF_MEMORY or ray_job is None or not ray_job.memory:
+    job = observed.job
+    if cause != Cause.OUT_OF_MEMORY or not ray_job.memory:
         return job
     memory = dict(ray_job.memory)
     killed = {one.group for one in observed.disruptions if one.cause == Cause.OUT_OF_MEMORY}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
@@ -27,19 +28,19 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
     The first reconcile only records the suspension in the status, so that the deletion does not
     count as a failure.
     """
-    job, ray_jobs = observed.job, observed.live_ray_jobs
-    live = tuple(ray_job for ray_job in ray_jobs if not ray_job.ended)
-    release = tuple(ray_job for ray_job in ray_jobs if ray_job.ended and ray_job.cluster_retained)
+    job = observed.job
     if is_running(job.status):
         status = end_attempt(_suspending_status(job, now), "Suspended", to_rfc3339(now))
         return Actions(status=status, requeue_after=0)
+    end = end_ray_jobs(observed, observed.live_ray_jobs, now)
     if _holds_resources(observed):
-        return _stop_all(observed, live, release, now)
+        after = STOP_POLL_SECONDS if end.stop_drivers else SUSPEND_POLL_SECONDS
+        return replace(end, status=_suspending_status(job, now), requeue_after=after)
     summary = Summary(
         "Suspended", "suspended by spec.suspend; set it to false to resume", suspended=True
     )
     status = job.build_status(StatusUpdate(Phase.SUSPENDED, summary), now)
-    suspended = Actions(release_clusters=release, status=status)
+    suspended = Actions(release_clusters=end.release_clusters, status=status)
     return with_ttl_of_cancelled(suspended, job, ttl, now) if job.cancelled else suspended
 
 
@@ -49,21 +50,17 @@ def _holds_resources(observed: Observed) -> bool:
     return live or any(pod.ended_at is None for pod in observed.pods)
 
 
-def _stop_all(
-    observed: Observed, live: tuple[RayJobView, ...], release: tuple[RayJobView, ...], now: datetime
-) -> Actions:
-    """Return the actions that stop drivers that may still commit, and delete the other RayJobs."""
-    job = observed.job
-    stop = tuple(one for one in live if may_commit(job, one, now))
-    delete = (*(one for one in live if one not in stop), *observed.stuck_in_deletion)
-    requeue_after = STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS
-    status = _suspending_status(job, now)
-    return Actions(
-        stop, delete, release_clusters=release, status=status, requeue_after=requeue_after
-    )
+def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) -> Actions:
+    """Return the actions that stop drivers that may still commit, delete the other RayJobs that
+    have not ended, and release the retained clusters of those that have."""
+    live = [ray_job for ray_job in ray_jobs if not ray_job.ended]
+    stop = tuple(one for one in live if _may_commit(observed.job, one, now))
+    delete = (one for one in live if one not in stop)
+    release = tuple(one for one in ray_jobs if one.ended and one.cluster_retained)
+    return Actions(stop, (*delete, *observed.stuck_in_deletion), release_clusters=release)
 
 
-def may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
+def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether the driver of a suspended attempt runs and may commit what it has computed.
 
     It has STOP_SECONDS for this.

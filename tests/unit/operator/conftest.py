@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 from kubernetes.aio.client import ApiClient, Configuration
 
-from batchinference_operator.kube import http
+from batchinference_operator.kube import object_client
 from batchinference_operator.kube.client import KubeClient
 from support.operator.harness import Harness
 from support.operator.reconcile_loop import ReconcileLoop
@@ -40,7 +40,7 @@ async def serve() -> AsyncIterator[Serve]:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the backoff between the retries of gateways."""
-    monkeypatch.setattr(http, "RETRY_DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(object_client, "RETRY_DELAYS", (0.0, 0.0))
 
 
 @pytest.fixture

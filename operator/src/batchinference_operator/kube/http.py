@@ -7,9 +7,8 @@ is not an error.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -20,7 +19,6 @@ from kubernetes.aio.client.rest import RESTResponse
 
 from batchinference.rendering import MANAGER
 from batchinference.version import __version__
-from batchinference_operator.kube.errors import TRANSIENT, Unreachable
 from batchinference_operator.kube.json_reader import read_json
 
 QPS = 500.0
@@ -51,20 +49,7 @@ class RateLimiter:
         self._next_token_at = max(self._next_token_at, now + seconds)
 
 
-RETRY_DELAYS = (0.2, 0.8)
-"""Seconds before each retry of a request. If the last one fails, the work queue retries the job."""
 MAX_RETRY_AFTER_SECONDS = 30.0
-
-
-async def with_retries(send: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
-    """Send a request with retries. Return the status and the answer of the last try."""
-    for pause in RETRY_DELAYS:
-        with contextlib.suppress(Unreachable):
-            status, answer = await send()
-            if status not in TRANSIENT:
-                return status, answer
-        await asyncio.sleep(pause)
-    return await send()
 
 
 def retry_after_seconds(retry_after: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +16,7 @@ from kubernetes.aio.client import ApiClient
 from batchinference.rendering import HEAD_BUDGET, NAME_LABEL, RAY_API_VERSION, RAY_CLUSTER, RAY_JOB
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
-from batchinference_operator.kube.errors import Unreachable, raise_for
+from batchinference_operator.kube.errors import TRANSIENT, Unreachable, raise_for
 from batchinference_operator.kube.http import (
     OnRequest,
     RateLimiter,
@@ -24,7 +25,6 @@ from batchinference_operator.kube.http import (
     open_stream,
     read_lines,
     send,
-    with_retries,
 )
 from batchinference_operator.kube.json_reader import read_json
 from batchinference_operator.status.ray_job import Object, is_name
@@ -47,6 +47,8 @@ MAX_LISTS = 4
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 LOCAL_QUEUE = "LocalQueue"
+RETRY_DELAYS = (0.2, 0.8)
+"""Seconds before each retry of a request. If the last one fails, the work queue retries the job."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
     WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
@@ -82,7 +84,14 @@ class ObjectClient:
         self._list_slots = asyncio.Semaphore(MAX_LISTS)
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
-        return await with_retries(lambda: self._send(*call))
+        """Send a request with retries. Return the status and the answer of the last try."""
+        for pause in RETRY_DELAYS:
+            with suppress(Unreachable):
+                status, answer = await self._send(*call)
+                if status not in TRANSIENT:
+                    return status, answer
+            await asyncio.sleep(pause)
+        return await self._send(*call)
 
     async def _send(self, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()

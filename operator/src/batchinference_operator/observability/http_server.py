@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from aiohttp import hdrs, web
@@ -15,35 +14,32 @@ from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 
 
-@dataclass(frozen=True)
-class _Endpoints:
-    """The handlers of the endpoints.
+def _application(leadership: Leadership, watches: WatchHealth, metrics: Metrics) -> web.Application:
+    """Return the endpoints.
 
     A standby replica has no watches. It is ready if a replica of its own release is the leader.
     """
 
-    leadership: Leadership
-    watches: WatchHealth
-    metrics: Metrics
+    async def healthz(_: web.Request) -> web.Response:
+        dead = watches.dead if leadership.is_leader else []
+        problem = "the watch of {} has had no response for too long"
+        return _health_response(map(problem.format, dead))
 
-    async def healthz(self, _: web.Request) -> web.Response:
-        dead = self.watches.dead if self.leadership.is_leader else []
-        return _health_response(
-            [f"the watch of {path} has had no response for too long" for path in dead]
-        )
+    async def readyz(_: web.Request) -> web.Response:
+        if not leadership.is_leader:
+            return _health_response(filter(None, [leadership.unready]))
+        return _health_response(map("the first list is not complete: {}".format, watches.missing))
 
-    async def readyz(self, _: web.Request) -> web.Response:
-        if not self.leadership.is_leader:
-            unready = self.leadership.unready
-            return _health_response([unready] if unready else [])
-        return _health_response(
-            [f"the first list is not complete: {path}" for path in self.watches.missing]
-        )
-
-    async def serve_metrics(self, request: web.Request) -> web.Response:
+    async def serve_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
-        body = encode(self.metrics.registry)
+        body = encode(metrics.registry)
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: content_type})
+
+    application = web.Application()
+    application.router.add_get("/healthz", healthz)
+    application.router.add_get("/readyz", readyz)
+    application.router.add_get("/metrics", serve_metrics)
+    return application
 
 
 @asynccontextmanager
@@ -51,11 +47,7 @@ async def serve_http(
     port: int, leadership: Leadership, watches: WatchHealth, metrics: Metrics
 ) -> AsyncIterator[None]:
     """Serve the endpoints on all addresses while the block runs."""
-    handlers = _Endpoints(leadership, watches, metrics)
-    application = web.Application()
-    application.router.add_get("/healthz", handlers.healthz)
-    application.router.add_get("/readyz", handlers.readyz)
-    application.router.add_get("/metrics", handlers.serve_metrics)
+    application = _application(leadership, watches, metrics)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
@@ -65,8 +57,8 @@ async def serve_http(
         await runner.cleanup()
 
 
-def _health_response(problems: Sequence[str]) -> web.Response:
-    if not problems:
-        return web.Response(text="ok\n")
+def _health_response(problems: Iterable[str]) -> web.Response:
     lines = "".join(f"{problem}\n" for problem in problems)
+    if not lines:
+        return web.Response(text="ok\n")
     return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=lines)

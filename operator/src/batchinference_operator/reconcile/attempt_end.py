@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
@@ -40,10 +39,10 @@ def fail_attempt(
     failures = failed_attempts(job.status) + (not no_capacity)
     if not spec.retry.allows(cause, failures):
         return fail_job(job, cause, message, now, update)
-    wait = 0.0 if no_capacity else backoff_seconds(spec.retry.backoff, failures)
+    wait = 0.0 if no_capacity else _backoff_seconds(spec.retry.backoff, failures)
     failure = f"attempt {attempt_number(job.status)} failed: {cause}: {message}"
-    retrying = _with_outcome(Phase.RETRYING, Summary("Retrying", failure), update)
-    status = job.build_status(retrying, now)
+    retrying = StatusUpdate(Phase.RETRYING, Summary("Retrying", failure))
+    status = job.build_status(retrying.after(update), now)
     status = end_attempt(status, "Failed", to_rfc3339(now), cause, message)
     at = to_rfc3339(now + timedelta(seconds=wait))
     return Actions(status={**status, "nextAttemptTime": at}, requeue_after=0)
@@ -53,8 +52,8 @@ def fail_job(
     job: JobView, cause: Cause, message: str, now: datetime, update: StatusUpdate | None = None
 ) -> Actions:
     """Return the actions that fail the job."""
-    ended = _with_outcome(Phase.FAILED, Summary(cause.value, message, failed=True), update)
-    status = job.build_status(ended, now)
+    failed = StatusUpdate(Phase.FAILED, Summary(cause.value, message, failed=True))
+    status = job.build_status(failed.after(update), now)
     status = end_attempt(status, "Failed", to_rfc3339(now), cause, message)
     return Actions(status=status, requeue_after=0)
 
@@ -67,15 +66,10 @@ def fail_if_expired(
     return fail_job(job, passed[0].cause, passed[0].message, now, update) if passed else None
 
 
-def _with_outcome(phase: Phase, summary: Summary, update: StatusUpdate | None) -> StatusUpdate:
-    """Return an update with this phase and summary, and with the observations in `update`."""
-    return replace(update, phase=phase, summary=summary) if update else StatusUpdate(phase, summary)
-
-
-def backoff_seconds(backoff: Backoff, failures: int) -> float:
+def _backoff_seconds(backoff: Backoff, failures: int) -> float:
     """Return the seconds to wait before the next attempt, after this number of failed attempts."""
-    maximum = seconds_of(backoff.max)
-    return float(min(seconds_of(backoff.initial) * 2 ** min(failures - 1, 32), maximum))
+    seconds = seconds_of(backoff.initial) * 2 ** min(failures - 1, 32)
+    return float(min(seconds, seconds_of(backoff.max)))
 
 
 def backoff_left(job: JobView, now: datetime) -> float:

@@ -67,13 +67,14 @@ def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, C
     return without_nodes(with_memory(complete, memory), faulty_nodes(job.status)), choice
 
 
-def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
+def _invalid_spec(job: JobView, error: SpecError, now: datetime) -> Status:
     """Return the status of a job whose next attempt cannot be created from its spec.
 
     That attempt is removed from the status, so that the job continues when the spec is corrected.
     """
     if is_running(job.status):
         job = job.with_status(remove_attempt(job.status))
+    message = "; ".join(str(error).splitlines())
     summary = Summary(Cause.INVALID_SPEC.value, message, failed=True)
     return job.build_status(StatusUpdate(Phase.FAILED, summary), now)
 
@@ -97,8 +98,6 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
 def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
     """Return the actions that create the ConfigMap and then the RayJob, which mounts it, of an
     attempt. If the spec is invalid, return the actions that fail the job."""
-    if job.skipped_reason:
-        return Actions(status=invalid_spec(job, job.skipped_reason, now), requeue_after=0)
     try:
         complete, choice = parse_with_defaults(job, config)
         owner = Owner(job.name, job.uid)
@@ -106,8 +105,7 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
         add_prices(objects[1], config.prices, job.status)
         return Actions(create=objects, requeue_after=POLL_SECONDS)
     except SpecError as error:
-        message = "; ".join(str(error).splitlines())
-        return Actions(status=invalid_spec(job, message, now), requeue_after=0)
+        return Actions(status=_invalid_spec(job, error, now), requeue_after=0)
 
 
 def planning_status(job: JobView, names: Names, now: datetime) -> Status:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import ValidationError
 
 from batchinference.rendering import NAME_LABEL, Names
+from batchinference.spec import Problem, SpecError
 from batchinference.spec.base import SpecModel
 from batchinference.spec.job import (
     API_VERSION,
@@ -66,7 +67,12 @@ class ResourceView:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The object in the form that the parser of the spec expects."""
+        """The object in the form that the parser of the spec expects.
+
+        Raises SpecError if fields of the spec were not read.
+        """
+        if self.skipped_reason:
+            raise SpecError([Problem("", self.skipped_reason)])
         metadata = {"name": self.name, "namespace": self.namespace}
         document = {"apiVersion": API_VERSION, "kind": self.kind, "metadata": metadata}
         return {**document, "spec": self.spec}

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Self
 
 from batchinference.rendering import Names, Owner
-from batchinference.spec import Problem, SpecError
+from batchinference.spec import SpecError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import SCHEDULE_KIND
@@ -43,12 +43,6 @@ class ScheduleView(ResourceView):
     def owns(self, body: Object) -> bool:
         """Return whether the schedule created a BatchInference."""
         return owner_uid(body, SCHEDULE_KIND) == self.uid
-
-    def parse(self) -> BatchInferenceSchedule:
-        """Return the parsed schedule. Raises SpecError."""
-        if self.skipped_reason:
-            raise SpecError([Problem("", self.skipped_reason)])
-        return parse_schedule(self.document)
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,7 @@ def decide(observed: ObservedSchedule, config: Config, now: datetime) -> Schedul
     if schedule.deleting:
         return ScheduleActions()
     try:
-        parsed = schedule.parse()
+        parsed = parse_schedule(schedule.document)
     except SpecError as error:
         return _invalid(observed, "; ".join(str(error).splitlines()), now)
     checked = _checked_until(schedule, _schedule_key(parsed), now)
@@ -279,20 +273,14 @@ def _missed_event(count: int, why: str) -> Event:
 
 def _status(observed: ObservedSchedule, result: _DueTimeResult, now: datetime) -> Status:
     """Return the status of a valid schedule, without `nextScheduleTime`."""
-    schedule = observed.schedule
-    before = without(schedule.status, "nextScheduleTime")
+    before = observed.schedule.status
     gone = {run.name for run in result.replace}
     active = [run.name for run in observed.runs if run.active and run.name not in gone]
     if result.create is not None:
         active.append(result.create["metadata"]["name"])
-    status: Status = {
-        **before,
-        "observedGeneration": schedule.generation,
-        "conditions": _conditions(schedule, result.summary, now),
-        "active": active[:MAX_ACTIVE],
-        "checkedUntil": to_rfc3339(result.checked_until),
-        "missedRuns": before.get("missedRuns", 0) + result.missed,
-    }
+    status = _with_conditions(observed.schedule, result.summary, active, now)
+    status["checkedUntil"] = to_rfc3339(result.checked_until)
+    status["missedRuns"] = before.get("missedRuns", 0) + result.missed
     if result.run is not None:
         status["lastScheduleTime"] = to_rfc3339(result.run)
     ends = [run.ended_at for run in observed.runs if run.complete]
@@ -301,21 +289,25 @@ def _status(observed: ObservedSchedule, result: _DueTimeResult, now: datetime) -
     return status
 
 
-def _conditions(schedule: ScheduleView, summary: Summary, now: datetime) -> list[Status]:
-    is_true_by_type = {"Ready": not summary.failed, "Stalled": summary.failed}
-    previous = schedule.status.get("conditions", [])
-    return conditions_of(is_true_by_type, summary, previous, schedule.generation, to_rfc3339(now))
+def _with_conditions(
+    schedule: ScheduleView, summary: Summary, active: list[str], now: datetime
+) -> Status:
+    """Return the status with the fields that are also written for an invalid schedule."""
+    is_true = {"Ready": not summary.failed, "Stalled": summary.failed}
+    before, generation = schedule.status.get("conditions", []), schedule.generation
+    return {
+        **without(schedule.status, "nextScheduleTime"),
+        "observedGeneration": generation,
+        "conditions": conditions_of(is_true, summary, before, generation, to_rfc3339(now)),
+        "active": active[:MAX_ACTIVE],
+    }
 
 
 def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> ScheduleActions:
     """Return the actions for an invalid schedule, which creates no runs."""
     schedule, summary = observed.schedule, Summary(Cause.INVALID_SPEC.value, message, failed=True)
-    status: Status = {
-        **without(schedule.status, "nextScheduleTime"),
-        "observedGeneration": schedule.generation,
-        "conditions": _conditions(schedule, summary, now),
-        "active": [run.name for run in observed.runs if run.active][:MAX_ACTIVE],
-    }
+    active = [run.name for run in observed.runs if run.active]
+    status = _with_conditions(schedule, summary, active, now)
     return ScheduleActions(status=status, events=tuple(_problem_event(schedule.status, status)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchinference.spec.phases import PROCESSING_PHASES, Phase
@@ -22,6 +22,10 @@ class StatusUpdate:
     summary: Summary
     ray_job: RayJobView | None = None
     report: Report | None = None
+
+    def after(self, former: StatusUpdate | None) -> StatusUpdate:
+        """Return the update with the observations of a former one."""
+        return self if former is None else replace(former, phase=self.phase, summary=self.summary)
 
 
 def build_status(previous: Status, generation: int, update: StatusUpdate, now: str) -> Status:

@@ -72,13 +72,17 @@ def _unfinished(
     driver: tuple[Phase, Summary],
     messages: Mapping[str, str],
 ) -> tuple[Phase, Summary]:
+    why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
     if ray_job.suspended:
-        return Phase.PENDING, Summary("Queued", _queued_message(ray_job, messages))
+        where = f" in LocalQueue {ray_job.queue}" if ray_job.queue else ""
+        message = f"waiting for Kueue to admit RayJob {ray_job.name}{where}{why}"
+        fix = "" if ray_job.queue else f". {_NO_QUEUE}"
+        return Phase.PENDING, Summary("Queued", f"{message}{fix}")
     phase, summary = driver
     problem = next(_pod_problems(ray_job, pods, messages), None)
     gated = next((pod for pod in pods if pod.gated), None)
     if gated is not None and problem is None and not _makes_progress(phase, report):
-        return Phase.PENDING, Summary("Queued", _gated_message(ray_job, gated, messages))
+        return Phase.PENDING, Summary("Queued", f"waiting for Kueue to admit pod {gated.name}{why}")
     if problem is None:
         return phase, summary
     summary = Summary(problem.cause.value, problem.message)
@@ -86,19 +90,10 @@ def _unfinished(
 
 
 def _makes_progress(phase: Phase, report: Report | None) -> bool:
-    return phase in PROCESSING_PHASES and not _waits_for_first_row(report)
-
-
-def _gated_message(ray_job: RayJobView, pod: PodView, messages: Mapping[str, str]) -> str:
-    why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
-    return f"waiting for Kueue to admit pod {pod.name}{why}"
-
-
-def _queued_message(ray_job: RayJobView, messages: Mapping[str, str]) -> str:
-    where = f" in LocalQueue {ray_job.queue}" if ray_job.queue else ""
-    why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
-    fix = "" if ray_job.queue else f". {_NO_QUEUE}"
-    return f"waiting for Kueue to admit RayJob {ray_job.name}{where}{why}{fix}"
+    """Return whether rows are processed, and the driver does not wait for the first one."""
+    if report is None or report.state != JobState.RUNNING:
+        return phase in PROCESSING_PHASES
+    return phase in PROCESSING_PHASES and report.progress is not None and report.progress.rows > 0
 
 
 def _pod_problems(
@@ -131,9 +126,3 @@ def _driver_phase(
     if report.state == JobState.FINALIZING:
         return Phase.FINALIZING, Summary("Finalizing", "all rows are written; checking the output")
     return Phase.RUNNING, Summary("Running", "rows are being processed")
-
-
-def _waits_for_first_row(report: Report | None) -> bool:
-    if report is None or report.state != JobState.RUNNING:
-        return False
-    return report.progress is None or report.progress.rows == 0

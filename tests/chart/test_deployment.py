@@ -127,8 +127,8 @@ def test_env_variables_are_read_by_the_operator(
         monkeypatch.setenv(variable["name"], variable["value"])
     settings = OperatorSettings()
     assert settings.namespace_list == ["a", "b"]
-    assert settings.identity.release == f"{NAMESPACE}/{settings.release}"
-    assert settings.lease == settings.identity.release
+    assert settings.lease == f"{NAMESPACE}/{settings.release}"
+    assert settings.identity == f"{settings.lease}/{settings.pod_name}"
     assert (settings.workers, settings.qps, settings.burst) == (4, 20.5, 30)
     assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)

@@ -17,7 +17,6 @@ from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.spec import SpecError, parse_defaults
 from batchinference_operator.controller.driver_poller import CLUSTER_DOMAIN
 from batchinference_operator.kube.http import BURST, QPS
-from batchinference_operator.kube.leader_election import Identity
 from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
 from batchinference_operator.reconcile.config import Concurrency, Config
 from batchinference_operator.reconcile.cost import Prices
@@ -89,8 +88,8 @@ class OperatorSettings(BaseSettings):
         return [name.strip() for name in self.namespaces.split(",") if name.strip()]
 
     @property
-    def identity(self) -> Identity:
-        return Identity(f"{self.own_namespace}/{self.release}", self.pod_name)
+    def identity(self) -> str:
+        return f"{self.own_namespace}/{self.release}/{self.pod_name}"
 
     def for_reconcile(self) -> Config:
         """Return the settings for reconcile. Raises OSError, or ValueError if a file is invalid."""

@@ -13,7 +13,6 @@ from batchinference_operator.kube import leader_election
 from batchinference_operator.kube.leader_election import (
     LEASE_SECONDS,
     RENEW_SECONDS,
-    Identity,
     Leadership,
     LeadershipLost,
     Lease,
@@ -21,8 +20,8 @@ from batchinference_operator.kube.leader_election import (
 )
 from plugins.messages import Messages
 
-A, B = Identity("system/bi", "a"), Identity("system/bi", "b")
-OTHER = Identity("default/other", "c")
+A, B = "system/bi/a", "system/bi/b"
+OTHER = "default/other/c"
 
 
 @dataclass
@@ -72,37 +71,37 @@ def store(monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
 
 async def test_lease_is_held_until_its_last_renewal_expires(store: LeaseStore) -> None:
     first, second = store.lease(), store.lease()
-    assert await first.take(str(A))
-    assert not await second.take(str(B))
+    assert await first.take(A)
+    assert not await second.take(B)
     store.now = LEASE_SECONDS - 1
-    assert await first.take(str(A))
+    assert await first.take(A)
     store.now = 2 * LEASE_SECONDS - 2
-    assert not await second.take(str(B)), "it has been renewed"
+    assert not await second.take(B), "it has been renewed"
     store.now = 3 * LEASE_SECONDS
-    assert await second.take(str(B))
+    assert await second.take(B)
     assert store.stored is not None
     assert store.stored["spec"]["leaseTransitions"] == 1
-    assert not await first.take(str(A))
+    assert not await first.take(A)
 
 
 async def test_released_lease_is_taken_at_once(store: LeaseStore) -> None:
     first, second = store.lease(), store.lease()
-    assert await first.take(str(A))
-    await second.release(str(B))
-    assert not await second.take(str(B)), "only the holder releases it"
-    await first.release(str(A))
-    assert await second.take(str(B))
+    assert await first.take(A)
+    await second.release(B)
+    assert not await second.take(B), "only the holder releases it"
+    await first.release(A)
+    assert await second.take(B)
 
 
 async def test_one_of_two_replicas_takes_a_free_lease(store: LeaseStore) -> None:
-    taken = await asyncio.gather(store.lease().take(str(A)), store.lease().take(str(B)))
+    taken = await asyncio.gather(store.lease().take(A), store.lease().take(B))
     assert sorted(taken) == [False, True]
 
 
 @pytest.mark.parametrize("status", [-1, 409, 500])
 async def test_lease_is_not_taken_without_an_answer(store: LeaseStore, status: int) -> None:
     store.status = status
-    assert not await store.lease().take(str(A))
+    assert not await store.lease().take(A)
 
 
 async def test_missing_right_ends_the_operator(store: LeaseStore, messages: Messages) -> None:
@@ -167,7 +166,7 @@ async def test_standby_is_ready_if_a_replica_of_its_release_leads(
     lease = store.lease()
     standby = Leadership(lease, B)
     messages.check(standby.unready)
-    await store.lease().take(str(A))
-    await lease.take(str(B))
+    await store.lease().take(A)
+    await lease.take(B)
     assert standby.unready is None
     messages.check(Leadership(lease, OTHER).unready)

@@ -23,7 +23,7 @@ from batchinference_operator.kube.object_client import (
 )
 from batchinference_operator.reconcile.kueue import quota_message
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.last_warning import EventSummary, is_relevant, last_warning
+from batchinference_operator.status.last_warning import EventSummary
 from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
 MAX_RUNS = 1000
@@ -46,12 +46,10 @@ class KubeClient(ObjectClient):
         """
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
         selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
-        events = self._list(path_of("Event", namespace), selector, MAX_EVENTS)
-        return last_warning([
-            EventSummary.of(event, of_pod=of_pod)
-            async for event in events
-            if is_relevant(event, of_pod=of_pod)
-        ])  # fmt: skip
+        last = EventSummary()
+        async for event in self._list(path_of("Event", namespace), selector, MAX_EVENTS):
+            last = max(last, EventSummary.of(event, of_pod=of_pod) or last)
+        return last.message if last.warning else ""
 
     async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
         """Return Kueue's message about why a RayJob is queued; empty if there is none."""

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from time import monotonic
@@ -43,21 +42,18 @@ class LeaseForbidden(Exception):
     """The operator has no permission to read its Lease."""
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The identity of a replica. `release` is the NAMESPACE/NAME of its release."""
-
-    release: str
-    pod: str
-
-    def __str__(self) -> str:
-        return f"{self.release}/{self.pod}"
+def _release_of(identity: str) -> str:
+    """Return the release of a replica, as NAMESPACE/NAME."""
+    return identity.rpartition("/")[0]
 
 
 class Leadership:
-    """Competes for a Lease, and holds it while the operator works."""
+    """Competes for a Lease, and holds it while the operator works.
 
-    def __init__(self, lease: Lease, identity: Identity) -> None:
+    The identity of a replica is NAMESPACE/NAME/POD, with the namespace and name of its release.
+    """
+
+    def __init__(self, lease: Lease, identity: str) -> None:
         self._lease = lease
         self._identity = identity
         self.is_leader = False
@@ -65,8 +61,8 @@ class Leadership:
     @property
     def other_release(self) -> str | None:
         """The release that holds the Lease, as NAMESPACE/NAME; None if it is this one or none."""
-        release = self._lease.holder.rpartition("/")[0]
-        return release if release and release != self._identity.release else None
+        release = _release_of(self._lease.holder)
+        return release if release not in ("", _release_of(self._identity)) else None
 
     @property
     def unready(self) -> str | None:
@@ -87,12 +83,12 @@ class Leadership:
             await self._work_while_renewed(work())
         finally:
             self.is_leader = False
-            await self._lease.release(str(self._identity))
+            await self._lease.release(self._identity)
 
     async def _acquire(self) -> None:
         """Wait until this replica holds the Lease. Log each holder that it waits for once."""
         reported = ""
-        while not await self._lease.take(str(self._identity)):
+        while not await self._lease.take(self._identity):
             if (holder := self._lease.holder) != reported:
                 reported = holder
                 self._report(holder)
@@ -102,10 +98,8 @@ class Leadership:
         if self.other_release is None:
             logger.info("waiting: %s is the leader", holder)
             return
-        logger.warning(
-            "waiting: %s. Uninstall one of the two releases, or give each its own watchNamespaces",
-            self.unready,
-        )
+        fix = "Uninstall one of the two releases, or give each its own watchNamespaces"
+        logger.warning("waiting: %s. %s", self.unready, fix)
 
     async def _work_while_renewed(self, work: Coroutine[Any, Any, None]) -> None:
         working, renewing = asyncio.create_task(work), asyncio.create_task(self._renew())
@@ -125,9 +119,9 @@ class Leadership:
                 async with asyncio.timeout(left):
                     await asyncio.sleep(RETRY_SECONDS)
                     began = monotonic()
-                    if await self._lease.take(str(self._identity)):
+                    if await self._lease.take(self._identity):
                         renewed = began
-                    elif self._lease.holder != str(self._identity):
+                    elif self._lease.holder != self._identity:
                         break
         raise LeadershipLost(f"the Lease was not renewed; its holder is {self._lease.holder!r}")
 

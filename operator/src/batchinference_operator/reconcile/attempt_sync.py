@@ -23,7 +23,9 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import (
     attempt_deadlines,
     backstop_of,
+    capacity_deadline,
     job_deadlines,
+    track_waiting,
 )
 from batchinference_operator.reconcile.device_usage import current_gpus
 from batchinference_operator.reconcile.driver_report import (
@@ -33,10 +35,6 @@ from batchinference_operator.reconcile.driver_report import (
     driver_unreachable,
     with_cause_of_silence,
     without_old_report,
-)
-from batchinference_operator.reconcile.fallback import (
-    capacity_deadline,
-    track_waiting,
 )
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission

@@ -1,10 +1,17 @@
-"""Computes the deadlines of jobs and attempts, and the limit on device hours."""
+"""Computes deadlines of jobs and attempts, the limit on device hours, and the wait for capacity.
+
+An attempt that waits too long for capacity ends, so that the next one takes the next choice: one of
+the alternatives in `cluster.fallback`. It waits if a worker group has pods and none of them has a
+node, or if Kueue has not admitted the attempt. The status has the choice and the start of the wait,
+so a restart of the operator changes nothing. After any other end of an attempt, the next one begins
+with the first choice again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from math import inf
 
 from batchinference.rendering import KubeRayDeadlines
@@ -12,10 +19,12 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
-from batchinference_operator.status.attempts import last_attempt
-from batchinference_operator.status.job_status import internal
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
+from batchinference_operator.status.job_status import Status, internal, without
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import seconds_since
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, unix_seconds
 
 
 @dataclass(frozen=True)
@@ -86,3 +95,69 @@ def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRay
     admitted_for_good = not queued or "progressTime" in internal(job.status)
     counting = admitted_for_good and "queuedTime" not in attempt
     return KubeRayDeadlines.of(spec.deadlines, queued=queued, counting=counting, waited=waited)
+
+
+GAP_SECONDS = 60.0
+"""Seconds for which a waiting group may have no waiting pod. Ray's autoscaler replaces pods that
+wait for long."""
+
+
+def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: datetime) -> Status:
+    """Return the status with the worker group that waits for capacity, if any.
+
+    The group is kept until one of its pods has a node, or no pod of it waits for GAP_SECONDS.
+    """
+    attempt = last_attempt(status)
+    if ray_job.choice is None:
+        return status
+    pods, former = _pods_of_choice(observed, ray_job), attempt.get("waiting")
+    placed = {pod.group for pod in pods if pod.scheduled_at is not None}
+    waiting = [pod for pod in pods if _waits(pod) and pod.group not in placed]
+    if former is not None and former["group"] not in placed:
+        gap = {"gapSince": former.get("gapSince", to_rfc3339(now))}
+        if seconds_since(gap["gapSince"], now) <= GAP_SECONDS:
+            waits = any(pod.group == former["group"] for pod in waiting)
+            kept = without(former, "gapSince") | ({} if waits else gap)
+            return update_last(status, waiting=kept)
+    if not waiting:
+        return update_last(status, waiting=None)
+    first = min(waiting, key=lambda pod: pod.created_at)
+    admitted = unix_seconds(attempt.get("admittedTime", "1970-01-01T00:00:00Z"))
+    since = datetime.fromtimestamp(max(first.created_at, admitted), UTC)
+    return update_last(status, waiting={"group": first.group, "since": to_rfc3339(since)})
+
+
+def capacity_deadline(
+    observed: Observed, ray_job: RayJobView, now: datetime, why: str
+) -> Iterator[Deadline]:
+    """Yield the deadline after which the next attempt takes the next choice.
+
+    There is none without a next choice, or if the attempt does not wait. `why` is why it waits.
+    """
+    attempt = last_attempt(observed.job.status)
+    choice, since = ray_job.choice, _waiting_since(observed, ray_job, attempt)
+    if choice is None or choice.after is None or since is None:
+        return
+    message = f"no capacity for {choice.name} within cluster.fallback.after {choice.after}: {why}"
+    left = seconds_of(choice.after) - seconds_since(since, now)
+    yield Deadline(left, Cause.NO_CAPACITY, message)
+
+
+def _waiting_since(observed: Observed, ray_job: RayJobView, attempt: Attempt) -> str | None:
+    """Return when the wait of the attempt began; None if it does not wait now."""
+    if "queuedTime" in attempt:
+        return str(attempt["queuedTime"])
+    group = attempt.get("waiting", {}).get("group")
+    waits = any(pod.group == group and _waits(pod) for pod in _pods_of_choice(observed, ray_job))
+    return str(attempt["waiting"]["since"]) if waits else None
+
+
+def _pods_of_choice(observed: Observed, ray_job: RayJobView) -> list[PodView]:
+    """Return the pods to which the choice applies: those with devices, or else all workers."""
+    workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended_at is None]
+    return [pod for pod in workers if not pod.deleting and (pod.gpus or not ray_job.max_gpus)]
+
+
+def _waits(pod: PodView) -> bool:
+    unschedulable = pod.problem is not None and pod.problem.cause == Cause.UNSCHEDULABLE
+    return pod.scheduled_at is None and (pod.gated or unschedulable)

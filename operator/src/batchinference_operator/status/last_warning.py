@@ -1,8 +1,7 @@
-"""Finds the last Event about an object, if it is a warning that explains why the object waits."""
+"""Reads Events about an object, to find the last one if it explains why the object waits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from batchinference_operator.status.conditions import truncate_message
@@ -28,37 +27,24 @@ class EventSummary(NamedTuple):
     The order of the fields matters: the maximum is the last Event.
     """
 
-    last_seen: str
-    warning: bool
-    message: str
+    last_seen: str = ""
+    warning: bool = False
+    message: str = ""
 
     @classmethod
-    def of(cls, event: Object, *, of_pod: bool) -> Self:
-        return cls(_last_seen(event), _is_warning(event, of_pod=of_pod), _message_of(event))
+    def of(cls, event: Object, *, of_pod: bool) -> Self | None:
+        """Return the summary of an Event; None for a warning that does not explain why its object
+        waits. A normal Event after a warning means that the problem is resolved.
 
-
-def last_warning(events: Iterable[EventSummary]) -> str:
-    """Return the message of the last Event if it is a warning, else an empty string.
-
-    A normal Event after a warning means that the problem is resolved.
-    """
-    _, warning, message = max(events, default=("", False, ""))
-    return message if warning else ""
-
-
-def is_relevant(event: Object, *, of_pod: bool) -> bool:
-    """Return whether an Event is normal, or a warning that explains why its object waits."""
-    return event.get("type") == "Normal" or _is_warning(event, of_pod=of_pod)
-
-
-def _message_of(event: Object) -> str:
-    """Return the message of an Event, with its reason as prefix if it is in NODE_WARNINGS.
-
-    `derive_phase` derives the failure cause from this prefix. The message is untrusted, so it is
-    truncated.
-    """
-    reason, message = event.get("reason"), str(event.get("message", ""))
-    return truncate_message(f"{reason}: {message}" if reason in NODE_WARNINGS else message)
+        Messages are untrusted, so they are truncated. `derive_phase` derives the failure cause from
+        the prefix of those in NODE_WARNINGS.
+        """
+        warning = _is_warning(event, of_pod=of_pod)
+        if not warning and event.get("type") != "Normal":
+            return None
+        reason, message = event.get("reason"), str(event.get("message", ""))
+        prefix = f"{reason}: " if reason in NODE_WARNINGS else ""
+        return cls(_last_seen(event), warning, truncate_message(f"{prefix}{message}"))
 
 
 def _is_warning(event: Object, *, of_pod: bool) -> bool:
@@ -79,8 +65,6 @@ def _last_seen(event: Object) -> str:
     Components store it in different fields.
     """
     series = event.get("series") or {}
-    times = (
-        *(series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")),
-        event["metadata"]["creationTimestamp"],
-    )
+    times = [series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")]
+    times.append(event["metadata"]["creationTimestamp"])
     return next(str(time)[: len("2026-03-01T12:00:00")] for time in times if time)

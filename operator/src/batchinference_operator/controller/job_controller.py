@@ -289,7 +289,7 @@ class JobController:
             return
         try:
             await self.api.release_pods(job.namespace, ray_job, to_rfc3339(self.now()))
-        except (Unreachable, Conflict, Refused) as error:
+        except (Conflict, Refused) as error:
             logger.warning("the gated pods of RayJob %s are not released: %s", ray_job.name, error)
 
     async def _update_backstop(self, job: JobView, actions: Actions) -> None:
@@ -326,17 +326,13 @@ class JobController:
 
     def _write_delay(self, job: JobView, actions: Actions, status: Status) -> float:
         """Return the seconds by which to defer the status write; the next reconcile writes it."""
-        if (
-            job.skipped_reason
-            and self.large_status_lock.locked()
-            and merge_patch(job.status, status)
-        ):
+        if not merge_patch(job.status, status):
+            return 0.0
+        if job.skipped_reason and self.large_status_lock.locked():
             return LARGE_WRITE_SECONDS
         last_write = self.last_write.get(job.key)
         since = inf if last_write is None else (self.now() - last_write).total_seconds()
         delay = write_delay(job.status, status, since)
-        if delay <= 0 or not merge_patch(job.status, status):
-            return 0.0
         return delay if actions.requeue_after is None else min(delay, actions.requeue_after)
 
     async def _write(self, job: JobView, status: Status) -> None:

@@ -40,8 +40,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     if remove or any(not ray_job.ended for ray_job in observed.owned_ray_jobs):
         waits.append(END_SECONDS)  # in case a watch misses their deletion
     for ray_job in observed.live_ray_jobs:
-        grace = _grace_seconds(observed, ray_job, spec.ttl)
-        if (left := _retention_seconds(ray_job, spec.ttl, grace) - since) <= 0:
+        if (left := _retention_seconds(observed, ray_job, spec.ttl) - since) <= 0:
             remove.append(ray_job)
             continue
         waits.append(left)
@@ -129,15 +128,12 @@ def _grace_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
         return END_SECONDS
     if not _kept_for_debugging(job, ttl) or ray_job.suspended:
         return 0.0  # a queued RayJob has nothing to debug, and Kueue may admit it later
-    return (
-        STOP_SECONDS if ray_job.driver_running else _head_retention_seconds(observed, ray_job, ttl)
-    )
+    if ray_job.driver_running:
+        return STOP_SECONDS
+    return _head_retention_seconds(observed, ray_job, ttl)
 
 
-def _retention_seconds(ray_job: RayJobView, ttl: Ttl, grace: float) -> float:
-    """Return the seconds after the end of the job for which a RayJob is kept.
-
-    `grace` is the maximum for a RayJob that has not ended.
-    """
-    maximum = inf if ray_job.ended else grace
+def _retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
+    """Return the seconds after the end of the job for which a RayJob is kept."""
+    maximum = inf if ray_job.ended else _grace_seconds(observed, ray_job, ttl)
     return maximum if ttl.ray_job is None else min(maximum, seconds_of(ttl.ray_job))

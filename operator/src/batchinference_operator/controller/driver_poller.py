@@ -75,11 +75,9 @@ class DashboardClient:
         self._domain = cluster_domain
 
     def _address(self, namespace: str, ray_job: RayJobView) -> str:
-        """Return the URL of the dashboard.
-
-        The host name ends with a dot, so that DNS tries no search domains. Otherwise a Service in a
-        namespace named `svc` could answer instead of any head.
-        """
+        """Return the URL of the dashboard."""
+        # with a dot at the end, so that DNS tries no search domains: a Service in a namespace named
+        # `svc` could answer instead of any head
         host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
 
@@ -94,10 +92,9 @@ class DashboardClient:
                 return _parse_answer(_host(ray_job), response.status, await _read_body(response))
         except TimeoutError:
             problem = f"does not answer the operator within {TIMEOUT_SECONDS} s"
-            return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
         except NOT_REACHED:
             problem = "cannot be reached from the operator"
-            return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
+        return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
         """Ask the driver to commit what it has computed and exit.

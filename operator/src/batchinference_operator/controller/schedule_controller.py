@@ -98,10 +98,11 @@ class ScheduleController:
 
     async def _reconcile(self, key: JobKey) -> None:
         """Observe a schedule, decide, and apply the actions."""
-        observed = await self._observe(key)
-        if observed is None:
+        body = await self.api.get_object(SCHEDULE_KIND, *key)
+        if body is None:
             self.queue.drop(key)
             return
+        observed = await self._with_runs(ScheduleView.of(body))
         actions = self._decide(observed, key)
         if actions.create is not None:
             created = await self._create(observed, actions.create)
@@ -120,11 +121,6 @@ class ScheduleController:
     def _decide(self, observed: ObservedSchedule, key: JobKey) -> ScheduleActions:
         with self.queue.count_cpu_time(key):
             return decide(observed, self.config, self.now())
-
-    async def _observe(self, key: JobKey) -> ObservedSchedule | None:
-        """Return a schedule and its runs; None if it is gone."""
-        body = await self.api.get_object(SCHEDULE_KIND, *key)
-        return None if body is None else await self._with_runs(ScheduleView.of(body))
 
     async def _with_runs(self, schedule: ScheduleView) -> ObservedSchedule:
         """Return a schedule and its runs in the order of their scheduled times.

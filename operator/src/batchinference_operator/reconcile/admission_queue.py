@@ -163,11 +163,6 @@ class AdmissionQueue:
 
     def _reindex(self, key: JobKey) -> None:
         """Update the position of a job, and wake the jobs that may start because of this."""
-        if self._update_position(key):
-            self._wake()
-
-    def _update_position(self, key: JobKey) -> bool:
-        """Update the position of a job. Return whether another job may start because of this."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
         running = self._holds_slot(key)
@@ -178,7 +173,8 @@ class AdmissionQueue:
         if entry is not None and entry.waiting and not running:
             self._insert(key, entry)
         made_room = (was_running or position is not None) and not running
-        return made_room and position != self._positions.get(key, ())
+        if made_room and position != self._positions.get(key, ()):
+            self._wake()
 
     def _insert(self, key: JobKey, entry: QueueEntry) -> None:
         if key in self._positions or key in self._running:
@@ -231,17 +227,15 @@ class AdmissionQueue:
         return {**ahead, namespace: own}
 
     def _wake(self) -> None:
-        """Wake the jobs that may start now."""
+        """Wake the jobs that may start now, in the order of admission."""
         room = max(0, self.limits.capacity(len(self._running)))
-        for *_, namespace, name in islice(self._candidates(), room):
+        candidates = merge(*map(self._candidates, self._waiting))
+        for *_, namespace, name in islice(candidates, room):
             self.wake((namespace, name))
 
-    def _candidates(self) -> Iterator[Position]:
-        """Yield the waiting jobs in the order of admission, up to the limit of each namespace."""
-        return merge(*map(self._namespace_candidates, self._waiting))
-
-    def _namespace_candidates(self, namespace: str) -> Iterator[Position]:
-        """Yield the waiting jobs of a namespace, each with its share in place of its priority."""
+    def _candidates(self, namespace: str) -> Iterator[Position]:
+        """Yield the waiting jobs of a namespace up to its limit, each with its share in place of
+        its priority."""
         positions = islice(self._waiting[namespace], self._namespace_capacity(namespace))
         for share, position in enumerate(positions, self._running_per_namespace[namespace]):
             yield share, *position[1:]

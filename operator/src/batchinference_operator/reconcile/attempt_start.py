@@ -127,7 +127,7 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
     It starts when the objects of earlier attempts are deleted, the backoff is over, the name of its
     RayJob is free, and the job is admitted.
     """
-    job = replace(observed.job, status=add_suspended_time(observed.job, now))
+    job = observed.job.with_status(add_suspended_time(observed.job, now))
     holder = observed.ray_jobs.get(job.next_names.ray_job)
     return (
         fail_if_expired(job, spec, now)
@@ -202,8 +202,8 @@ def find_unadopted(observed: Observed) -> RayJobView | None:
 
 def adopt(job: JobView, now: datetime) -> JobView:
     """Return the job with the next attempt, whose RayJob already exists, added to its status."""
-    job = replace(job, status=add_suspended_time(job, now))
+    job = job.with_status(add_suspended_time(job, now))
     names = job.next_names
     if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):  # by an older operator
-        return replace(job, status=add_attempt(job.status, names))
-    return replace(job, status=planning_status(job, names, now))
+        return job.with_status(add_attempt(job.status, names))
+    return job.with_status(planning_status(job, names, now))

@@ -34,16 +34,6 @@ def is_gated(observed: Observed) -> bool:
     return no_row and any(pod.gated for pod in observed.pods_of_attempt)
 
 
-def _awaits_admission(observed: Observed) -> bool:
-    """Return whether pods are gated because the attempt was not admitted yet.
-
-    Pods that are gated later are additional pods of an elastic job, or replace lost pods. They do
-    not stop the deadlines of the attempt.
-    """
-    admitted = "admittedTime" in last_attempt(observed.job.status)
-    return not admitted and is_gated(observed)
-
-
 def needs_release(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether to ask Kueue to look at an admitted RayJob with gated pods.
 
@@ -62,15 +52,16 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
     """Return the observation in which the attempt is marked as queued or admitted.
 
     While its RayJob is suspended, a report that does not say that the job succeeded is removed.
+    Pods that are gated after the admission are additional pods of an elastic job, or replace lost
+    pods. They do not stop the deadlines of the attempt.
     """
     job, report = observed.job, observed.report
-    if not ray_job.suspended:
-        change = mark_queued if _awaits_admission(observed) else mark_admitted
-        return replace(observed, job=replace(job, status=change(job.status, to_rfc3339(now))))
-    if report is not None and report.state != JobState.SUCCEEDED:
+    awaits = "admittedTime" not in last_attempt(job.status) and is_gated(observed)
+    change = mark_queued if ray_job.suspended or awaits else mark_admitted
+    if ray_job.suspended and report is not None and report.state != JobState.SUCCEEDED:
         report = None
-    waits = replace(job, status=mark_queued(job.status, to_rfc3339(now)))
-    return replace(observed, job=waits, report=report)
+    status = change(job.status, to_rfc3339(now))
+    return replace(observed, job=job.with_status(status), report=report)
 
 
 def rejection_hint(job: JobView, message: str, local_queues: str) -> str:

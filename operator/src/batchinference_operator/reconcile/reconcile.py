@@ -42,7 +42,7 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
             spec = replace(spec, ttl=spec.ttl.model_copy(update={"after_finished": None}))
         return record_notifications(enforce_ttl(observed, spec, now), observed, now)
     if is_running(job.status):
-        observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
+        observed = replace(observed, job=job.with_status(add_usage(observed, now)))
     actions = _decide(observed, spec, config, now)
     if actions.status is None:
         return actions

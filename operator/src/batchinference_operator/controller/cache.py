@@ -89,7 +89,11 @@ class PodCache:
     def stubs(self, namespace: str) -> list[Object]:
         """Return stubs of the pods in a namespace ("" for all), as `stub_of` does."""
         pods_of_jobs = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
-        return [_stub(key, pod) for key, pod in pods_of_jobs if namespace in ("", key[0])]
+        return [
+            stub_of(key, pod.name, **{CLUSTER_LABEL: pod.cluster})
+            for key, pod in pods_of_jobs
+            if namespace in ("", key[0])
+        ]
 
     def forget_job(self, key: JobKey) -> None:
         """Forget everything about a job that is gone."""
@@ -119,12 +123,6 @@ class PodCache:
     def crashes(self, key: JobKey, cluster: str) -> tuple[Crash, ...]:
         """Return the crashes of a cluster's pods in the order of observation."""
         return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
-
-
-def _stub(key: JobKey, pod: PodView) -> Object:
-    body = stub_of(key, pod.name)
-    body["metadata"]["labels"][CLUSTER_LABEL] = pod.cluster
-    return body
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:

@@ -32,7 +32,7 @@ from batchinference_operator.reconcile.requeue import write_delay
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object, RayJobView
-from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, utc_now
+from batchinference_operator.status.timestamps import Clock, seconds_since, to_rfc3339, utc_now
 
 ORPHAN_SECONDS = 300.0
 """Seconds that KubeRay may take to delete the RayJobs of a deleted job."""
@@ -56,7 +56,7 @@ class JobController:
     config: Config
     cache: Cache = field(default_factory=Cache)
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
-    now: Callable[[], datetime] = utc_now
+    now: Clock = utc_now
     telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether all RayJobs and pods of a namespace are known."""
@@ -359,21 +359,20 @@ class JobController:
 
 def stores(controller: JobController) -> dict[str, Store]:
     """Return the store of each reflector, by kind. It updates the cache and queues changed jobs."""
-    cache = controller.cache
-
-    def store(
-        put: CacheUpdate,
-        delete: CacheUpdate,
-        known: Callable[[str], list[Object]],
-        listed: Callable[[str, str], None] = lambda *_: None,
-    ) -> Store:
-        put_object = partial(controller.handle_event, put)
-        delete_object = partial(controller.handle_event, delete)
-        return Store(put_object, delete_object, known, listed, controller.requeue_waiting_for_list)
-
+    cache, requeue = controller.cache, controller.requeue_waiting_for_list
     return {
-        RAY_JOB: store(
-            cache.set_ray_job, cache.delete_ray_job, cache.ray_job_stubs, cache.set_ray_job_version
+        RAY_JOB: Store(
+            partial(controller.handle_event, cache.set_ray_job),
+            partial(controller.handle_event, cache.delete_ray_job),
+            cache.ray_job_stubs,
+            cache.set_ray_job_version,
+            requeue,
         ),
-        POD: store(cache.pods.set_pod, cache.pods.delete_pod, cache.pods.stubs),
+        POD: Store(
+            partial(controller.handle_event, cache.pods.set_pod),
+            partial(controller.handle_event, cache.pods.delete_pod),
+            cache.pods.stubs,
+            lambda *_: None,
+            requeue,
+        ),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 from math import inf
 from typing import Any
@@ -25,7 +24,7 @@ from batchinference_operator.reconcile.requeue import poll_interval
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import utc_now
+from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_PODS = 2
 """Maximum number of pods of a job whose Events are read. Those of its other pods are similar."""
@@ -55,7 +54,7 @@ class EventReader:
     api: KubeClient
     failed: set[str] = field(default_factory=set)
     """Kinds that could not be read last time, so that a failure is logged only once."""
-    now: Callable[[], datetime] = utc_now
+    now: Clock = utc_now
     last_reads: dict[tuple[str, str], _LastRead] = field(default_factory=dict)
     """The last read of each object, by its namespace and name. The oldest read comes first."""
 
@@ -119,12 +118,7 @@ class Observer:
     """Combines the cache with live reads, answers of drivers, and messages about the objects."""
 
     def __init__(
-        self,
-        api: KubeClient,
-        cache: Cache,
-        drivers: DriverPoller,
-        config: Config,
-        now: Callable[[], datetime],
+        self, api: KubeClient, cache: Cache, drivers: DriverPoller, config: Config, now: Clock
     ) -> None:
         self._api, self._cache, self._drivers, self._config = api, cache, drivers, config
         self._event_reader = EventReader(api, now=now)

@@ -7,9 +7,7 @@ of jobs, so that schedules with errors do not delay jobs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
@@ -29,7 +27,7 @@ from batchinference_operator.reconcile.schedule import (
 )
 from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
-from batchinference_operator.status.timestamps import utc_now
+from batchinference_operator.status.timestamps import Clock, utc_now
 
 _TOO_MANY = (
     f"{MAX_RUNS} or more BatchInferences have the label {SCHEDULE_LABEL}={{name}}. Delete those "
@@ -45,7 +43,7 @@ class ScheduleController:
     api: KubeClient
     config: Config
     telemetry: Telemetry = field(default_factory=Telemetry)
-    now: Callable[[], datetime] = utc_now
+    now: Clock = utc_now
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
     known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
     """The last state of schedules and runs that matters here, by kind and key. Events that do not

@@ -1,8 +1,4 @@
-"""Sends HTTP requests to the API server, with retries and a rate limit.
-
-All requests of the operator can be repeated: if an object already exists or is already gone, this
-is not an error.
-"""
+"""Sends HTTP requests to the API server, and limits their rate."""
 
 from __future__ import annotations
 

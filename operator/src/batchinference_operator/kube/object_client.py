@@ -48,7 +48,8 @@ WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 LOCAL_QUEUE = "LocalQueue"
 RETRY_DELAYS = (0.2, 0.8)
-"""Seconds before each retry of a request. If the last one fails, the work queue retries the job."""
+"""Seconds before each retry of a request. If the last one fails, the work queue retries the job.
+All requests can be repeated: an object that already exists, or is already gone, is no error."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
     WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),

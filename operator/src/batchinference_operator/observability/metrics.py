@@ -10,7 +10,6 @@ import sys
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass
-from datetime import datetime
 
 from prometheus_client import (
     CollectorRegistry,
@@ -30,7 +29,7 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import last_attempt, newly_ended
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.timestamps import seconds_since, utc_now
+from batchinference_operator.status.timestamps import Clock, seconds_since, utc_now
 
 _NOT_WAITING = {*PROCESSING_PHASES, Phase.SUSPENDED}
 
@@ -111,10 +110,7 @@ class JobMetrics(Collector):
     """Counts what jobs do, and computes gauges over all jobs when Prometheus scrapes them."""
 
     def __init__(
-        self,
-        registry: CollectorRegistry,
-        max_namespaces: int,
-        now: Callable[[], datetime] = utc_now,
+        self, registry: CollectorRegistry, max_namespaces: int, now: Clock = utc_now
     ) -> None:
         self._registry = registry
         self._now = now

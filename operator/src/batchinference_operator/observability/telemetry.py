@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from batchinference_operator.reconcile.job_view import JobView, ResourceView
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.job_events import Event, events_between
 from batchinference_operator.status.ray_job import Object
-from batchinference_operator.status.timestamps import utc_now
+from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_WAITING = 5000
 """Maximum number of queued Events. If there are more, the oldest Event of the namespace with the
@@ -44,9 +44,7 @@ logger = logging.getLogger("batchinference.operator")
 class EventRecorder:
     """Posts Events one at a time, round-robin by namespace, separately from reconcile workers."""
 
-    def __init__(
-        self, api: KubeClient, metrics: Metrics, now: Callable[[], datetime] = utc_now
-    ) -> None:
+    def __init__(self, api: KubeClient, metrics: Metrics, now: Clock = utc_now) -> None:
         self._api = api
         self._metrics = metrics
         self._now = now

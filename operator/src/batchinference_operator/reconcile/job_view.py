@@ -191,10 +191,10 @@ def key_of(body: Object) -> JobKey:
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
-def stub_of(key: JobKey, name: str, uid: str = "") -> Object:
+def stub_of(key: JobKey, name: str, uid: str = "", **labels: str) -> Object:
     """Return an object of a job with only the fields that identify it."""
     namespace, job = key
-    labels = {NAME_LABEL: job}
+    labels[NAME_LABEL] = job
     return {"metadata": {"namespace": namespace, "name": name, "uid": uid, "labels": labels}}
 
 

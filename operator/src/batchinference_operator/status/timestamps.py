@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
 
 from batchinference.spec.times import time_of
+
+Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:

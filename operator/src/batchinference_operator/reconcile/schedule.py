@@ -109,6 +109,20 @@ class ScheduleActions:
 
 
 @dataclass(frozen=True)
+class _DueTime:
+    """The last due time of a valid schedule."""
+
+    observed: ObservedSchedule
+    parsed: BatchInferenceSchedule
+    checked: datetime
+    """The time up to which all scheduled times have run or were missed."""
+    time: datetime | None
+    count: int
+    """The number of due times."""
+    now: datetime
+
+
+@dataclass(frozen=True)
 class _DueTimeResult:
     """What happens at the last due time: it runs, waits or is missed."""
 
@@ -137,7 +151,7 @@ def decide(observed: ObservedSchedule, config: Config, now: datetime) -> Schedul
     next_time = cron.next(max(now, checked))
     if problem := _template_problem(parsed, time or next_time or now, config, now):
         return _invalid(observed, f"the template is invalid: {problem}", now)
-    result = _check_due_time(observed, parsed, (checked, time, count), now)
+    result = _check_due_time(_DueTime(observed, parsed, checked, time, count, now))
     status = _status(observed, result, now) | {"observedSchedule": _schedule_key(parsed)}
     requeue_after = RESYNC_SECONDS
     if next_time and not parsed.spec.suspend:
@@ -179,56 +193,41 @@ def _template_problem(
     return str(find_condition(actions.status or {}, "Failed").get("message", ""))
 
 
-def _check_due_time(
-    observed: ObservedSchedule,
-    parsed: BatchInferenceSchedule,
-    due: tuple[datetime, datetime | None, int],
-    now: datetime,
-) -> _DueTimeResult:
-    """Return what happens at the last due time, if there is one.
-
-    `due` has three parts: the time up to which all times were checked, the last due time, and the
-    number of due times.
-    """
-    checked, time, count = due
-    if checked > now + CLOCK_SKEW:
+def _check_due_time(due: _DueTime) -> _DueTimeResult:
+    """Return what happens at the last due time, if there is one."""
+    checked = due.checked
+    if checked > due.now + CLOCK_SKEW:
         message = (
             f"the operator's clock is behind status.checkedUntil ({to_rfc3339(checked)}), before "
             "which no run starts. Correct the clock, or create the schedule again"
         )
         return _DueTimeResult(Summary("ClockBehind", message, failed=True), checked)
-    if parsed.spec.suspend:
+    if due.parsed.spec.suspend:
         return _DueTimeResult(Summary("Suspended", "spec.suspend is true"), checked)
-    if time is None:
+    if due.time is None:
         return _DueTimeResult(_SCHEDULED, checked)
-    return _run_due_time(observed, parsed, (checked, time, count), now)
+    return _run_due_time(due, due.time)
 
 
-def _run_due_time(
-    observed: ObservedSchedule,
-    parsed: BatchInferenceSchedule,
-    due: tuple[datetime, datetime, int],
-    now: datetime,
-) -> _DueTimeResult:
+def _run_due_time(due: _DueTime, time: datetime) -> _DueTimeResult:
     """Return whether the last due time runs, waits or is missed, and the actions for it."""
-    checked, time, count = due
-    body = parsed.run(time)
+    observed, count, body = due.observed, due.count, due.parsed.run(time)
     name = body["metadata"]["name"]
     others = tuple(run for run in observed.runs if run.active and run.name != name)
     exists = any(run.name == name for run in observed.runs)
     if not exists:
-        if why := _why_missed(observed, parsed, name, (now - time).total_seconds()):
+        if why := _why_missed(due, name, (due.now - time).total_seconds()):
             event = _missed_event(count, f"up to {to_rfc3339(time)}: {why}")
             return _DueTimeResult(_SCHEDULED, time, missed=count, events=(event,))
-        if waits := _why_waiting(observed, parsed, others, time):
-            return _DueTimeResult(waits, checked)
+        if waits := _why_waiting(due, others, time):
+            return _DueTimeResult(waits, due.checked)
     skipped = f"before {to_rfc3339(time)}: only the last due time runs"
     return _DueTimeResult(
         _SCHEDULED,
         time,
         create=None if exists else _with_owner(body, observed.schedule),
         run=time,
-        replace=others if parsed.spec.concurrency_policy == "Replace" else (),
+        replace=others if due.parsed.spec.concurrency_policy == "Replace" else (),
         missed=count - 1,
         events=(
             *(() if exists else [Event("RunCreated", "Create", f"created {name}")]),
@@ -237,28 +236,21 @@ def _run_due_time(
     )
 
 
-def _why_missed(
-    observed: ObservedSchedule, parsed: BatchInferenceSchedule, name: str, late: float
-) -> str:
+def _why_missed(due: _DueTime, name: str, late: float) -> str:
     """Return why there will be no run for the last due time; empty if there may be one."""
-    deadline = parsed.spec.starting_deadline
+    deadline = due.parsed.spec.starting_deadline
     if deadline is not None and late > seconds_of(deadline):
         return f"{late:.0f} s late, with startingDeadline {deadline}"
-    return f"another BatchInference is named {name}" if observed.taken == name else ""
+    return f"another BatchInference is named {name}" if due.observed.taken == name else ""
 
 
-def _why_waiting(
-    observed: ObservedSchedule,
-    parsed: BatchInferenceSchedule,
-    others: tuple[Run, ...],
-    time: datetime,
-) -> Summary | None:
+def _why_waiting(due: _DueTime, others: tuple[Run, ...], time: datetime) -> Summary | None:
     """Return why the run for the last due time must wait; None if it need not."""
-    if others and parsed.spec.concurrency_policy == "Forbid":
+    if others and due.parsed.spec.concurrency_policy == "Forbid":
         message = f"{to_rfc3339(time)} waits for {others[0].name} (concurrencyPolicy Forbid)"
         return Summary("RunActive", message)
-    if observed.refused:
-        return Summary(Cause.REFUSED.value, observed.refused, failed=True)
+    if refused := due.observed.refused:
+        return Summary(Cause.REFUSED.value, refused, failed=True)
     return None
 
 

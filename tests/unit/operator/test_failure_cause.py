@@ -88,6 +88,8 @@ def test_deployment_status_is_used_without_reason_or_message() -> None:
     invalid = seen(jobStatus=None, jobDeploymentStatus="ValidationFailed", reason=None)
     assert failure_cause(invalid, None, ())[0] == Cause.INVALID_SPEC
     assert failure_cause(seen(message=None), None, ())[1] == "RayJob job-1 ended as Failed"
+    stopped = seen(jobStatus="STOPPED", jobDeploymentStatus="Complete", message=None)
+    assert failure_cause(stopped, None, ())[1] == "RayJob job-1 ended as Stopped"
 
 
 @pytest.mark.parametrize(

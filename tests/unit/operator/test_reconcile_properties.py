@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.driver_report import must_poll_driver
@@ -25,7 +26,7 @@ from batchinference_operator.status.attempts import (
     is_running,
     last_attempt,
 )
-from batchinference_operator.status.conditions import is_condition_true
+from batchinference_operator.status.conditions import Summary, is_condition_true
 from batchinference_operator.status.job_status import (
     Status,
     StatusUpdate,
@@ -138,7 +139,9 @@ def statuses(draw: st.DrawFn) -> Status:
         status = end_attempt(status, "Failed", to_rfc3339, Cause.NODE_LOST, "gone")
         status |= draw(st.sampled_from([{}, {"nextAttemptTime": "2026-03-01T12:10:00Z"}]))
     seen, last = draw(st.none() | RAY_JOBS), draw(st.none() | REPORTS)
-    phase, summary = derive_phase(seen, (), last, "s3://out")
+    phase, summary = Phase.PENDING, Summary("Pending", "waiting")
+    if seen is not None:
+        phase, summary = derive_phase(seen, (), last, "s3://out")
     if summary.complete or summary.failed:
         return status
     return build_status(status, 1, StatusUpdate(phase, summary, seen, last), to_rfc3339)

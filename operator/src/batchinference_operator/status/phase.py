@@ -18,6 +18,8 @@ _NO_QUEUE = (
     "Kueue manages jobs without a queue. Set spec.cluster.queueName to a LocalQueue, and set "
     "spec.suspend to true and then to false"
 )
+_FAILED = Phase.FAILED, Summary("", "", failed=True)
+"""The attempt has failed. `failure_cause` finds why."""
 DRIVER = "/driver"
 """The key of the driver in messages. No object has this name."""
 DRIVER_SILENT = "DriverSilent"
@@ -25,7 +27,7 @@ REPORT_UNREAD = "the driver's report could not be read: counts may be missing he
 
 
 def derive_phase(
-    ray_job: RayJobView | None,
+    ray_job: RayJobView,
     pods: Sequence[PodView],
     report: Report | None,
     output: str,
@@ -40,8 +42,6 @@ def derive_phase(
     """
     if report is not None and report.state.ended:
         return _ended(report)
-    if ray_job is None:
-        return Phase.PENDING, Summary("Pending", "the RayJob is being created")
     if ray_job.ended:
         return _ended_without_report(ray_job, output)
     driver = _driver_phase(ray_job, report, before, messages.get(DRIVER, ""))
@@ -53,7 +53,7 @@ def _ended(report: Report) -> tuple[Phase, Summary]:
         written = report.counts.written if report.counts else 0
         message = report.message or f"{counted(written, 'row')} written to {report.output}"
         return Phase.SUCCEEDED, Summary("Succeeded", message, complete=True)
-    return Phase.FAILED, Summary("Application", report.message or "the driver failed", failed=True)
+    return _FAILED
 
 
 def _ended_without_report(ray_job: RayJobView, output: str) -> tuple[Phase, Summary]:
@@ -61,8 +61,7 @@ def _ended_without_report(ray_job: RayJobView, output: str) -> tuple[Phase, Summ
         file = f"{output.rstrip('/')}/_batchinference/report.json"
         message = f"output written to {output}; {REPORT_UNREAD.format(report=file)}"
         return Phase.SUCCEEDED, Summary("Succeeded", message, complete=True)
-    message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
-    return Phase.FAILED, Summary("Application", message, failed=True)
+    return _FAILED
 
 
 def _unfinished(

@@ -65,7 +65,7 @@ def _object(scanner: _Scanner) -> Object:
     skipped: dict[str, str] = {}
     for key in scanner.members():
         if key == "items" and scanner.next == b"[":
-            body[key] = [_object(scanner) for _ in scanner.elements()]
+            body[key] = [_object(scanner) for _ in scanner.values(b"[", b"]")]
         elif key == "object":
             body[key] = _object(scanner)
         elif _is_limited(body.get("kind"), key) and scanner.next == b"{":
@@ -122,16 +122,14 @@ class _Scanner:
 
     def members(self) -> Iterator[str]:
         """Yield each key of the object that comes next. The caller must read or skip its value."""
-        for _ in self._values(b"{", b"}"):
+        for _ in self.values(b"{", b"}"):
             key = self._match(_KEY, self._at)
             self._at = key.end()
             yield from_json(key[1])
 
-    def elements(self) -> Iterator[None]:
-        """Yield once for each element of the array that comes next. The caller must read it."""
-        return self._values(b"[", b"]")
-
-    def _values(self, opening: bytes, closing: bytes) -> Iterator[None]:
+    def values(self, opening: bytes, closing: bytes) -> Iterator[None]:
+        """Yield once for each element of the array or object that comes next between these
+        brackets. The caller must read it."""
         self._read_punctuation(opening)
         if self.next == closing:
             self._read_punctuation(closing)

@@ -91,15 +91,12 @@ class Leadership:
         while not await self._lease.take(self._identity):
             if (holder := self._lease.holder) != reported:
                 reported = holder
-                self._report(holder)
+                if self.other_release is None:
+                    logger.info("waiting: %s is the leader", holder)
+                else:
+                    fix = "Uninstall one of the two releases, or give each its own watchNamespaces"
+                    logger.warning("waiting: %s. %s", self.unready, fix)
             await asyncio.sleep(RETRY_SECONDS)
-
-    def _report(self, holder: str) -> None:
-        if self.other_release is None:
-            logger.info("waiting: %s is the leader", holder)
-            return
-        fix = "Uninstall one of the two releases, or give each its own watchNamespaces"
-        logger.warning("waiting: %s. %s", self.unready, fix)
 
     async def _work_while_renewed(self, work: Coroutine[Any, Any, None]) -> None:
         working, renewing = asyncio.create_task(work), asyncio.create_task(self._renew())
@@ -148,7 +145,9 @@ class Lease:
         metadata = await self._read()
         if metadata is None:
             return False
-        if self.holder not in ("", identity) and not self._is_expired:
+        # not from renewTime, because the clocks of nodes may differ
+        expires = self._since + self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
+        if self.holder not in ("", identity) and monotonic() < expires:
             return False
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         is_new = self.holder != identity
@@ -160,12 +159,6 @@ class Lease:
             "leaseTransitions": self._spec.get("leaseTransitions", -1) + is_new,
         }
         return await self._write(metadata, spec)
-
-    @property
-    def _is_expired(self) -> bool:
-        # not from renewTime, because the clocks of nodes may differ
-        seconds: float = self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
-        return monotonic() - self._since >= seconds
 
     async def release(self, identity: str) -> None:
         """Release the Lease, so that the next leader does not wait until it expires."""

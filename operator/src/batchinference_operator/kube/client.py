@@ -65,11 +65,13 @@ class KubeClient(ObjectClient):
     async def local_queues(self, namespace: str) -> str:
         """Return a sentence with the LocalQueues of a namespace; empty if they cannot be read."""
         try:
-            queues = self._list(path_of(LOCAL_QUEUE, namespace), "", PAGE)
-            names = [body["metadata"]["name"] async for body in queues]
+            path = f"{path_of(LOCAL_QUEUE, namespace)}?limit={PAGE}"
+            status, answer = await self._request("GET", path)
+            raise_for(status, answer)
         except Refused:
             return ""
-        return f". LocalQueues of the namespace: {', '.join(names) or 'none'}"
+        names = ", ".join(body["metadata"]["name"] for body in answer["items"])
+        return f". LocalQueues of the namespace: {names or 'none'}"
 
     async def delete_job(self, namespace: str, name: str, uid: str, **version: str) -> None:
         """Delete a BatchInference, only in this `resourceVersion` if one is given. A missing or

@@ -129,9 +129,8 @@ def _derive_status(
         summary = Summary("Finalizing", "the RayJob has ended; reading the driver's report")
         status = job.build_status(StatusUpdate(Phase.FINALIZING, summary, ray_job), now)
         return Actions(status=status, requeue_after=POLL_SECONDS)
-    status = record_rows(
-        job.status, report, to_rfc3339(now), may_include_rows=not driver_starting(ray_job, now)
-    )
+    started = not driver_starting(ray_job, now)
+    status = record_rows(job.status, report, to_rfc3339(now), may_include_rows=started)
     status = record_driver_head(status, observed, ray_job)
     job = job.with_status(track_waiting(status, observed, ray_job, now))
     phase, summary = derive_phase(

@@ -28,10 +28,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     Of a cluster, only the head is kept: limits do not count the workers of a finished job, so the
     workers are removed. RayJobs that continue after the end are deleted.
     """
-    status = observed.job.status
-    end = find_condition(status, "Complete" if is_condition_true(status, "Complete") else "Failed")
-    # when the operator wrote the end, because the driver's clock may be wrong
-    since = seconds_since(end.get("lastTransitionTime", ""), now)
+    since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = observed.stuck_in_deletion, [], []
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
         if kept <= since < inf:  # not if the end time is invalid
@@ -56,7 +53,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
         remove_workers=_with_idle_workers(observed, [*remove, *release]),
-        status=with_observed_generation(status, observed.job.generation),
+        status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=requeue_after if requeue_after < inf else None,
     )
 
@@ -103,6 +100,12 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
     if ttl.after_finished is None:
         return None
     return max(map(seconds_of, filter(None, (ttl.after_finished, ttl.ray_job, ttl.cluster))))
+
+
+def _end_time(job: JobView) -> str:
+    """Return when the operator wrote the end of the job. The driver's clock may be wrong."""
+    end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
+    return str(find_condition(job.status, end).get("lastTransitionTime", ""))
 
 
 def _ended_by_operator(job: JobView) -> bool:

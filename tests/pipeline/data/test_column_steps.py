@@ -85,8 +85,14 @@ def test_value_that_cannot_be_converted_fails_its_row() -> None:
     for expression in ("int(b)", "float(b)"):
         with pytest.raises(pa.ArrowInvalid, match="Failed to parse string"):
             run(addColumns={"c": expression})
-    with pytest.raises(pa.ArrowInvalid, match=r"not in range|truncated|out of"):
-        run(pa.table({"a": [1e300]}), addColumns={"c": "int(a)"})
+    for value, expression in (
+        *((1e300, "int(a)"), ("0xFF", "int(a)"), (-(2**63), "abs(a)")),
+        *((2**53 + 1, "a if a > 1 else 0.5"), (2**53 + 1, "0.5 if a < 1 else a")),
+    ):
+        with pytest.raises(pa.ArrowInvalid, match=r"not in range|truncated|out of|overflow|hexa"):
+            run(pa.table({"a": [value]}), addColumns={"c": expression})
+    unused = run(pa.table({"a": [2**53 + 1]}), addColumns={"c": "a if a < 1 else 0.5"})
+    assert unused.column("c").to_pylist() == [0.5]
 
 
 def test_missing_column_fails_the_job(messages: Messages) -> None:

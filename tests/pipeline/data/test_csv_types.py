@@ -187,9 +187,10 @@ def test_types_are_declared(tmp_path: Path) -> None:
 
 
 def test_value_that_does_not_fit_its_declared_type_fails_its_row(tmp_path: Path) -> None:
-    outcome = read_csv(tmp_path, "n,t\n1,x\n2.5,y\n3,z\n", types={"n": "int64"})
-    assert [row["n"] for row in outcome.good] == [1, 3]
-    assert "its declared type" in outcome.bad[0, 1]
+    for wrong in ("2.5", "0xFF", "-0x1"):
+        outcome = read_csv(tmp_path, f"n,t\n1,x\n{wrong},y\n3,z\n", types={"n": "int8"})
+        assert [row["n"] for row in outcome.good] == [1, 3]
+        assert "its declared type" in outcome.bad[0, 1]
 
 
 def test_field_that_a_declared_struct_lacks_fails_its_row(tmp_path: Path) -> None:

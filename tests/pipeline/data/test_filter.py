@@ -68,7 +68,7 @@ COMPARISONS = """
 ARITHMETIC = """
     T..T  n % 2 == 1 ; n % -2 == -1 ; round(f, 0) in [0, -2] ; round(f, 1) == f
     T..T  round(n / 3, 2) in [0.33, -1] ; round(n) == n and round(n % 2 - 0.25) == 1
-    T...  n + 1 == 2 ; n - f == 0.5 ; n / 2 == 0.5
+    T...  n + 1 == 2 ; n - f == 0.5 ; n / 2 == 0.5 ; 1e20 * n % 3 == 1
     .T.T  abs(n) > 1
     .T..  n * 2 == 4 ; (n + 1) * 2 - 1 > 4
     ...T  n / 2 == -1.5 ; f % 2 == 1.5 ; -n == 3 ; -f > 0
@@ -258,7 +258,11 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
     ),
     "decimals with many digits": (
         [pa.array([Decimal("9007199254740993.10"), Decimal("9007199254740993.20")])],
-        "T.  str(a) == '9007199254740993.10' ; (a if n == 1 else None) is not None",
+        """
+            T.  str(a) == '9007199254740993.10' ; (a if n == 1 else None) is not None
+            T.  str(a if n == 1 else 0) == '9007199254740993.10' ; int(a) - n == 9007199254740992
+            T.  str(a if n == 1 else 0.5) == '9007199254740993.10' ; round(a) - 1 == int(a) - n
+        """,
     ),
     "decimals": (
         [pa.array([Decimal("1.50"), Decimal("0.10"), None], kind)
@@ -412,4 +416,8 @@ def test_text_of_a_condition_or_integer_is_that_of_python() -> None:
     assert texts_of(pa.array([True, False, None])) == ["True", "False", None]
     assert texts_of(pa.array([1, -2, None])) == ["1", "-2", None]
     assert texts_of(pa.array(["a", None])) == ["a", None]
+    for value in (DAY, DAY.date(), DAY.time(), DAY.replace(tzinfo=dt.UTC), DAY - DAY):
+        assert texts_of(pa.array([value, None])) == [str(value), None]
+    with pytest.raises(pa.ArrowInvalid, match="UTF8"):
+        texts_of(pa.array([b"\xff"]))
     assert mask("str(b) == 'True' or str(1.0) != '1.0'") == [T, F, F, T]

@@ -63,7 +63,11 @@ texts = st.recursive(
     ),
     max_leaves=3,
 )
-small = st.sampled_from(["i", "u", "f"]) | st.integers(-9, 9).map(str) | QUARTERS.map(str)
+small = (
+    st.sampled_from(["i", "u", "f", "0.1", "1e20"])
+    | st.integers(-9, 9).map(str)
+    | QUARTERS.map(str)
+)
 numbers = st.recursive(
     small | form("({} % {})", small, small) | form("len({})", texts) | st.just("len(l)"),
     lambda inner: (

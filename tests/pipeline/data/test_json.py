@@ -324,6 +324,7 @@ DECLARED: dict[str, list[tuple[str, Any]]] = {
     "timestamp<UTC>": [('"2024-01-01T00:00:00"', None)],
     "list<struct<when: date>>": [('[{"when": "2024-02-29"}]', [{"when": date(2024, 2, 29)}])],
     "float32": [("1.5", 1.5), ("1e39", None), ("16777217", None)],
+    "float64": [("1.7e308", 1.7e308), ("1.5e309", None), (f"1{'0' * 400}", None)],
     "int8": [("127", 127), ("128", None), ("1.0", None)],
     "struct<content: json>": [('{"content": [1]}', {"content": "[1]"})],
     "struct<when: date>": [('{"when": "2024-02-29", "x": 1.50}',

@@ -79,6 +79,18 @@ def test_rows_that_have_only_the_key_change_nothing_else(target: TableTarget) ->
 
 
 @lakes
+def test_null_lists_and_maps_do_not_become_empty(target: TableTarget) -> None:
+    kind = pa.struct([("x", pa.list_(pa.float64()))])
+    lists = pa.array([None, [], [{"x": None}]], pa.list_(kind))
+    maps = pa.array([None, [], [("k", {"x": []})]], pa.map_(pa.string(), kind))
+    rows = rows_with(1, 2, 3, lists=lists, maps=maps, n=[1, 2, 3])
+    assert target.run(rows, name="first")
+    assert target.run(rows_with(3, n=[3]), name="second")  # writes the file again
+    assert target.run(rows.slice(0, 1), name="third")
+    assert target.rows() == rows.to_pylist()
+
+
+@lakes
 def test_new_columns_are_added(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, text=["a", "b"]), name="first")
     assert target.run(rows_with(2, **{'odd "name': [0.5]}), name="second")

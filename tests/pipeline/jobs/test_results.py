@@ -75,6 +75,14 @@ def test_partition_columns_are_columns(format_: str) -> None:
     assert [row["kind"] for row in rows] == ["one a", "more %", None]
 
 
+@pytest.mark.parametrize("fields", [{}, {"partitionBy": ["code"]}], ids=["plain", "partition"])
+@pytest.mark.parametrize("format_", FILES)
+def test_texts_of_digits_stay_texts(format_: str, fields: dict[str, Any]) -> None:
+    code = {"name": "code", "addColumns": {"code": "'00' + str(len(text))"}}
+    rows = ordered(result_of(format_, code, **fields).to_arrow())
+    assert [row["code"] for row in rows] == ["001", "003", "002"]
+
+
 @pytest.mark.parametrize("format_", ["parquet", "json", "csv"])
 def test_result_has_the_columns_of_all_jobs(format_: str) -> None:
     result_of(format_, mode="append")

@@ -133,7 +133,18 @@ def _halved(
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as values of a type. Raises ValueError if a text is no such value."""
+    if pa.types.is_integer(kind) and has_hexadecimal(texts):
+        raise ValueError("a text has hexadecimal digits")
     return texts.cast(kind)
+
+
+def has_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> bool:
+    """Return whether one of the texts may be an integer such as 0xFF, which is -1 to Arrow if the
+    type is int8."""
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
+
+    return bool(pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py())
 
 
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -252,7 +263,10 @@ def exact_float(value: Any, kind: str) -> float:
     """Return a number of `load_exact` as `float32` or `float64`. Raises ValueError if an integer
     would be rounded or a number would become infinite."""
     with np.errstate(over="ignore"):
-        number = float(value) if kind == "float64" else float(np.float32(value))
+        try:
+            number = float(value) if kind == "float64" else float(np.float32(value))
+        except OverflowError:  # an integer
+            number = math.inf
     if type(value) is int and number != value:
         raise ValueError(f"{value} would be rounded as {kind}")
     if type(value) is not float and math.isinf(number):

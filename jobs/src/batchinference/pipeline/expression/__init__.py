@@ -5,8 +5,8 @@ Exceptions: `None in [None]` is true, `False and None` is false, `True or None` 
 condition of `if` is false. A division by zero and an item beyond the end of a list return null.
 A column with only nulls in a block may have the null type there.
 
-Integers are computed as int64, and decimals as float64. Comparisons do not round: a comparison of a
-column of integers with one of floats fails for an integer that float64 cannot hold.
+Integers are computed as int64, and decimals as float64. Comparisons and `a if b else c` do not
+round integers: with a column of floats, they fail for an integer that float64 cannot hold.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -55,7 +57,7 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "lower": pc.utf8_lower,
     "upper": pc.utf8_upper,
     "strip": pc.utf8_trim_whitespace,
-    "abs": pc.abs,
+    "abs": pc.abs_checked,
     "startswith": pc.starts_with,
     "endswith": pc.ends_with,
     "contains": pc.match_substring,
@@ -96,6 +98,11 @@ class Operand:
     def cast(self, kind: pa.DataType) -> Operand:
         """Return the operand cast to another type, rounded if the type cannot hold a value."""
         return Operand(self.expression.cast(kind, safe=False), kind)
+
+    def exactly_cast(self, kind: pa.DataType) -> Operand:
+        """Return the operand cast to another type. Computing it raises ArrowInvalid if the type
+        cannot hold a value."""
+        return Operand(self.expression.cast(kind), kind)
 
     def as_condition(self) -> Operand:
         """Return the operand with the boolean type if it has the null type, else unchanged."""
@@ -299,17 +306,19 @@ class _Translation:
         zero, null = (pc.scalar(pa.scalar(value, right.kind)) for value in (0, None))
         divisor = Operand(pc.if_else(right.expression == zero, null, right.expression), right.kind)
         whole = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
-        if isinstance(op, ast.Mod) and whole:
-            return self._apply(_modulo, *_with_compatible_types(left, divisor))
-        function = operator.truediv if isinstance(op, ast.Div) else _float_remainder
-        return self._apply(function, left.cast(pa.float64()), divisor.cast(pa.float64()))
+        kind = pa.int64() if whole and isinstance(op, ast.Mod) else pa.float64()
+        function = operator.truediv if isinstance(op, ast.Div) else _remainder(kind)
+        return self._apply(function, left.cast(kind), divisor.cast(kind))
 
     def _choice(self, test: Operand, body: Operand, orelse: Operand) -> Operand:
         condition = pc.coalesce(test.as_condition().expression, pc.scalar(False))
         body = constant(pa.scalar(None, orelse.kind)) if body.is_null else body
         orelse = constant(pa.scalar(None, body.kind)) if orelse.is_null else orelse
-        if body.kind != orelse.kind:
-            body, orelse = _with_common_type(*_with_compatible_types(body, orelse))
+        if body.kind != orelse.kind:  # the type need not hold a value that is not chosen
+            body, orelse = _constant_as(body, orelse.kind), _constant_as(orelse, body.kind)
+            body = _if(condition, body, constant(pa.scalar(None, body.kind)))
+            orelse = _if(condition, constant(pa.scalar(None, orelse.kind)), orelse)
+            body, orelse = _with_common_type(body, orelse)
         return self._apply(lambda *both: pc.if_else(condition, *both), body, orelse)
 
     def _column(self, name: str) -> Operand:
@@ -345,7 +354,7 @@ class _Translation:
             return value
         nearest = self._apply(
             lambda number: pc.round(number, ndigits=digits or 0, round_mode="half_to_even"),
-            _without_decimal(value),
+            _wide_decimal(value) if digits is None else _without_decimal(value),
         )
         return nearest if digits is not None else _CASTS["int"](nearest)
 
@@ -413,37 +422,53 @@ def _item_of(value: Operand, index: int) -> Operand:
 
 def _to_integer(value: Operand) -> Operand:
     """Return a number without its fraction, or a text with an integer, as an integer."""
-    value = _without_decimal(value)
-    expression = value.expression
-    if pa.types.is_floating(value.kind):
-        expression = pc.trunc(expression)
-    return Operand(expression.cast(pa.int64()), pa.int64())
+    if _is_text(value.kind):
+        return _without_hexadecimal(value).exactly_cast(pa.int64())
+    value = _wide_decimal(value)
+    if pa.types.is_floating(value.kind) or pa.types.is_decimal(value.kind):
+        value = Operand(pc.trunc(value.expression), value.kind)
+    return value.exactly_cast(pa.int64())
+
+
+def _without_hexadecimal(value: Operand) -> Operand:
+    """Return texts with a remark in those such as 0xFF, which Arrow would read as integers."""
+    text, kind = value.expression, value.kind
+    remark, empty = (pc.scalar(pa.scalar(part, kind)) for part in (" in hexadecimal digits", ""))
+    marked = pc.binary_join_element_wise(text, remark, empty)
+    is_hexadecimal = pc.match_substring(text, "x", ignore_case=True)
+    return Operand(pc.if_else(is_hexadecimal, marked, text), kind)
 
 
 def _to_text(value: Operand) -> Operand:
-    """Return a value as text, formatted as in Python: True, 1.0, 1e-05."""
-    text = value.expression.cast(pa.string(), safe=False)
-    if pa.types.is_boolean(value.kind):
+    """Return a value as text, formatted as in Python: True, 1.0, 1e-05, 2026-01-31 12:00:00."""
+    kind, text = value.kind, value.expression.cast(pa.string())
+    if pa.types.is_boolean(kind):
         text = pc.if_else(value.expression, pc.scalar("True"), pc.scalar("False"))
-    elif pa.types.is_floating(value.kind):
+    elif pa.types.is_floating(kind):
         # cast the text, because a float32 has more digits as float64: 0.1 becomes 0.10000000149
-        text = pc.Expression._call(_float_text(), [text.cast(pa.float64())])
+        text = pc.Expression._call(_python_text(pa.float64()), [text.cast(pa.float64())])
+    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or kind in _PYTHON_TIMES:
+        text = pc.Expression._call(_python_text(kind), [value.expression])
     return Operand(text, pa.string())
 
 
-@cache
-def _float_text() -> str:
-    """Register an Arrow function that formats float64 numbers as Python does. Return its name."""
+_PYTHON_TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("us"))
+"""The times of day that Python can hold."""
 
-    def texts(_: object, numbers: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
-        if isinstance(numbers, pa.Scalar):
-            return pa.scalar(str(numbers.as_py()) if numbers.is_valid else None, pa.string())
-        formatted = (None if number is None else str(number) for number in numbers.to_pylist())
+
+@cache
+def _python_text(kind: pa.DataType) -> str:
+    """Register an Arrow function that formats values of a type as Python does. Return its name."""
+
+    def texts(_: object, values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+        if isinstance(values, pa.Scalar):
+            return pa.scalar(str(values.as_py()) if values.is_valid else None, pa.string())
+        formatted = (None if value is None else str(value) for value in values.to_pylist())
         return pa.array(formatted, pa.string())
 
-    name = "batchinference_float_text"
-    doc = {"summary": "texts of numbers", "description": "as Python's str"}
-    pc.register_scalar_function(texts, name, doc, {"numbers": pa.float64()}, pa.string())
+    name = f"batchinference_text_of_{kind}"
+    doc = {"summary": "texts of values", "description": "as Python's str"}
+    pc.register_scalar_function(texts, name, doc, {"values": kind}, pa.string())
     return name
 
 
@@ -459,25 +484,36 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in a common type. Raises TypeError if there is none."""
+    """Return both operands in a common type. Raises TypeError if there is none. Computing them
+    raises ArrowInvalid if that type cannot hold a value."""
     kind = unify_types(left.kind, right.kind)
     if kind is None:
         raise TypeError(f"{left.kind} and {right.kind} have no common type")
-    return left.cast(kind), right.cast(kind)
+    return left.exactly_cast(kind), right.exactly_cast(kind)
 
 
-def _modulo(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
-    """Return the remainder with the sign of the divisor, as in Python."""
-    return _remainder(_remainder(dividend, divisor) + divisor, divisor)
+def _remainder(kind: pa.DataType) -> Callable[..., pc.Expression]:
+    """Return a function for the exact remainder of numbers of a type, with the sign of the divisor,
+    as in Python."""
+    return lambda *sides: pc.Expression._call(_python_remainder(kind), list(sides))
 
 
-def _remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
-    """Return the remainder with the sign of the dividend, as in C."""
-    return dividend - divisor * pc.divide_checked(dividend, divisor)
+@cache
+def _python_remainder(kind: pa.DataType) -> str:
+    """Register an Arrow function for the remainder of numbers of a type. Return its name."""
 
+    def remainders(context: pc.UdfContext, *sides: pa.Array | pa.Scalar) -> pa.Array:
+        size = context.batch_length
+        columns = [pa.repeat(side, size) if isinstance(side, pa.Scalar) else side for side in sides]
+        numbers = [pc.fill_null(side, 1).to_numpy(zero_copy_only=False) for side in columns]
+        with np.errstate(invalid="ignore"):  # the remainder of infinity is NaN
+            result = pa.array(np.mod(*numbers), kind)
+        return pc.if_else(pc.and_(*map(pc.is_valid, columns)), result, None)
 
-def _float_remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
-    return dividend - divisor * pc.floor(dividend / divisor)
+    name = f"batchinference_remainder_of_{kind}"
+    doc = {"summary": "remainders of numbers", "description": "as Python's %"}
+    pc.register_scalar_function(remainders, name, doc, {"dividend": kind, "divisor": kind}, kind)
+    return name
 
 
 def _with_compatible_types(left: Operand, right: Operand) -> tuple[Operand, Operand]:
@@ -527,8 +563,30 @@ def _exact_for(operand: Operand, other: pa.DataType) -> Operand:
     """Return integers that are compared with floating-point numbers as float64. Computing them
     raises ArrowInvalid for an integer that float64 cannot hold."""
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
-        return Operand(operand.expression.cast(pa.float64()), pa.float64())
+        return operand.exactly_cast(pa.float64())
     return operand
+
+
+def _if(condition: pc.Expression, chosen: Operand, other: Operand) -> Operand:
+    return Operand(pc.if_else(condition, chosen.expression, other.expression), chosen.kind)
+
+
+def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
+    """Return a constant in a type that has a common type with `other`: a text as a time, or a
+    number as a decimal. Return other operands unchanged. Raises InvalidTime."""
+    value = operand.literal
+    if isinstance(value, str) and _is_temporal(other):
+        return constant(_parse_time(value, other))
+    if type(value) in (int, float) and pa.types.is_decimal(other):
+        return constant(pa.scalar(Decimal(repr(value))))
+    return operand
+
+
+def _wide_decimal(operand: Operand) -> Operand:
+    """Return decimals of few digits as decimal128, because Arrow cannot round others."""
+    kind = operand.kind
+    is_narrow = pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind)
+    return operand.cast(pa.decimal128(kind.precision, kind.scale)) if is_narrow else operand
 
 
 def _without_decimal(operand: Operand) -> Operand:

@@ -18,6 +18,7 @@ from batchinference.pipeline.declared_types import (
     EXACT_INTEGERS,
     arrow_type,
     cast_texts,
+    has_hexadecimal,
     is_time,
     json_problem,
     misfit,
@@ -132,6 +133,8 @@ class CsvTypes:
         if self.nulls or not is_quick or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None
         column = _with_nulls(column.combine_chunks())
+        if kind in INTEGERS and not sampled and has_hexadecimal(column):
+            return None
         try:
             values = column.cast(arrow_type(kind))
         except pa.ArrowInvalid:

@@ -12,7 +12,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import NoneType
 from typing import Any
@@ -402,27 +402,30 @@ def _with_new_inner(kind: ColumnType, parsed: pa.DataType) -> ColumnType:
 def _check_floats(chunk: bytes, table: pa.Table) -> None:
     """Raise ValueError if a number differs from the JSON, except for a rounded fraction."""
     parts = [part for column in table.columns for part in column.chunks]
-    if not any(map(_has_large_floats, parts)):
-        return
-    narrow = "float" in str(table.schema)  # the name of float32
-    if narrow or _LONG_INTEGER.search(chunk):
+    large = [floats for part in parts for floats in _large_floats(part)]
+    narrow = any(floats.dtype == np.float32 for floats in large)
+    infinite = any(np.isinf(floats).any() for floats in large)
+    if narrow or infinite or (large and _LONG_INTEGER.search(chunk)):
         for row in documents_in(chunk.decode(), exactly=True):
             for field in table.schema if row else ():
                 _check_float(row.get(field.name), field.type)
 
 
-def _has_large_floats(array: pa.Array) -> bool:
-    """Return whether an array has a float from which on its type does not hold all integers."""
+def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
+    """Yield the floats of an array, at any depth, from which on their type does not hold all
+    integers."""
     kind = array.type
     if pa.types.is_struct(kind):
-        return any(map(_has_large_floats, array.flatten()))
-    if is_list(kind):
-        return _has_large_floats(array.flatten())
-    if not pa.types.is_floating(kind) or not len(array):
-        return False
-    stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # also below nulls
-    numbers = stored[array.offset : array.offset + len(array)]
-    return bool((np.abs(numbers) >= EXACT_INTEGERS[f"float{kind.bit_width}"]).any())
+        for values in array.flatten():
+            yield from _large_floats(values)
+    elif is_list(kind):
+        yield from _large_floats(array.flatten())
+    elif pa.types.is_floating(kind) and len(array):
+        stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # also below nulls
+        numbers = stored[array.offset : array.offset + len(array)]
+        large = numbers[np.abs(numbers) >= EXACT_INTEGERS[f"float{kind.bit_width}"]]
+        if len(large):
+            yield large
 
 
 def _check_float(value: Any, kind: pa.DataType) -> None:

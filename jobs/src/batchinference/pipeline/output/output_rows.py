@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -25,6 +26,9 @@ from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+"""Matches integers that Arrow prints as they are written."""
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
@@ -114,6 +118,16 @@ def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
             yield name
 
 
+def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
+    """Return the partition columns of files: integers if all values are, and texts otherwise, such
+    as `007`, which Arrow would read as 7."""
+    kinds: dict[str, pa.DataType] = {}
+    for name, text in (pair for path in paths for pair in partition_values(path).items()):
+        is_integer = text is None or _INTEGER.fullmatch(text)
+        kinds[name] = kinds.get(name, pa.int64()) if is_integer else pa.string()
+    return pads.HivePartitioning(pa.schema(list(kinds.items())))
+
+
 def _parquet(write: WriteParquet) -> pa.Table:
     """Return the rows of Parquet files, with the columns of all files and the partition columns.
     The files are untrusted: raises UnsafeColumn."""
@@ -121,7 +135,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
     files = output.without_links(output.visible_files())
     if not files:
         return pa.table({})
-    partitioning = pads.HivePartitioning.discover()
+    partitioning = _partitioning(output.below(info.path) for info in files)
     factory = pads.FileSystemDatasetFactory(
         output.filesystem,
         sorted(str(info.path) for info in files),

@@ -25,6 +25,7 @@ from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers.parquet import read_footer
 from batchinference.pipeline.input.readers.table_data_file import VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
+from batchinference.pipeline.storage import iceberg_nulls  # noqa: F401 - corrects pyiceberg
 from batchinference.pipeline.type_widening import map_types
 
 SCHEMA, MAPPING = b"iceberg.schema", b"schema.name-mapping.default"

@@ -19,6 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import DataScan, FileScanTask, Transaction
 
 from batchinference.pipeline.output.tables.keys import Keys
+from batchinference.pipeline.storage import iceberg_nulls  # noqa: F401 - corrects pyiceberg
 from batchinference.pipeline.storage.arrow_files import checked, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import cast_to

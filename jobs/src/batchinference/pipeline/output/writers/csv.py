@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pac
 
 from batchinference.json_text import to_json
@@ -55,15 +56,16 @@ class CsvWriter(RewritingWriter):
             yield from batch.to_pylist()
 
     def table(self, part: Location, texts: Sequence[str] = ()) -> pa.Table:
-        """Return the rows of a CSV file. The columns `texts` stay text, others get a type."""
+        """Return the rows of a CSV file. The columns `texts`, and those with values in quotes, stay
+        text. Others get a type."""
         parse = pac.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
-        convert = pac.ConvertOptions(
-            column_types=dict.fromkeys(texts, pa.string()),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        )
         try:
             content = unpacked(part)
+            convert = pac.ConvertOptions(
+                column_types=dict.fromkeys([*texts, *self._quoted(content)], pa.string()),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            )
             # one block, because pyarrow drops the LF of a CRLF within a text if a block begins with
             # it; one thread, because another thread could free the content while the interpreter
             # exits, which aborts the process
@@ -72,6 +74,13 @@ class CsvWriter(RewritingWriter):
             return pac.read_csv(io.BytesIO(content), reading, parse, convert)
         except DAMAGE as error:
             raise unreadable(part, error) from None
+
+    def _quoted(self, content: bytes) -> Iterator[str]:
+        """Yield the columns with values in quotes. These were texts, also if they are `007`."""
+        fields = replace(self, compression="none").read(content)
+        for name, column in zip(fields.column_names, fields.columns, strict=True):
+            if pc.any(pc.starts_with(column, '"')).as_py():
+                yield name
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         table = tensors_to_lists(table)

@@ -1,0 +1,30 @@
+"""Keeps null lists and maps of structs, which pyiceberg (0.12) reads and writes as empty ones.
+
+Importing this module corrects pyiceberg's class that brings the rows of a file into the columns of
+a table. Both reading a table and writing its files use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor
+
+
+def _keeping_nulls(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:
+    """Return a method that brings lists or maps into another type, and keeps null ones."""
+
+    def projected(visitor: Any, kind: Any, values: pa.Array | None, *parts: Any) -> pa.Array | None:
+        result = project(visitor, kind, values, *parts)
+        if result is None or values is None or result.null_count == values.null_count:
+            return result
+        null = pa.scalar(None, result.type)
+        return pc.if_else(values.is_valid(), result, null).cast(result.type)
+
+    return projected
+
+
+for _name in ("list", "map"):
+    setattr(ArrowProjectionVisitor, _name, _keeping_nulls(getattr(ArrowProjectionVisitor, _name)))

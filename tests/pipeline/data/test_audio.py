@@ -72,19 +72,6 @@ def test_resampling_removes_frequencies_above_half_the_new_rate(tmp_path: Path) 
     assert np.abs(amplitude[:, 200:-200]).max() < 1e-2
 
 
-def test_undecodable_files_are_failed_rows(tmp_path: Path) -> None:
-    good = write_audio(tmp_path / "a.flac", sine(440)).read_bytes()
-    bad = {"b.flac": good[: len(good) // 2], "c.wav": b"", "d.mp3": b"no sound at all"}
-    for name, content in bad.items():
-        (tmp_path / name).write_bytes(content)
-    write_audio(tmp_path / "e.wav", sine(440))
-    outcome = read_files("audio", tmp_path)
-    assert outcome.places == [(0, 0), (4, 0)]
-    assert list(outcome.bad) == [(1, 0), (2, 0), (3, 0)]
-    assert "lost sync" in outcome.bad[1, 0]
-    assert outcome.bad[2, 0] == outcome.bad[3, 0] == "ValueError: Format not recognised."
-
-
 def test_file_with_a_gap_is_a_failed_row(tmp_path: Path, messages: Messages) -> None:
     path = write_audio(tmp_path / "a.opus", sine(440, 48000, 1), sine(0, 48000, 1), rate=48000)
     content = bytearray(path.read_bytes())
@@ -163,8 +150,10 @@ def test_film_without_sound_is_a_failed_row(tmp_path: Path) -> None:
     assert "no sound" in error
 
 
-@pytest.mark.parametrize("text", ["#EXTM3U\nhttp://127.0.0.1:9/a.mp3\n", "ffconcat version 1.0\n"])
-def test_lists_of_other_files_are_not_opened(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "no sound", "#EXTM3U\nhttp://127.0.0.1:9/a.mp3\n", "ffconcat version 1.0\n"]
+)
+def test_lists_of_other_files_and_texts_are_no_recordings(tmp_path: Path, text: str) -> None:
     (error,) = read(tmp_path, text.encode()).bad.values()
     assert "not recognised" in error
 

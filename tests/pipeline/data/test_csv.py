@@ -1,5 +1,5 @@
-"""CSV input: rows equal those of pyarrow and Python's csv; unreadable lines are failed rows, and
-files that need other options are refused before the job starts.
+"""CSV input: unreadable lines are failed rows, and files that need other options are refused before
+the job starts.
 
 See test_csv_dialects and test_csv_types for options, open quotes and types.
 """
@@ -13,7 +13,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow.csv as pac
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,28 +21,8 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import csv_records, encoding_check
 from batchinference.pipeline.input.readers import csv as reader
 from plugins.messages import Messages
-from support.inputs.packages import folder_of
 from support.inputs.read_files import open_input, read_csv, read_files
 from support.tiers import examples
-
-DATA = folder_of("sklearn") / "datasets" / "data"
-
-
-@pytest.mark.parametrize("name", ["iris.csv", "breast_cancer.csv", "wine_data.csv"])
-def test_rows_and_types_equal_those_of_pyarrow(name: str) -> None:
-    # the first line holds counts and has fewer fields than the others
-    names = [f"c{number}" for number in range(len(_fields(DATA / name, -1)))]
-    expected = pac.read_csv(
-        DATA / name,
-        pac.ReadOptions(column_names=names),
-        pac.ParseOptions(invalid_row_handler=lambda row: "skip"),
-    )
-    outcome = read_files("csv", DATA / name, columnNames=names)
-    assert outcome.good == expected.to_pylist()
-    assert outcome.schema == expected.schema
-    wrong = len(_fields(DATA / name, 0)) != len(names)
-    assert set(outcome.bad) == ({(0, 0)} if wrong else set())
-
 
 LINES: dict[str, list[tuple[Any, str]]] = {
     **{"": [], "\n\n\n": [], "a,b\n": [], "a,b": []},
@@ -243,10 +222,6 @@ def test_rows_do_not_depend_on_the_block_size(
     assert outcome.places[1:] == [(1, number) for number, row in enumerate(rows) if row]
     assert set(outcome.bad) == {(1, number) for number, row in enumerate(rows) if not row}
     assert outcome.ends == {0: 1, 1: len(rows)}
-
-
-def _fields(path: Path, line: int) -> list[str]:
-    return path.read_text().splitlines()[line].split(",")
 
 
 REFUSED: dict[str, tuple[str, str, str]] = {

@@ -91,18 +91,6 @@ def test_file_of_which_all_lines_are_skipped_is_a_failed_row(tmp_path: Path) -> 
     assert "skipLines" in outcome.bad[0, 0]
 
 
-def test_all_options_work_in_another_encoding(tmp_path: Path) -> None:
-    content = 'Umsätze\nid;preis;text\n# €\n1;1,5;"a \\"b\\"; ü"\n2;-;x\n'
-    for encoding in ("cp1252", "utf-16", "utf-8"):
-        outcome = read_csv(
-            tmp_path, content.encode(encoding), encoding=encoding, delimiter=";", skipLines=1,
-            comment="#", escape="\\", decimal=",", nullValues=["-"],
-        )  # fmt: skip
-        assert [tuple(row.values()) for row in outcome.good] == [
-            (1, 1.5, 'a "b"; ü'), (2, None, "x")
-        ]  # fmt: skip
-
-
 def test_column_without_a_name_is_named_after_its_position(tmp_path: Path) -> None:
     outcome = read_csv(tmp_path, ",text,\n1,a,\n")
     assert outcome.good == [{"column_1": 1, "text": "a", "column_3": ""}]

@@ -216,12 +216,6 @@ def test_files_of_lines_are_read_by_extension_only(tmp_path: Path) -> None:
         assert len(snapshot_input([f"{tmp_path}/{path}"], None, kind=ReadCsv).files()) == 3
 
 
-def test_extensions_of_a_job_replace_the_rule(tmp_path: Path) -> None:
-    put(tmp_path, **{"a.parquet": table(), "b.dat": table(), "000000_0": table()})
-    frozen = snapshot_input([str(tmp_path)], ["dat"], kind=ReadParquet)
-    assert [Path(file.path).name for file in frozen.files()] == ["b.dat"]
-
-
 @pytest.mark.parametrize("codec", ["gzip", "bz2", "zstd", "lz4"])
 @pytest.mark.parametrize(("file_format", "name"), [("csv", "A.CSV"), ("text", "a.txt")])
 def test_compressed_lines_are_read(tmp_path: Path, codec: str, file_format: str, name: str) -> None:

@@ -96,31 +96,6 @@ def test_images_of_several_sizes_keep_them_or_get_one(tmp_path: Path) -> None:
     assert read_files("images", tmp_path, size=[16, 32]).column("image").shape == (3, 16, 32, 3)
 
 
-@pytest.mark.parametrize("size", [None, [8, 8]])
-def test_undecodable_files_are_failed_rows(tmp_path: Path, size: list[int] | None) -> None:
-    whole = (SKIMAGE / "rocket.jpg").read_bytes()
-    png = (SKIMAGE / "chelsea.png").read_bytes()
-    bad = {
-        "b.jpg": whole[: len(whole) // 2],
-        "c.png": b"",
-        "e.png": b"no image",
-        "f.png": png[:1000],
-    }
-    for name, content in bad.items():
-        (tmp_path / name).write_bytes(content)
-    only_bad = read_files("images", tmp_path, size=size)
-    assert (only_bad.good, len(only_bad.bad)) == ([], 4)
-    picture(tmp_path / "a.png", (255, 0, 0))
-    picture(tmp_path / "d.jpg", (0, 255, 0))
-    outcome = read_files("images", tmp_path, size=size)
-    assert outcome.places == [(0, 0), (3, 0)]
-    red, green = (tuple(image[4, 4] > 128) for image in outcome.column("image"))
-    assert (red, green) == ((True, False, False), (False, True, False))
-    assert set(outcome.bad) == {(1, 0), (2, 0), (4, 0), (5, 0)}
-    assert "truncated" in outcome.bad[1, 0]
-    assert "UnidentifiedImageError" in outcome.bad[4, 0]
-
-
 def test_order_is_kept_over_groups_of_files(tmp_path: Path) -> None:
     count = 2 * GROUP_FILES + 5
     for number in range(count):

@@ -40,15 +40,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_rows_and_types_equal_pyarrow(digits: Path) -> None:
-    expected = pq.read_table(digits)
-    outcome = read_files("parquet", digits)
-    assert outcome.good == expected.to_pylist()
-    assert outcome.schema.equals(expected.schema)
-    assert outcome.places == [(0, number) for number in range(len(expected))]
-    assert outcome.ends == {0: len(expected)}
-
-
 def test_every_type_is_preserved(tmp_path: Path) -> None:
     table = pa.table(
         {

@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input.readers import text_lines
-from support.inputs.packages import folder_of
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
-
-PROSE = sorted((folder_of("sklearn") / "datasets" / "descr").glob("*.rst"))
 
 
 def read(directory: Path, content: bytes, **options: object) -> Outcome:
@@ -25,14 +22,6 @@ def read(directory: Path, content: bytes, **options: object) -> Outcome:
 
 def texts(outcome: Outcome) -> list[str]:
     return [row["text"] for row in outcome.good]
-
-
-def test_lines_equal_python() -> None:
-    assert len(PROSE) > 3
-    for path in PROSE:
-        expected = path.read_text(encoding="utf-8").splitlines()
-        assert texts(read_files("text", path, dropEmptyLines=False)) == expected
-        assert texts(read_files("text", path)) == [line for line in expected if line.strip()]
 
 
 LINES: dict[bytes, list[str]] = {

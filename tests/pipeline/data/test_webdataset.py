@@ -453,12 +453,6 @@ def test_row_without_values_is_a_sample(tmp_path: Path) -> None:
     assert [row.get("text.txt") for row in rows] == ["a", None, "c"]
 
 
-def test_rows_without_key_column_are_numbered(tmp_path: Path) -> None:
-    found = samples(tar_file(pa.table({"text": ["a", "b"]})), tmp_path)
-    assert found == [{"__key__": "00000000", "text.txt": "a"},
-                     {"__key__": "00000001", "text.txt": "b"}]  # fmt: skip
-
-
 def test_null_makes_no_member(tmp_path: Path) -> None:
     table = concat([pa.table({"n": [1], "v": to_column(VECTORS[:1])}), pa.table({"n": [2]})])
     first, second = samples(tar_file(table), tmp_path)

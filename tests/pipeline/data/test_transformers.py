@@ -23,7 +23,6 @@ from batchinference.spec.models.transformers_tasks import Task
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.inputs.media_files import saved
-from support.inputs.photographs import photograph
 from support.models.run_transformers import (
     alike,
     column,
@@ -197,11 +196,6 @@ def test_other_values_are_rejected(bert: str, vit: str, messages: Messages) -> N
 
 
 PHRASES = ["a cat", "a cup of coffee on a table", ""]
-PICTURES = [
-    photograph("chelsea")[:60, :90],
-    photograph("coffee")[:40, :50],
-    photograph("astronaut")[:64, :64],
-]
 
 
 def towers(source: str, normalize: bool | None = None, **columns: list[Any]) -> np.ndarray:
@@ -243,7 +237,7 @@ def test_texts_and_images_share_a_space(
             towers(source, normalize, text=PHRASES),
             features(source, text=PHRASES, options=options),
         ),
-        (towers(source, normalize, image=PICTURES), features(source, image=PICTURES)),
+        (towers(source, normalize, image=PHOTOS), features(source, image=PHOTOS)),
     ):
         lengths = np.linalg.norm(expected, axis=1, keepdims=True) if normalize else 1
         assert found.shape == (3, width)

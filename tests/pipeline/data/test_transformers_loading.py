@@ -225,9 +225,6 @@ def test_generating_task_takes_generation_options(writer_of_speech: str) -> None
     assert loaded(task, writer_of_speech, ["audio"], options=options)
 
 
-THREE_TEXTS = ["a cat", "the quick brown fox"]
-
-
 @pytest.fixture
 def body(bert: str, tmp_path: Path) -> str:
     """Return the folder of the text model without its head and pooler."""
@@ -255,8 +252,8 @@ def test_model_without_the_head_of_its_task_is_rejected(
 
 
 def test_embeddings_need_no_pooler(bert: str, body: str, vit: str) -> None:
-    whole = run(loaded("feature-extraction", bert, ["text"]), {"text": THREE_TEXTS})
-    without = run(loaded("feature-extraction", body, ["text"]), {"text": THREE_TEXTS})
+    whole = run(loaded("feature-extraction", bert, ["text"]), {"text": TEXTS})
+    without = run(loaded("feature-extraction", body, ["text"]), {"text": TEXTS})
     assert np.abs(np.array(whole) - np.array(without)).max() < 1e-5
     assert loaded("image-feature-extraction", vit, ["image"])  # this model has no pooler
 

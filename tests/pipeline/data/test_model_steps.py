@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -231,11 +230,6 @@ def test_model_computes_empty_texts_if_wanted(bert: str) -> None:
     assert [label is None for label in labels(found)] == [False, True, False, False, False]
 
 
-def test_warnings_that_fail_their_rows(bert: str) -> None:
-    (found,) = ran({"text": TEXTS}, source=bert, errors=replace(TOLERANT, failing=["NullInput"]))
-    assert [row for row, outcome in outcomes(found).items() if outcome == "failed"] == [1]
-
-
 def test_batch_of_nulls_has_the_type_of_earlier_batches(bert: str) -> None:
     nulls = {"text": pa.nulls(2, pa.string())}
     first, some, last = ran(nulls, {"text": ["a"]}, nulls, source=bert)
@@ -352,8 +346,9 @@ def embedded(source: str, **fields: Any) -> RowBatch:
     return run(good(0, 0, pa.table({"text": ["a", "b", None, "c"]})))
 
 
-def test_non_finite_embeddings_are_counted(broken: str) -> None:
-    found = embedded(broken)
+@pytest.mark.parametrize("fields", [{}, {"normalize": True, "nonFinite": "keep"}])
+def test_non_finite_embeddings_are_counted(broken: str, fields: dict[str, Any]) -> None:
+    found = embedded(broken, **fields)
     assert outcomes(found) == dict.fromkeys(range(4), "good")
     assert warnings_of(found) == [(1, "NonFinite", 32), (2, "NullInput", 0)]
 
@@ -363,11 +358,6 @@ def test_non_finite_embeddings_fail_their_rows(broken: str, fields: dict[str, An
     found = embedded(broken, **fields)
     assert outcomes(found) == {0: "good", 1: "failed", 2: "good", 3: "good"}
     assert warnings_of(found) == [(2, "NullInput", 0)]
-
-
-def test_non_finite_normalized_embeddings_are_kept_if_wanted(broken: str) -> None:
-    found = embedded(broken, normalize=True, nonFinite="keep")
-    assert warnings_of(found)[0] == (1, "NonFinite", 32)
 
 
 def test_embeddings_of_an_engine_and_an_endpoint_must_be_finite() -> None:

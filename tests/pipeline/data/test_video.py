@@ -218,13 +218,6 @@ def test_transparent_pixels_are_drawn_over_the_background(
         assert "Composited" in outcome.warnings[0, 0]
 
 
-def test_frames_with_more_than_8_bits_are_counted(tmp_path: Path) -> None:
-    film = write_film(tmp_path / "a.mkv", [quarters()] * 2, "ffv1", "yuv444p10le")
-    outcome = read_files("video", film)
-    assert np.abs(frames(outcome) - quarters()).mean() < 5
-    assert outcome.warnings == {(0, row): {"DepthReduced": 0} for row in range(2)}
-
-
 @pytest.mark.parametrize("space", [Colorspace.ITU709, Colorspace.ITU601])
 @pytest.mark.parametrize("span", [ColorRange.MPEG, ColorRange.JPEG])
 def test_colours_follow_the_tags_of_the_video(

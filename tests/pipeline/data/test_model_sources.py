@@ -359,20 +359,23 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def models_bucket(s3: S3Server) -> None:
+@pytest.fixture(scope="module")
+def models_bucket(s3: S3Server) -> S3Server:
     s3.client().create_bucket(Bucket="models")
+    return s3
 
 
 @pytest.fixture
-def storage(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def storage(
+    models_bucket: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> dict[str, Any]:
     """Return the `storage` field for the server. The environment has only the access keys."""
-    for name, value in s3.environment.items():
+    for name, value in models_bucket.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
-    return {"endpoint": s3.endpoint, "region": "us-east-1"}
+    return {"endpoint": models_bucket.endpoint, "region": "us-east-1"}
 
 
 def step(runtime: str, **fields: Any) -> Step:

@@ -41,11 +41,8 @@ from batchinference.pipeline.storage.arrow_files import (
 from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
 from batchinference.pipeline.verify.row_check import wrong_errors
 from batchinference.spec.progress import Counts
-from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.inputs.read_files import read_files
-from support.jobs.on_ray import errors_of, job_document, run_in_process
-from support.outputs.rows import rows_of
 
 EXTENSION = {"ARROW:extension:name": PICKLED, "ARROW:extension:metadata": ""}
 
@@ -150,23 +147,10 @@ def test_input_file_with_pickles_is_a_failed_row(tmp_path: Path, messages: Messa
     marker = tmp_path / "marker"
     write_hostile(tmp_path / "in" / "evil.parquet", marker, good=[1, 2, 3])
     pq.write_table(pa.table({"good": [4]}), tmp_path / "in" / "fine.parquet")
-    read = {"format": "parquet"}
-    job = job_document(
-        "job", tmp_path / "in", tmp_path / "out", read=read, errors={"maxPercent": 100}
-    )
-    report = run_in_process(job).report
-    assert report.state is JobState.SUCCEEDED, report.message
-    (error,) = errors_of(tmp_path / "out")
-    messages.check(error["error"])
-    assert [row["good"] for row in rows_of(tmp_path / "out")] == [4]
-    assert not marker.exists()
-
-
-def test_columns_next_to_pickles_can_be_read(tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    write_hostile(tmp_path / "evil.parquet", marker, good=[1, 2, 3])
-    found = read_files("parquet", tmp_path, columns=["good"]).good
-    assert found == [{"good": n} for n in (1, 2, 3)]
+    outcome = read_files("parquet", tmp_path / "in")
+    (error,) = outcome.bad.values()
+    messages.check(error)
+    assert [row["good"] for row in outcome.good] == [4]
     assert not marker.exists()
 
 

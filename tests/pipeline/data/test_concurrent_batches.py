@@ -159,17 +159,6 @@ def test_stop_does_not_wait_for_slow_batches(monkeypatch: pytest.MonkeyPatch) ->
     ends.set()
 
 
-def test_stop_leaves_out_batches_that_have_not_begun() -> None:
-    stopping = threading.Event()
-
-    def compute(batch: pa.Table) -> None:
-        if batch["n"][0].as_py() == 3:
-            stopping.set()
-
-    run = concurrent(each(compute), rows=1, wanted=1, stopping=stopping)
-    assert numbers(run(block(*range(1, 10)))) == [1, 2, 3]
-
-
 def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     monkeypatch.setattr(dataset.os, "_exit", codes.append)

@@ -68,16 +68,6 @@ def test_limit_of_files_that_are_one_row_each_reads_none(
     assert len(open_input("binary", tmp_path, limit=3).given) == 3
 
 
-@pytest.mark.parametrize("ending", FORMATS)
-def test_limit_takes_the_first_rows(tmp_path: Path, ending: str) -> None:
-    write(tmp_path / "in", ending)
-    everything = [f"{file}:{row}" for file, size in enumerate(SIZES) for row in range(size)]
-    for limit in (1, 3, 4, 8, 12, 13, 100):
-        opened = open_input(FORMATS[ending], tmp_path / "in", limit=limit)
-        assert texts(read_all(opened.given)) == everything[:limit]
-        assert opened.given.count() == RowCount(min(limit, 13), estimated=False)
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 6), min_size=1, max_size=6),
@@ -104,6 +94,7 @@ def test_row_ids_are_kept_for_every_limit_and_order(
     assert sorted(by_place.values()) == sorted(whole[:limit])
     assert set(outcome.ends) == set(range(len(limited)))
     assert sum(outcome.ends.values()) == min(limit, len(whole))
+    assert limited.count() == RowCount(min(limit, len(whole)), estimated=False)
 
 
 def test_limit_counts_failed_rows(tmp_path: Path) -> None:

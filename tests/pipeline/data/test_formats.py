@@ -1,19 +1,23 @@
-"""Every file format on a local disk and on S3: the rows that are read equal those written."""
+"""Every file format: the rows that are read, on a local disk and on S3, equal those written, and
+randomly damaged files become failed rows."""
 
 from __future__ import annotations
 
 import pickle
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.readers import READERS
 from support.inputs.formats import CASES, Case
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.jobs.on_ray import without_order
 from support.servers.s3 import S3Server
+from support.tiers import examples
 
 Place = Callable[[Path], str]
 """Makes a directory available on the disk or in the bucket, and returns its address."""
@@ -66,3 +70,42 @@ def test_missing_object_fails_its_row(s3: S3Server, bucket: str, tmp_path: Path)
     outcome = read_files("manifest", tmp_path / "here.csv", decode="text", allow=allow)
     assert outcome.column("text").tolist() == ["there"]
     assert outcome.bad == {(0, 1): f"PermanentFetchError: s3://{bucket}/gone.txt does not exist"}
+
+
+FILES = examples(400, 40)
+
+
+def damaged(chance: random.Random, content: bytes) -> bytes:
+    """Return the content with flipped bits, or with a part that is missing or repeated."""
+    start, stop = sorted(chance.randrange(len(content) + 1) for _ in range(2))
+    kind = chance.choice(("flip", "truncate", "delete", "repeat", "overwrite"))
+    if kind == "flip":
+        flipped = bytearray(content)
+        for _ in range(chance.choice((1, 2, 8, 64))):
+            flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
+        return bytes(flipped)
+    if kind == "overwrite":
+        return content[:start] + chance.randbytes(8) + content[start + 8 :]
+    middle = {"truncate": b"", "delete": content[stop:], "repeat": content[start:][:4096] * 2}
+    return content[:start] + middle[kind] + (content[start:] if kind == "repeat" else b"")
+
+
+@pytest.mark.scaled("fuzz")
+@pytest.mark.usefixtures("no_backoff")
+@pytest.mark.parametrize("name", CASES)
+def test_no_damaged_file_fails_a_job(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    case.write(tmp_path)
+    files = sorted(path for path in tmp_path.iterdir() if path.is_file())
+    for number in range(FILES):
+        chance = random.Random(f"{name} {number}")
+        whole = chance.choice(files)
+        path = whole.with_name(f"damaged{''.join(whole.suffixes)}")
+        path.write_bytes(damaged(chance, whole.read_bytes()))
+        try:
+            opened = open_input(case.format, path, **case.options)
+            counted = opened.given.count()
+            assert counted is None or counted.rows >= 0
+            assert opened.read().batches, number
+        except JobFailure:  # the job is refused with a cause
+            pass

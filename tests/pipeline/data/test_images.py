@@ -1,19 +1,27 @@
-"""Image input: pixels equal those of Pillow."""
+"""Images, read and written: pixels equal those of Pillow, upright and without transparency."""
 
 from __future__ import annotations
 
+import io
+import struct
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
+from PIL.Image import Transpose
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.file_rows import GROUP_FILES
 from batchinference.pipeline.input.prefetch import Prefetch
+from batchinference.pipeline.media import images
+from batchinference.pipeline.media.images import encode
+from support.inputs.media_files import exif, png, quarters, saved
 from support.inputs.packages import folder_of
-from support.inputs.read_files import open_input, read_files
+from support.inputs.read_files import open_input, pixels_of, read_files, read_image
 from support.jobs.command import wait_until
 
 SKIMAGE = folder_of("skimage") / "data"
@@ -88,31 +96,6 @@ def test_images_of_several_sizes_keep_them_or_get_one(tmp_path: Path) -> None:
     assert read_files("images", tmp_path, size=[16, 32]).column("image").shape == (3, 16, 32, 3)
 
 
-@pytest.mark.parametrize("size", [None, [8, 8]])
-def test_undecodable_files_are_failed_rows(tmp_path: Path, size: list[int] | None) -> None:
-    whole = (SKIMAGE / "rocket.jpg").read_bytes()
-    png = (SKIMAGE / "chelsea.png").read_bytes()
-    bad = {
-        "b.jpg": whole[: len(whole) // 2],
-        "c.png": b"",
-        "e.png": b"no image",
-        "f.png": png[:1000],
-    }
-    for name, content in bad.items():
-        (tmp_path / name).write_bytes(content)
-    only_bad = read_files("images", tmp_path, size=size)
-    assert (only_bad.good, len(only_bad.bad)) == ([], 4)
-    picture(tmp_path / "a.png", (255, 0, 0))
-    picture(tmp_path / "d.jpg", (0, 255, 0))
-    outcome = read_files("images", tmp_path, size=size)
-    assert outcome.places == [(0, 0), (3, 0)]
-    red, green = (tuple(image[4, 4] > 128) for image in outcome.column("image"))
-    assert (red, green) == ((True, False, False), (False, True, False))
-    assert set(outcome.bad) == {(1, 0), (2, 0), (4, 0), (5, 0)}
-    assert "truncated" in outcome.bad[1, 0]
-    assert "UnidentifiedImageError" in outcome.bad[4, 0]
-
-
 def test_order_is_kept_over_groups_of_files(tmp_path: Path) -> None:
     count = 2 * GROUP_FILES + 5
     for number in range(count):
@@ -163,3 +146,188 @@ def test_out_of_memory_in_a_decoder_is_a_failed_row(
     monkeypatch.setattr(Image, "open", full)
     (error,) = read_files("images", tmp_path).bad.values()
     assert error.startswith("MemoryError: (test_images.py:")
+
+
+RNG = np.random.default_rng(0)
+
+
+def pixels(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 1), (4, 5, 3), (4, 5, 4)])
+def test_pixels_are_written(shape: tuple[int, ...]) -> None:
+    image = pixels(*shape)
+    with Image.open(io.BytesIO(encode(image, "png"))) as found:
+        assert np.array_equal(np.asarray(found), image.squeeze())
+    with Image.open(io.BytesIO(encode(image, "webp"))) as found:
+        assert found.format == "WEBP"
+
+
+def test_encoded_bytes_are_kept_or_converted() -> None:
+    png = encode(pixels(8, 8, 4), "png")
+    assert encode(png, "png") == png
+    with Image.open(io.BytesIO(encode(png, "jpeg"))) as image:
+        assert (image.format, image.mode) == ("JPEG", "RGB")
+
+
+@pytest.mark.parametrize(
+    "value", [np.zeros((4, 4, 3), np.float32), np.zeros((4, 4, 7), np.uint8), "text", b"no image"]
+)
+def test_what_is_no_image_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="no image"):
+        encode(value, "png")
+
+
+PICTURE = Image.fromarray(quarters())
+TURNS = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+WRITERS = {
+    "JPEG": {"quality": 95},
+    "PNG": {},
+    "WEBP": {"lossless": True},
+    "TIFF": {},
+    "TIFF with LZW": {"compression": "tiff_lzw"},
+    "AVIF": {"quality": 95},
+    "HEIF": {"quality": 95},
+}
+
+
+def write(folder: Path, writer: str, exif_data: bytes) -> Path:
+    file_format = writer.split(maxsplit=1)[0]
+    if file_format not in images.FORMATS:
+        pytest.skip(f"{file_format} needs an optional library")
+    path = folder / "a.any"
+    path.write_bytes(saved(PICTURE, file_format, exif=exif_data, **WRITERS[writer]))
+    return path
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_orientation_is_applied_or_ignored(tmp_path: Path, writer: str) -> None:
+    for orientation, turn in TURNS.items():
+        path = write(tmp_path, writer, exif(orientation))
+        upright = read_files("images", path)
+        stored = read_files("images", path, orientation="ignore")
+        for outcome, expected in ((upright, PICTURE.transpose(turn)), (stored, PICTURE)):
+            (pixels,) = outcome.column("image")
+            assert pixels.shape[:2] == expected.size[::-1], orientation
+            assert np.abs(pixels.astype(int) - np.asarray(expected)).mean() < 8, orientation
+        assert (upright.warnings, stored.warnings) == ({(0, 0): {"Rotated": 0}}, {})
+
+
+def test_size_is_that_of_the_upright_image(tmp_path: Path) -> None:
+    path = write(tmp_path, "JPEG", exif(6))
+    (pixels,) = read_files("images", path, size=[32, 24]).column("image")
+    corners = [pixels[y, x].argmax() for y, x in ((2, 2), (2, 21), (29, 21))]
+    assert (pixels.shape, corners) == ((32, 24, 3), [2, 0, 1])  # blue, red and green
+
+
+@pytest.mark.parametrize("writer", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize(
+    "tags",
+    [
+        b"no tags",
+        b"II*\0\xff\xff\xff\xff",
+        b"II*\0\x08\0\0\0\x01\0\x12\x01\x02\0\x01\0\0\0zz\0\0\0\0\0\0",
+        b"II*\0\x08\0\0\0\xff\xff\x12\x01\x03\0\x01\0\0\0\x09\0\0\0",
+    ],
+)
+def test_invalid_exif_fails_no_row(tmp_path: Path, writer: str, tags: bytes) -> None:
+    outcome = read_files("images", write(tmp_path, writer, b"Exif\0\0" + tags))
+    assert outcome.column("image")[0].shape == quarters().shape
+    assert (outcome.bad, outcome.warnings) == ({}, {})
+
+
+def test_xmp_states_an_orientation(tmp_path: Path) -> None:
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/" tiff:Orientation="6"></x:xmpmeta>'
+    (tmp_path / "a.jpg").write_bytes(saved(PICTURE, "JPEG", xmp=xmp))
+    outcome = read_files("images", tmp_path)
+    assert outcome.column("image")[0].shape == (64, 48, 3)
+    assert outcome.warnings == {(0, 0): {"Rotated": 0}}
+
+
+def test_image_that_is_written_in_another_format_is_upright() -> None:
+    content = saved(PICTURE, "PNG", exif=exif(6))
+    with images.open_image(images.encode(content, "jpeg")) as image:
+        assert image.size == (48, 64)
+
+
+GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+
+
+def layered(hidden: tuple[int, int, int]) -> Image.Image:
+    """Return a transparent picture with one visible pixel."""
+    image = Image.new("RGBA", (8, 8), (*hidden, 0))
+    image.putpixel((4, 4), (0, 0, 255, 255))
+    return image
+
+
+@pytest.mark.parametrize(
+    ("background", "colour"),
+    [("white", 255), ("black", 0), ("gray", 128), ("#336699", (51, 102, 153)), ("#369", None)],
+)
+def test_background_is_the_colour_behind(tmp_path: Path, background: str, colour: object) -> None:
+    expected = np.broadcast_to((51, 102, 153) if colour is None else colour, 3)
+    outcome = read_image(tmp_path, saved(layered((1, 2, 3)), "PNG"), background=background)
+    assert pixels_of(outcome)[0, 0].tolist() == expected.tolist()
+
+
+def test_half_transparent_pixels_equal_those_of_pillow(tmp_path: Path) -> None:
+    random = np.random.default_rng(0).integers(0, 256, (16, 16, 4), dtype=np.uint8)
+    layer = Image.fromarray(random)
+    ground = Image.new("RGBA", layer.size, "#102030")
+    expected = Image.alpha_composite(ground, layer)
+    for mode in ("RGB", "L"):
+        outcome = read_image(tmp_path, saved(layer, "PNG"), background="#102030", mode=mode)
+        assert np.array_equal(pixels_of(outcome), np.asarray(expected.convert(mode)))
+
+
+@pytest.mark.parametrize(
+    ("content", "second"),
+    [
+        (png(2, 8, RGB, bytes([1, 2, 3, 4, 5, 6]), struct.pack(">3H", 1, 2, 3)), [4, 5, 6]),
+        (png(2, 8, GRAY, bytes([7, 9]), struct.pack(">H", 7)), [9] * 3),
+        (png(2, 4, GRAY, b"\x3f", struct.pack(">H", 3)), [255] * 3),
+        (png(2, 2, GRAY, bytes([0b0110_0000]), struct.pack(">H", 1)), [170] * 3),
+        (png(2, 1, GRAY, bytes([0b0100_0000]), struct.pack(">H", 0)), [255] * 3),
+        (png(2, 16, GRAY, struct.pack(">2H", 40000, 65535), struct.pack(">H", 40000)), [255] * 3),
+        (
+            png(2, 16, RGB, struct.pack(">6H", 65535, 513, 9, 65535, 514, 9),
+                struct.pack(">3H", 65535, 513, 9)),
+            [255, 2, 0],
+        ),
+        (png(2, 8, GRAY_ALPHA, bytes([200, 0, 100, 255])), [100] * 3),
+        (png(2, 16, GRAY_ALPHA, struct.pack(">4H", 9, 0, 65535, 65535)), [255] * 3),
+        (png(2, 16, RGB_ALPHA, struct.pack(">8H", 9, 9, 9, 0, 65535, 0, 0, 65535)), [255, 0, 0]),
+    ],
+    ids=["RGB", "gray", "4 bits", "2 bits", "1 bit", "16 bits", "48 bits", "LA", "LA 32", "RGBA"],
+)  # fmt: skip
+def test_every_kind_of_transparency_in_png_files(
+    tmp_path: Path, content: bytes, second: list[int]
+) -> None:
+    outcome = read_image(tmp_path, content, background="#00ff7f")
+    assert pixels_of(outcome)[0].tolist() == [[0, 255, 127], second]
+    assert "Composited" in outcome.warnings[0, 0]
+
+
+def test_gray_that_is_multiplied_by_its_opacity(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    values = np.array([[[64, 128], [200, 255]]], np.uint8)
+    tifffile.imwrite(buffer, values, photometric="minisblack", extrasamples=["assocalpha"])
+    outcome = read_image(tmp_path, buffer.getvalue(), background="black", mode="L")
+    assert pixels_of(outcome).tolist() == [[64, 200]]
+
+
+@pytest.mark.parametrize("given", ["pixels", "bytes"])
+def test_image_that_is_written_as_jpeg_is_drawn_over_white(given: str) -> None:
+    layer = layered((240, 30, 10))
+    value = np.asarray(layer) if given == "pixels" else saved(layer, "PNG")
+    with Image.open(io.BytesIO(images.encode(value, "jpeg"))) as image:
+        assert min(image.getpixel((0, 0))) > 250

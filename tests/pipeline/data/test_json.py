@@ -1,4 +1,4 @@
-"""JSON input, as lines or as one array per file: rows equal those of pyarrow and Python's json."""
+"""JSON input, as lines or as one array per file: rows equal those of Python's json."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.json as paj
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,35 +31,6 @@ def write(path: Path, content: bytes) -> Path:
 
 def read(tmp_path: Path, content: bytes, **options: Any) -> Outcome:
     return read_files("json", write(tmp_path / "a.json", content), **options)
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write 200 images with labels as JSON Lines."""
-    images = np.random.default_rng(0).integers(0, 16, (200, 8, 8)) / 4
-    path = tmp_path_factory.mktemp("digits") / "digits.jsonl"
-    rows = [{"pixels": pixels.tolist(), "label": n % 10} for n, pixels in enumerate(images)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def test_rows_equal_those_of_pyarrow_and_pythons_json(digits: Path) -> None:
-    expected = paj.read_json(digits)
-    outcome = read_files("json", digits)
-    assert outcome.good == expected.to_pylist()
-    assert outcome.good == [json.loads(line) for line in digits.read_text().splitlines()]
-    assert outcome.schema == expected.schema
-    assert outcome.places == [(0, number) for number in range(200)]
-    assert outcome.ends == {0: 200}
-
-
-def test_array_gives_the_same_rows_as_lines(digits: Path, tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in digits.read_text().splitlines()]
-    (tmp_path / "digits.json").write_text(json.dumps(rows, indent=2))
-    lines_, array = read_files("json", digits), read_files("json", tmp_path, lines=False)
-    assert array.good == lines_.good
-    assert array.places == lines_.places
-    assert array.schema == lines_.schema
 
 
 LINES: dict[bytes, list[Any]] = {

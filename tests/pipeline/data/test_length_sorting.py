@@ -28,11 +28,10 @@ from batchinference.pipeline.execution.length_sorting import (
 )
 from batchinference.pipeline.execution.prefix_order import BEGINNING, prefix_order
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import StageRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.rows_in_flight import RowsInFlight
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
 from batchinference.spec.models import HttpModel, VllmModel
@@ -41,9 +40,8 @@ from support.documents.minimal import Document, model_step
 from support.documents.parsed import filter_step, steps_of
 from support.documents.vllm_models import vllm, vllm_step
 from support.outputs.batches import end, failed, filtered, good, plain
+from support.outputs.stages import TOLERANT
 from support.tiers import examples
-
-TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
 
 @st.composite

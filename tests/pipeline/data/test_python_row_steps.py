@@ -154,15 +154,6 @@ def test_constructor_refs_name_objects(own: Make) -> None:
     assert column(step, "width", pa.table({"image": images})) == [2.0]
 
 
-def test_predict_batch_gets_other_values_unchanged(own: Make) -> None:
-    class Lengths:
-        def predict_batch(self, texts: list[str]) -> list[int]:
-            return [len(text) for text in texts]
-
-    step = own(Lengths, predictBatch={"input": "text", "output": "length"})
-    assert column(step, "length") == [1, 3, 0]
-
-
 def test_predict_batch_needs_a_result_per_value(own: Make) -> None:
     class Short:
         def predict_batch(self, values: list[Any]) -> list[int]:
@@ -305,12 +296,6 @@ def test_null_fits_tensors_and_text_does_not(returns: Returns) -> None:
 def test_batch_without_a_fitting_row_fails_all(returns: Returns) -> None:
     kept, failed = outcome(returns([object(), object()])(numbers(0, 2)))
     assert (kept, list(failed)) == ([], [0, 1])
-
-
-def test_untouched_columns_keep_their_rows(returns: Returns) -> None:
-    changed = returns([1, "x", 3])(numbers(0, 3))
-    assert isinstance(changed, TransformResult)
-    assert changed.table.column("n").to_pylist() == [0, 2]
 
 
 def test_row_with_one_mismatched_result_loses_all_results(monkeypatch: pytest.MonkeyPatch) -> None:

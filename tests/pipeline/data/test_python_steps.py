@@ -206,11 +206,6 @@ def test_batch_dict_may_be_changed(own: Callable[..., Transform]) -> None:
     assert TABLE.column_names == ["n", "text"]
 
 
-def test_exception_of_the_code_is_raised(own: Callable[..., Transform]) -> None:
-    with pytest.raises(KeyError, match="no_such_column"):
-        own(lambda batch: batch["no_such_column"])(TABLE)
-
-
 def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
     no_dict = (
         "must return a dict of column name to array, a pandas DataFrame or an Arrow table, got"

@@ -1,19 +1,18 @@
-"""Text: one row per line, as Python reads lines."""
+"""Text and binary input: one row per line, as Python reads lines, or one row per file."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
+import skimage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input.readers import text_lines
-from support.inputs.packages import folder_of
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
-
-PROSE = sorted((folder_of("sklearn") / "datasets" / "descr").glob("*.rst"))
 
 
 def read(directory: Path, content: bytes, **options: object) -> Outcome:
@@ -23,14 +22,6 @@ def read(directory: Path, content: bytes, **options: object) -> Outcome:
 
 def texts(outcome: Outcome) -> list[str]:
     return [row["text"] for row in outcome.good]
-
-
-def test_lines_equal_python() -> None:
-    assert len(PROSE) > 3
-    for path in PROSE:
-        expected = path.read_text(encoding="utf-8").splitlines()
-        assert texts(read_files("text", path, dropEmptyLines=False)) == expected
-        assert texts(read_files("text", path)) == [line for line in expected if line.strip()]
 
 
 LINES: dict[bytes, list[str]] = {
@@ -137,3 +128,35 @@ def test_written_lines_are_read_back(
     outcome = read(tmp_path_factory.mktemp("text"), content, dropEmptyLines=False)
     assert texts(outcome) == written
     assert outcome.places == [(0, number) for number in range(len(written))]
+
+
+def test_files_are_read_byte_for_byte() -> None:
+    outcome = read_files("binary", skimage.data_dir)
+    files = [
+        path
+        for path in sorted(Path(skimage.data_dir).rglob("*"))
+        if path.is_file() and not any(part.startswith("_") for part in path.parts[-2:])
+    ]
+    assert [row["bytes"] for row in outcome.good] == [path.read_bytes() for path in files]
+    assert outcome.places == [(number, 0) for number in range(len(files))]
+
+
+def test_empty_file_is_a_row_with_empty_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert read_files("binary", tmp_path).good == [{"bytes": b""}]
+
+
+def test_compressed_file_stays_compressed(tmp_path: Path) -> None:
+    content = gzip.compress(b"content")
+    for name in ("a.gz", "b.bz2", "c.zst"):
+        (tmp_path / name).write_bytes(content)
+    assert read_files("binary", tmp_path).good == [{"bytes": content}] * 3
+
+
+def test_include_paths_and_file_extensions_apply(tmp_path: Path) -> None:
+    for name in ("a.bin", "b.dat", "C.BIN"):
+        (tmp_path / name).write_text(name)
+    outcome = read_files("binary", tmp_path, includePaths=True, fileExtensions=["bin"])
+    assert outcome.good == [
+        {"bytes": name.encode(), "path": str(tmp_path / name)} for name in ("C.BIN", "a.bin")
+    ]

@@ -1,8 +1,9 @@
-"""Texts that are longer than the model: they are cut and counted, fail, or become windows."""
+"""Texts that are longer than the model, and batches of texts of similar length."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit
 from batchinference.pipeline.runtimes.text_limits import TextTooLong, max_tokens
+from batchinference.pipeline.runtimes.transformers.text_inputs import buckets
 from plugins.messages import Messages
 from support.models import tiny_transformers as tiny_models
 from support.models.run_transformers import alike, loaded, run
 from support.outputs.row_warnings import run_with_warnings
+from support.tiers import examples
 
 Tiny = Callable[[str], str]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -260,3 +265,52 @@ def test_text_without_a_limit_is_not_cut(tiny: Tiny, tmp_path: Path) -> None:
     hf.XLNetModel(config).save_pretrained(tmp_path)
     for policy in ("truncate", "windows", "fail"):
         assert embedded(str(tmp_path), ["x" * 3000], tooLong=policy)[1] == []
+
+
+LENGTHS = st.lists(st.integers(1, 500), min_size=1, max_size=60)
+
+
+def weight(group: list[int]) -> int:
+    return len(group) * max(group)
+
+
+@settings(max_examples=examples(100))
+@example(lengths=[1, 1, 9], budget=16)
+@given(LENGTHS, st.integers(1, 2000))
+def test_every_row_is_in_one_group_within_the_budget(lengths: list[int], budget: int) -> None:
+    groups = [group.tolist() for group in buckets(lengths, budget)]
+    assert sorted(row for group in groups for row in group) == list(range(len(lengths)))
+    sizes = [[lengths[row] for row in group] for group in groups]
+    for group in sizes:
+        assert len(group) == 1 or weight(group) <= budget
+    for group, following in pairwise(sizes):
+        assert max(group) <= min(following)
+        assert weight([*group, following[0]]) > budget
+
+
+@settings(max_examples=examples(40))
+@given(LENGTHS)
+def test_without_a_budget_all_rows_are_one_group(lengths: list[int]) -> None:
+    (group,) = buckets(lengths, None)
+    assert group.tolist() == list(range(len(lengths)))
+
+
+def widths(runtime: Any, texts: list[str]) -> list[tuple[int, ...]]:
+    """Return the shapes of the batches that reach the model."""
+    shapes: list[tuple[int, ...]] = []
+
+    def note(_module: Any, _args: Any, given: dict[str, Any]) -> None:
+        shapes.append(tuple(given["input_ids"].shape))
+
+    hook = runtime._model.register_forward_pre_hook(note, with_kwargs=True)
+    run(runtime, {"text": texts})
+    hook.remove()
+    return shapes
+
+
+def test_short_texts_are_batched_together(bert: str) -> None:
+    texts = ["a", "b" * 60, "c", "d", "e" * 61]
+    columns = ["text"]
+    assert widths(loaded("feature-extraction", bert, columns), texts) == [(5, 63)]
+    within = loaded("feature-extraction", bert, columns, maxTokensPerBatch=126)
+    assert widths(within, texts) == [(3, 3), (2, 63)]

@@ -1,21 +1,37 @@
-"""Encoders of transformers: results equal the library's for any batch size."""
+"""Encoders and tasks of transformers: results equal the library's for any batch size."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from PIL import Image
+from sklearn.datasets import load_digits
 
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.transformers_tasks import Task
 from plugins.messages import Messages
-from support.models.run_transformers import objects, photographs
+from support.documents.minimal import Document
+from support.inputs.media_files import saved
+from support.models.run_transformers import (
+    alike,
+    column,
+    loaded,
+    objects,
+    photographs,
+    rows_of,
+    run,
+)
 from support.outputs.row_warnings import tokens_in
 
 TEXTS = [
@@ -177,3 +193,191 @@ def test_other_values_are_rejected(bert: str, vit: str, messages: Messages) -> N
     ):
         with messages.raises(TypeError):
             classifier({"image": objects([image, value])})
+
+
+PHRASES = ["a cat", "a cup of coffee on a table", ""]
+
+
+def towers(source: str, normalize: bool | None = None, **columns: list[Any]) -> np.ndarray:
+    task = "feature-extraction" if "text" in columns else "image-feature-extraction"
+    runtime = loaded(task, source, columns, normalize=normalize)
+    found = runtime({name: column(values) for name, values in columns.items()})
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float32
+    return found
+
+
+def features(source: str, **inputs: Any) -> np.ndarray:
+    """Return the library's own embeddings, one row at a time."""
+    model = transformers.AutoModel.from_pretrained(source).eval()
+    if "text" in inputs:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+        prepare, call, options = tokenizer, model.get_text_features, inputs["options"]
+    else:
+        processor = transformers.AutoImageProcessor.from_pretrained(source)
+        prepare, call, options = processor, model.get_image_features, {}
+    (rows,) = (inputs[name] for name in ("text", "image") if name in inputs)
+    with torch.inference_mode():
+        found = [call(**prepare(row, return_tensors="pt", **options)) for row in rows]
+    return torch.cat([output.pooler_output for output in found]).numpy()
+
+
+PADDED = {"padding": "max_length", "max_length": 64}
+
+
+@pytest.mark.parametrize(("name", "width"), [("clip", 24), ("siglip", 32)])
+@pytest.mark.parametrize("normalize", [None, True])
+def test_texts_and_images_share_a_space(
+    tiny: Callable[[str], str], name: str, width: int, normalize: bool | None
+) -> None:
+    source = tiny(name)
+    options = PADDED if name == "siglip" else {}
+    for found, expected in (
+        (
+            towers(source, normalize, text=PHRASES),
+            features(source, text=PHRASES, options=options),
+        ),
+        (towers(source, normalize, image=PHOTOS), features(source, image=PHOTOS)),
+    ):
+        lengths = np.linalg.norm(expected, axis=1, keepdims=True) if normalize else 1
+        assert found.shape == (3, width)
+        assert np.abs(found - expected / lengths).max() < TOLERANCE
+
+
+def test_pooling_of_a_tower_is_rejected(tiny: Callable[[str], str]) -> None:
+    with pytest.raises(ModelLoad, match=r"pooling: '.*clip.*' is a CLIPModel"):
+        loaded("image-feature-extraction", tiny("clip"), ["image"], pooling="cls")
+
+
+def test_model_without_image_tower_is_rejected(
+    tiny: Callable[[str], str], messages: Messages
+) -> None:
+    with messages.raises(ModelLoad):
+        loaded("image-feature-extraction", tiny("audio_text_model"), ["image"])
+
+
+TASK_TEXTS = ["hello world", "the quick brown fox", "hello"]
+LABELS = ["left", "right", "up"]
+GENERATED = ("text-generation", "image-text-to-text")
+ENCODED = ("feature-extraction", "image-feature-extraction", "image-classification")
+Given = dict[str, Any]
+
+
+def sounds() -> list[np.ndarray]:
+    """Return three waves in the shape of handwritten digits; two have the same length."""
+    shapes = load_digits().data[:3].astype(np.float32) / 16 - 0.5
+    return [np.tile(shape, length) for shape, length in zip(shapes, (14, 25, 14), strict=True)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its columns and fields, the call of the library's pipeline for a row, and the
+    part of the library's answer that becomes the result."""
+
+    task: str
+    model: str
+    columns: dict[str, list[Any]]
+    call: Callable[[Any, Given], Any]
+    answer: Callable[[Any], Any] = lambda answer: answer
+    fields: Document = field(default_factory=dict)
+
+
+def of(name: str, **options: Any) -> Callable[[Any, Given], Any]:
+    """Return a function that calls the pipeline with one column and these options."""
+
+    def call(pipeline: Any, row: Given) -> Any:
+        value = Image.fromarray(row[name]) if name == "image" else row[name]
+        return pipeline(value, **options)
+
+    return call
+
+
+def entities(answers: Any) -> Any:
+    keys = ("label", "score", "word", "start", "end")
+    named = [{"label": one.get("entity", one.get("entity_group")), **one} for one in answers]
+    return [{key: one.get(key) for key in keys} for one in named]
+
+
+def fillings(answers: Any) -> Any:
+    masks = answers if isinstance(answers[0], list) else [answers]
+    return [{"mask": at, **one} for at, answers in enumerate(masks) for one in answers]
+
+
+def ranked(answer: Any) -> Any:
+    pairs = zip(answer["labels"], answer["scores"], strict=True)
+    return [{"label": label, "score": score} for label, score in pairs]
+
+
+def segments(answers: Any) -> Any:
+    return [{**answer, "mask": saved(answer["mask"], "PNG")} for answer in answers]
+
+
+def timed(answer: Any) -> Any:
+    chunks = [(chunk["text"], *chunk["timestamp"]) for chunk in answer["chunks"]]
+    named = [{"text": text, "start": start, "end": end} for text, start, end in chunks]
+    return {"text": answer["text"], "chunks": named}
+
+
+IMAGES: dict[str, list[Any]] = {"image": photographs((50, 40), (64, 64), (50, 40))}
+SOUNDS: dict[str, list[Any]] = {"audio": sounds()}
+SAID: dict[str, list[Any]] = {"text": TASK_TEXTS}
+HEARD = "automatic-speech-recognition"
+MASKED = {"text": ["a [MASK] c", "[MASK] and [MASK]", "hello worl[MASK]"]}
+ZERO = {"candidateLabels": LABELS}
+
+
+def options(**given: Any) -> Document:
+    return {"options": given}
+
+
+CASES = [
+    Case(HEARD, "speech_recognizer", SOUNDS, of("audio"), lambda answer: answer["text"]),
+    Case(HEARD, "speech_recognizer", SOUNDS, of("audio", return_timestamps="char"), timed,
+         options(return_timestamps="char")),
+    Case("audio-classification", "audio_classifier", SOUNDS, of("audio", top_k=2),
+         fields={"topK": 2}),
+    Case("depth-estimation", "depth_estimator", IMAGES, of("image"),
+         lambda answer: answer["predicted_depth"].tolist()),
+    Case("fill-mask", "masked_model", MASKED, of("text", top_k=2), fillings, options(top_k=2)),
+    Case("image-segmentation", "segmenter", IMAGES, of("image"), segments),
+    Case("object-detection", "object_detector", IMAGES, of("image", threshold=0.1),
+         fields=options(threshold=0.1)),
+    Case("text-classification", "regressor", {"text_pair": TASK_TEXTS[::-1], "text": TASK_TEXTS},
+         lambda pipeline, row: pipeline({"text": row["text"], "text_pair": row["text_pair"]})),
+    Case("token-classification", "token_classifier", SAID, of("text"), entities),
+    Case("token-classification", "token_classifier", SAID,
+         of("text", aggregation_strategy="simple"), entities,
+         options(aggregation_strategy="simple")),
+    Case("zero-shot-audio-classification", "audio_text_model", SOUNDS,
+         of("audio", candidate_labels=LABELS), fields={**ZERO, "topK": 3}),
+    Case("zero-shot-classification", "entailment_model", SAID,
+         of("text", candidate_labels=LABELS, multi_label=True),
+         lambda answer: ranked(answer)[:2], {**ZERO, "topK": 2, **options(multi_label=True)}),
+    Case("zero-shot-image-classification", "clip", IMAGES, of("image", candidate_labels=LABELS),
+         lambda answers: answers[0], ZERO),
+    Case("zero-shot-object-detection", "zero_shot_detector", IMAGES,
+         of("image", candidate_labels=LABELS, threshold=0.2),
+         fields={**ZERO, **options(threshold=0.2)}),
+]  # fmt: skip
+COVERED_ELSEWHERE = {*GENERATED, *ENCODED, "video-classification"}
+
+
+def name_of(case: Case) -> str:
+    return " ".join([case.task, *case.fields.get("options", {})])
+
+
+def test_table_has_every_task() -> None:
+    assert set(get_args(Task)) < set(transformers.pipelines.SUPPORTED_TASKS)
+    assert {case.task for case in CASES} == set(get_args(Task)) - COVERED_ELSEWHERE
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_task_equals_the_librarys_pipeline(case: Case, tiny: Callable[[str], str]) -> None:
+    source = tiny(case.model)
+    pipeline: Any = transformers.pipeline
+    direct = pipeline(case.task, model=source, device="cpu")
+    expected = [case.answer(case.call(direct, row)) for row in rows_of(case.columns)]
+    results = run(loaded(case.task, source, case.columns, **case.fields), case.columns)
+    assert any(expected), "nothing to compare"
+    for result, wanted in zip(results, expected, strict=True):
+        assert alike(result, wanted), (result, wanted)

@@ -19,8 +19,7 @@ from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from batchinference.pipeline.runtimes.transformers.prompt_inputs import TextPrompts
 from plugins.messages import Messages
-from support.inputs.photographs import photograph
-from support.models.run_transformers import column, loaded, run
+from support.models.run_transformers import column, loaded, photographs, run
 from support.models.tiny_transformers import CHARACTERS, CHAT, characters, set_template
 from support.outputs.row_warnings import plain, run_with_warnings, tokens_in
 
@@ -28,11 +27,7 @@ Tiny = Callable[[str], str]
 TEXTS = ["a cat", "dogs run a lot", "x", "the quick brown fox jumps over the lazy dog"]
 GREEDY = {"max_new_tokens": 6}
 DRAWN = {"max_new_tokens": 6, "do_sample": True, "temperature": 1.5, "seed": 7}
-IMAGES = [
-    photograph("chelsea")[:40, :50],
-    photograph("coffee")[:32, :32],
-    photograph("astronaut")[:64, :64],
-]
+IMAGES = photographs((50, 40), (32, 32), (64, 64))
 
 
 def continued(source: str, prompt: str, special: bool = True, **sampling: Any) -> str:

@@ -1,4 +1,4 @@
-"""Typed files whose columns have different types."""
+"""Typed files whose columns have different types, and columns with the same name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchinference.pipeline.column_names import unique_names
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import SAMPLED_FILES
-from support.inputs.read_files import open_input, read_files
+from support.inputs.read_files import Outcome, open_input, read_files
 
 MANY = 3 * SAMPLED_FILES
 
@@ -136,3 +137,47 @@ def test_arrays_with_other_numbers_of_axes_are_rejected(tmp_path: Path) -> None:
         assert (outcome.places, list(outcome.bad)) == ([(0, 0)], [(1, 0)])
     np.save(tmp_path / "1.npy", np.zeros(0))
     assert read_files("numpy", tmp_path).column("data").shape == (1, 2)
+
+
+@pytest.fixture(params=["parquet", "csv"])
+def clashing(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """Write a file with clashing names, and return its format and its path."""
+    names, path = ["v", "V", "v", "v_1"], tmp_path / f"a.{request.param}"
+    if request.param == "csv":
+        path.write_text(",".join(names) + "\n0,1,2,3\n")
+    else:
+        columns = [pa.array([number]) for number in range(len(names))]
+        pq.write_table(pa.Table.from_arrays(columns, names=names), path)
+    return request.param, path
+
+
+def test_duplicate_columns_are_renamed_or_refused(clashing: tuple[str, Path]) -> None:
+    with pytest.raises(BadInput, match=r"two columns 'v'.*duplicateColumns: rename"):
+        open_input(*clashing)
+    given = open_input(*clashing, duplicateColumns="rename").given
+    assert given.columns() == ["v", "V_2", "v_3", "v_1"]
+    outcome = read_files(*clashing, duplicateColumns="rename")
+    assert outcome.good == [{"v": 0, "V_2": 1, "v_3": 2, "v_1": 3}]
+
+
+@pytest.mark.parametrize("clashing", ["parquet"], indirect=True)
+def test_columns_are_chosen_by_their_new_names(clashing: tuple[str, Path]) -> None:
+    def read(**options: Any) -> Outcome:
+        return read_files(*clashing, **options)
+
+    renamed = read(columns=["v_3", "v_1"], duplicateColumns="rename")
+    assert renamed.good == [{"v_3": 2, "v_1": 3}]
+    assert read(columns=["V", "v_1"]).good == [{"V": 1, "v_1": 3}]
+
+
+@pytest.mark.parametrize(
+    ("names", "unique"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (["a", "a", "a"], ["a", "a_1", "a_2"]),
+        (["a", "a_1", "a"], ["a", "a_1", "a_2"]),
+        (["id", "ID"], ["id", "ID_1"]),
+    ],
+)
+def test_names_are_made_unique(names: list[str], unique: list[str]) -> None:
+    assert unique_names(names) == unique

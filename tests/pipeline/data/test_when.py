@@ -14,23 +14,21 @@ from batchinference.pipeline.arrow import tensors_to_lists, to_table, with_colum
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import (
     ChosenRows,
-    ErrorHandling,
     StageRunner,
     StepRunner,
 )
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.steps import Transform, as_result, with_condition
 from batchinference.pipeline.steps.column_checks import type_problems
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
 from batchinference.spec.reserved import PREPARED_PREFIX
 from batchinference.spec.steps import Step
 from support.documents.http_models import json_endpoint
 from support.outputs.batches import as_one_batch, errors_of, good, outcomes, rows_of
+from support.outputs.stages import TOLERANT
 from support.tiers import examples
 
-TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 DOUBLE = {"name": "double", "addColumns": {"twice": "n * 2"}}
 CODE = {"name": "code", "python": {"callable": "user_code:add", "callArgs": {"amount": 10}}}
 LETTERS = {"name": "letters", "python": {"callable": "user_code:letters", "method": "flatMap"}}

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.column_steps import Filter
 from support.tiers import examples
 
 Row = dict[str, Any]

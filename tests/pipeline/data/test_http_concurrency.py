@@ -20,13 +20,15 @@ from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
-from batchinference.pipeline.runtimes.http_concurrency import MIN_REJECTED, ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
+    MIN_REJECTED,
+    ConcurrencyLimit,
     EndpointDown,
     NoResponse,
     Overloaded,
     RateLimited,
     RequestFailed,
+    Slots,
     TimedOut,
 )
 from batchinference.pipeline.steps import load_step

@@ -13,8 +13,7 @@ from batchinference.api.notify import notify
 from batchinference.api.run_log import RunLog
 from batchinference.plan import Plan, ray_cpus, requested_plan
 from batchinference.spec import BatchInference
-from batchinference.spec.prices import PodPrices
-from batchinference.spec.report import Report
+from batchinference.spec.report import PodPrices, Report
 
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.ray_connection import RayFiles

@@ -36,8 +36,7 @@ from batchinference.rendering.config_map import (
 )
 from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
-from batchinference.spec.prices import PodPrices
-from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line
+from batchinference.spec.report import REPORT_FILE, JobState, PodPrices, Report, failure_line
 
 if TYPE_CHECKING:
     from batchinference.api.display import Display

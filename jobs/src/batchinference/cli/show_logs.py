@@ -7,8 +7,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from batchinference.api.driver_log import running_log
-from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.jobs_on_cluster import JobStatus, running_log
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.output_status import last_log, logs_of, status_of, stored_jobs
 from batchinference.api.targets import Target

@@ -20,8 +20,10 @@ from batchinference.rendering.names import (
     RAY_CONTAINER,
     RELEASED,
     Names,
+    Owner,
+    running_containers,
+    templates_of,
 )
-from batchinference.rendering.objects import Owner, running_containers, templates_of
 from batchinference.rendering.out_of_memory import with_memory
 from batchinference.rendering.pods import HEAD_BUDGET, head_budget
 from batchinference.rendering.rayjob import (

@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 
 from batchinference.plan import Plan, serialize_plan
-from batchinference.rendering.names import Names
-from batchinference.rendering.objects import Owner, metadata
+from batchinference.rendering.names import Names, Owner, metadata
 from batchinference.spec.job import API_VERSION, KIND, OPERATOR_FIELDS, BatchInference
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.resources import OF_PODS

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from batchinference.plan import WorkerGroup
-from batchinference.plan.devices import Profiles, profiles_of
-from batchinference.rendering.objects import dump
+from batchinference.plan.stages import Profiles, profiles_of
+from batchinference.rendering.names import dump
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.profiles import GPU, Profile
 

@@ -10,9 +10,8 @@ import json
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
-from batchinference.rendering.names import DEVICES_LABEL
-from batchinference.rendering.objects import templates_of
-from batchinference.spec.limits import Limits
+from batchinference.rendering.names import DEVICES_LABEL, templates_of
+from batchinference.spec.cluster import Limits
 from batchinference.spec.problems import Problem
 from batchinference.spec.quantities import DISK_SPACE, cpus_of, smaller_memory
 

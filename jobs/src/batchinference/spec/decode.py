@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
-from batchinference.spec.encodings import Encoding
-from batchinference.spec.media import ImageFields, SoundFields
+from batchinference.spec.media import Encoding, ImageFields, SoundFields
 from batchinference.spec.step_facts import StepFacts
 
 SAMPLE_RATE = "sample_rate"

@@ -1,9 +1,11 @@
-"""Durations in the notation of Go, such as 90s, 30m or 1h30m, and in days such as 7d."""
+"""Durations in the notation of Go, such as 90s, 30m or 1h30m, and in days such as 7d; timestamps in
+the ISO 8601 format that Kubernetes uses."""
 
 from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -44,3 +46,16 @@ DurationOrZero = Annotated[
     refuse_numbers(EXPECTED, duration_fix),
 ]
 Duration = Annotated[DurationOrZero, Field(), AfterValidator(check_not_zero)]
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[-+]\d\d:\d\d)", re.ASCII)
+
+
+def time_of(text: str) -> datetime | None:
+    """Return the time of a timestamp in UTC; None if the timestamp is invalid."""
+    if not _TIME.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

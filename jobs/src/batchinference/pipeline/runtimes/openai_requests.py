@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from batchinference.openai_urls import path_of
 from batchinference.pipeline.exact_json import load_unique
-from batchinference.spec.models.openai_requests import RequestModel
+from batchinference.spec.models.generation import RequestModel
 
 _WITHOUT_EFFECT = {
     *("model", "user", "metadata", "store", "service_tier", "prediction", "safety_identifier"),

@@ -15,7 +15,7 @@ import numpy as np
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.text_chunks import Span, Splitter, tokens_of
-from batchinference.spec.models.long_texts import TooLong, WindowedModel
+from batchinference.spec.models.base import TooLong, WindowedModel
 from batchinference.spec.warnings import WarningName
 
 NO_LIMIT = 10**9

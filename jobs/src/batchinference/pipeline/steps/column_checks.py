@@ -18,7 +18,7 @@ from batchinference.pipeline.steps.code_checks.function_signatures import (
     columns_of_code,
 )
 from batchinference.pipeline.steps.code_checks.imports import check_callable
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.pipeline.steps.schema_inference import result_without_rows
 from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.problems import Problem, did_you_mean

@@ -19,16 +19,14 @@ from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, nested_inputs
-from batchinference.pipeline.runtimes.model_files import check_source
-from batchinference.pipeline.runtimes.model_folder_check import check_folder
+from batchinference.pipeline.runtimes.model_files import check_folder, check_source
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, fail_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.steps.tokenization import split_prepared
 from batchinference.spec.models import Model
+from batchinference.spec.models.base import LABELED, LabelModel, TextModel
 from batchinference.spec.models.generation import GeneratingModel
-from batchinference.spec.models.labels import LABELED, LabelModel
-from batchinference.spec.models.long_texts import TextModel
 from batchinference.spec.warnings import WarningName
 
 

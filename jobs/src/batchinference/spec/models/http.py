@@ -15,7 +15,7 @@ from batchinference.spec.base import HTTP_URL, ColumnName, Variable, invalid, wi
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import Inputs
-from batchinference.spec.models.openai_requests import RequestModel
+from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,

@@ -13,9 +13,9 @@ from batchinference.spec.models.base import (
     Inputs,
     Revision,
     Source,
+    WindowedModel,
     check_revision,
 )
-from batchinference.spec.models.long_texts import WindowedModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _ONE_INPUT = (

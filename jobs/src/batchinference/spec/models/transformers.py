@@ -11,10 +11,18 @@ from pydantic.alias_generators import to_camel
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.base import Inputs, Label, Revision, Source, TopK, check_revision
-from batchinference.spec.models.labels import LABELED, LabelModel
-from batchinference.spec.models.long_texts import WindowedModel
-from batchinference.spec.models.openai_requests import RequestModel
+from batchinference.spec.models.base import (
+    LABELED,
+    Inputs,
+    Label,
+    LabelModel,
+    Revision,
+    Source,
+    TopK,
+    WindowedModel,
+    check_revision,
+)
+from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import Images, Messages, Template, check_prompt
 from batchinference.spec.models.sampling import check_transformers
 from batchinference.spec.models.transformers_tasks import (

@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 
 from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique, invalid
 from batchinference.spec.column_types import TimeZone
-from batchinference.spec.encodings import Encoding
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
-from batchinference.spec.media import FrameFields, ImageFields, SoundFields
+from batchinference.spec.media import Encoding, FrameFields, ImageFields, SoundFields
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.read.base import (
     FileOptions,

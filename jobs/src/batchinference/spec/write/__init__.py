@@ -22,8 +22,15 @@ from batchinference.spec.write.files import (
     WriteParquet,
     WriteWebdataset,
 )
-from batchinference.spec.write.stores import WriteOpensearch, WriteQdrant, WriteVectors
-from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
+from batchinference.spec.write.tables import (
+    WriteDelta,
+    WriteIceberg,
+    WriteLance,
+    WriteOpensearch,
+    WriteQdrant,
+    WriteSql,
+    WriteVectors,
+)
 
 WriteFiles = WriteParquet | WriteJson | WriteOpenaiBatch | WriteCsv | WriteWebdataset
 WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql | WriteQdrant | WriteOpensearch

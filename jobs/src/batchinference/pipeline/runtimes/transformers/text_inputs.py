@@ -40,7 +40,7 @@ from batchinference.pipeline.runtimes.transformers.options import (
     tokenizer_options,
 )
 from batchinference.spec.models import TransformersModel
-from batchinference.spec.models.long_texts import TooLong
+from batchinference.spec.models.base import TooLong
 from batchinference.spec.warnings import WarningName
 
 _MIN_VOCABULARY_SHARE = 0.1

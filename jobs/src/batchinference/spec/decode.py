@@ -12,9 +12,6 @@ from batchinference.spec.media import Encoding, ImageFields, SoundFields
 from batchinference.spec.step_facts import StepFacts
 
 SAMPLE_RATE = "sample_rate"
-_NOT_THE_RATE = (
-    "output: the sampling rate would replace the audio (sample_rate). Set output to another name"
-)
 
 
 class DecodeModel(SpecModel):
@@ -71,7 +68,9 @@ class DecodeAudio(SoundFields, DecodeModel):
     @model_validator(mode="after")
     def _check_output(self) -> Self:
         if self.made == SAMPLE_RATE:
-            raise invalid(_NOT_THE_RATE)
+            raise invalid(
+                "output: the sampling rate would replace the audio (sample_rate). Set output to another name"
+            )
         return self
 
 

@@ -35,12 +35,9 @@ def wrong_case_of(name: str) -> str | None:
     return next((known for known in RAY_NAMES if known.lower() == name.lower()), None)
 
 
-_EXPECTED = "expected letters, digits, '-', '_' and '.', a letter or digit at both ends"
-
-
 def _check_resource_name(name: str) -> str:
     if not re.fullmatch(ACCELERATOR, name):
-        raise invalid(_EXPECTED)
+        raise invalid("expected letters, digits, '-', '_' and '.', a letter or digit at both ends")
     return name
 
 

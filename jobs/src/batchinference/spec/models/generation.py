@@ -13,10 +13,6 @@ from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.answer_schema import AnswerSchema
 from batchinference.spec.models.base import Inputs, TextModel
 
-_REPAIR_WITHOUT_SCHEMA = (
-    "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
-)
-_PROMPT_IN_ANSWER = "schema: with returnFullText, the prompt precedes the JSON. Remove one"
 _OTHER_CONSTRAINTS = ("structured_outputs", "response_format", "guided_json", "guided_grammar")
 """Parameters of engines and endpoints that constrain answers in another way than `schema`."""
 
@@ -85,14 +81,16 @@ class GeneratingModel(TextModel):
         """Raise a validation error if `schema` or `repair` conflicts with other fields."""
         if self.answer_schema is None:
             if self.repair:
-                raise invalid(_REPAIR_WITHOUT_SCHEMA)
+                raise invalid(
+                    "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
+                )
             return
         if not self.generates_text:
             raise invalid("schema is for models that generate text. Remove it")
         if self.has_several_texts:
             raise invalid("schema needs one text per row. Request one text in 'sampling'")
         if getattr(self, "return_full_text", False):
-            raise invalid(_PROMPT_IN_ANSWER)
+            raise invalid("schema: with returnFullText, the prompt precedes the JSON. Remove one")
         for name in _OTHER_CONSTRAINTS:
             if sampling.get(name) is not None:
                 raise invalid(f"sampling.{name}: 'schema' already constrains answers. Remove one")

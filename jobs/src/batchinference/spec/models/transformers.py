@@ -44,10 +44,6 @@ from batchinference.spec.models.transformers_tasks import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
-_NO_FLASH = (
-    "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
-)
-
 
 class TransformersModel(RequestModel, WindowedModel, LabelModel):
     """A model of the transformers library."""
@@ -214,7 +210,9 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
             raise invalid(f"tooLong windows is for task {', '.join(WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise invalid(_NO_FLASH)
+            raise invalid(
+                "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
+            )
         return self
 
     def _check_request(self) -> None:

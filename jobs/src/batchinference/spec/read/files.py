@@ -21,10 +21,6 @@ from batchinference.spec.read.base import (
 )
 from batchinference.spec.uri_fields import UriPrefix
 
-_SAME_CHARACTER = (
-    "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
-    "always a quote, so it needs no escape"
-)
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
 """Assumed sizes if the real ones are unknown: height and width in pixels; bytes of an object."""
 NullValues = Annotated[
@@ -153,7 +149,10 @@ class CsvOptions(TableOptions, RowOptions):
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
         used = [character for character in characters if character]
         if len(used) > len(set(used)):
-            raise invalid(_SAME_CHARACTER)
+            raise invalid(
+                "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
+                "always a quote, so it needs no escape"
+            )
         return self
 
 

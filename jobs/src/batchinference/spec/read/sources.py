@@ -21,8 +21,6 @@ Items = Annotated[
 ]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
-_SHARDS = "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"
-
 
 class SqlOptions(ReadOptions):
     shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), Unique] | None = None
@@ -44,7 +42,7 @@ class SqlOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
-            raise invalid(_SHARDS)
+            raise invalid("'shardKeys' and an 'overrideNumBlocks' above 1 need each other")
         return self
 
 

@@ -1,5 +1,5 @@
-"""Checks of `doctor` on the cluster of the kubeconfig: installed components, and whether versions of
-the client, the operator, the CRD, KubeRay and Ray fit together."""
+"""Checks of `doctor` on the cluster of the kubeconfig: installed components, and whether versions
+of the client, the operator, the CRD, KubeRay and Ray fit together."""
 
 from __future__ import annotations
 

@@ -7,7 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from batchinference.spec.base import DNS_SUBDOMAIN, START_VALUE, SpecModel, Unique, invalid, keyed
+from batchinference.spec.base import (
+    DNS_SUBDOMAIN,
+    START_VALUE,
+    SpecModel,
+    Unique,
+    invalid,
+    keyed,
+    required,
+)
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.pod_placement import Affinity, Topology, TopologySpreads
 from batchinference.spec.pod_settings import (
@@ -63,15 +71,13 @@ MAX_GRACE_SECONDS = 60
 """Maximum grace period of pods: the next attempt waits for the pods of the previous one."""
 
 
-def _check_grace(duration: str) -> str:
-    if seconds_of(duration) > MAX_GRACE_SECONDS:
-        raise invalid(f"expected at most {MAX_GRACE_SECONDS}s")
-    return duration
-
-
-GracePeriod = Annotated[Duration, AfterValidator(_check_grace)]
-
-
+GracePeriod = Annotated[
+    Duration,
+    required(
+        lambda duration: seconds_of(duration) <= MAX_GRACE_SECONDS,
+        f"expected at most {MAX_GRACE_SECONDS}s",
+    ),
+]
 ALL_GROUPS = "*"
 GroupName = Annotated[str, Field(min_length=1, max_length=20)]
 """`head`, `cpu`, the name of another worker group, or `*` for all groups."""

@@ -69,7 +69,8 @@ class DecodeAudio(SoundFields, DecodeModel):
     def _check_output(self) -> Self:
         if self.made == SAMPLE_RATE:
             raise invalid(
-                "output: the sampling rate would replace the audio (sample_rate). Set output to another name"
+                "output: the sampling rate would replace the audio (sample_rate). Set output to "
+                "another name"
             )
         return self
 

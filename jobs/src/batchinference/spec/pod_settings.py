@@ -18,6 +18,7 @@ from batchinference.spec.base import (
     SpecModel,
     invalid,
     keyed,
+    required,
 )
 
 Image = Annotated[str, Field(min_length=1, max_length=512)]
@@ -26,13 +27,11 @@ DataKey = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
 
 
-def _check_label_key(key: str) -> str:
-    if not re.fullmatch(LABEL_KEY, key):
-        raise invalid(f"expected {A_LABEL_KEY}")
-    return key
-
-
-LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
+LabelKey = Annotated[
+    str,
+    Field(max_length=316),
+    required(re.compile(LABEL_KEY).fullmatch, f"expected {A_LABEL_KEY}"),
+]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")

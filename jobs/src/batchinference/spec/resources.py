@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, invalid
+from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, invalid, required
 from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
 
 RAY_NAMES = (
@@ -35,14 +35,13 @@ def wrong_case_of(name: str) -> str | None:
     return next((known for known in RAY_NAMES if known.lower() == name.lower()), None)
 
 
-def _check_resource_name(name: str) -> str:
-    if not re.fullmatch(ACCELERATOR, name):
-        raise invalid("expected letters, digits, '-', '_' and '.', a letter or digit at both ends")
-    return name
-
-
 ResourceName = Annotated[
-    str, Field(min_length=1, max_length=63), AfterValidator(_check_resource_name)
+    str,
+    Field(min_length=1, max_length=63),
+    required(
+        re.compile(ACCELERATOR).fullmatch,
+        "expected letters, digits, '-', '_' and '.', a letter or digit at both ends",
+    ),
 ]
 
 
@@ -52,14 +51,6 @@ _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory"
 """Built-in resources of Ray, and the fields that request them."""
 _NOT_CUSTOM = "'{}' is not a custom resource. Use the field '{}'"
 _NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with gpu or custom"
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def _as_written(names: list[str]) -> str | list[str]:
-    return names[0] if len(names) == 1 else names
 
 
 _NAME = Field(pattern=ACCELERATOR, max_length=63)
@@ -73,8 +64,8 @@ def _open(schema: dict[str, Any]) -> None:
 AcceleratorTypes = Annotated[
     list[Annotated[str, _NAME]],
     Unique,
-    BeforeValidator(_as_list),
-    PlainSerializer(_as_written),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
     Field(min_length=1, max_length=8, json_schema_extra=_open),
 ]
 """A name, or a list of names. The CRD does not restrict its type, as for a quantity."""

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, invalid
+from batchinference.spec.base import DNS_LABEL, ColumnName, Columns, SpecModel, invalid
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
@@ -211,9 +211,9 @@ class Step(SpecModel):
     """Decode a column of bytes: images, audio, text or JSON."""
     label_from_path: LabelFromPath | None = None
     """Add a column with a part of the path of the file."""
-    select_columns: StepColumns | None = None
+    select_columns: Columns | None = None
     """Keep only these columns."""
-    drop_columns: StepColumns | None = None
+    drop_columns: Columns | None = None
     """Drop these columns."""
     rename_columns: NewNames | None = None
     """Rename columns: `old: new`."""

@@ -82,7 +82,8 @@ class GeneratingModel(TextModel):
         if self.answer_schema is None:
             if self.repair:
                 raise invalid(
-                    "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
+                    "repair asks again for answers that do not fit a 'schema'. Add one, or remove "
+                    "'repair'"
                 )
             return
         if not self.generates_text:

@@ -65,7 +65,8 @@ class SentenceTransformersModel(WindowedModel):
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):
             raise invalid(
-                "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COLUMN}"
+                "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: "
+                "COLUMN}"
             )
         check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:

@@ -24,7 +24,7 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import Images, Messages, Template, check_prompt
-from batchinference.spec.models.sampling import check_transformers
+from batchinference.spec.models.sampling import TRANSFORMERS_LOST, check_lost
 from batchinference.spec.models.transformers_tasks import (
     ANSWERING,
     CLASSIFICATION,
@@ -211,7 +211,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
             raise invalid(
-                "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
+                "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one "
+                "of them"
             )
         return self
 
@@ -228,7 +229,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
             raise invalid(message)
 
     def _check_prompt(self) -> None:
-        check_transformers(self.sampling)
+        check_lost(self.sampling, TRANSFORMERS_LOST)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
             raise invalid(f"task '{self.task}' needs 'images': which of the inputs are images")

@@ -70,8 +70,8 @@ class FileOptions(ReadOptions):
             raise invalid("'shuffleSeed' needs 'shuffle: files'")
         if self.types and not self.TYPES_OF_COLUMNS and self.partitioning is None:
             raise invalid(
-                "types: these files define the types of their columns. Remove it, or set partitioning: hive "
-                "for the types of partition values"
+                "types: these files define the types of their columns. Remove it, or set "
+                "partitioning: hive for the types of partition values"
             )
         return self
 

@@ -150,8 +150,8 @@ class CsvOptions(TableOptions, RowOptions):
         used = [character for character in characters if character]
         if len(used) > len(set(used)):
             raise invalid(
-                "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
-                "always a quote, so it needs no escape"
+                "delimiter, quote, escape and comment: two of them are the same character. A "
+                "doubled quote is always a quote, so it needs no escape"
             )
         return self
 

@@ -6,14 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.write.base import (
-    WriteColumns,
-    WriteKeyed,
-    WriteModel,
-    WritePartitioned,
-    WriteRows,
-    WriteSized,
-)
+from batchinference.spec.write.base import WriteColumns, WritePartitioned, WriteRows, WriteSized
 from batchinference.spec.write.files import (
     WriteCsv,
     WriteJson,

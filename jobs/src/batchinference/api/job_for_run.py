@@ -1,7 +1,5 @@
 """Changes a job for one run that starts over, retries failed rows, or is a trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from batchinference.api.job_files import beside, is_root

@@ -1,7 +1,5 @@
 """Describes an output or a job on a cluster at one moment, in one form for both."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace

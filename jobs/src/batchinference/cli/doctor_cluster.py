@@ -1,8 +1,6 @@
 """Checks of `doctor` on the cluster of the kubeconfig: installed components, and whether versions
 of the client, the operator, the CRD, KubeRay and Ray fit together."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata, util

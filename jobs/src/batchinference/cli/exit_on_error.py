@@ -1,7 +1,5 @@
 """Reads outputs and jobs for commands, and exits with a message if they cannot be read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

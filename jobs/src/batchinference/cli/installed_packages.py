@@ -1,7 +1,5 @@
 """Checks whether the packages that a command needs are installed."""
 
-from __future__ import annotations
-
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The command `logs`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """The command `status` without `--watch`, for an output or a job on a cluster."""
 
-from __future__ import annotations
-
 import tempfile
 import webbrowser
 from dataclasses import replace

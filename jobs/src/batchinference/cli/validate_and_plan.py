@@ -1,7 +1,5 @@
 """The commands `validate` and `plan`, which check a job without running it."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 import uuid

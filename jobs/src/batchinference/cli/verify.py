@@ -1,7 +1,5 @@
 """The command `verify`."""
 
-from __future__ import annotations
-
 import sys
 
 from pydantic import TypeAdapter, ValidationError

@@ -7,8 +7,6 @@ step reads never leaves the actor. If no stage needs a pool, each task runs all 
 `plan.is_single_segment`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
 """Checks the profiles, the fallback, the paths, the queue and the group names of a job on a
 cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from posixpath import normpath

@@ -1,8 +1,6 @@
 """Renders the ConfigMap of an attempt, with the job and plan files of its driver, and the Secret
 with the token of its cluster."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any

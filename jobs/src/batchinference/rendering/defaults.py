@@ -1,7 +1,5 @@
 """Merges the defaults and limits of the platform into the settings of a job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """Adds the devices of a worker group to its pods and to the parameters of `ray start`."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

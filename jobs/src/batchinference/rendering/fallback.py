@@ -1,7 +1,5 @@
 """Computes the choices of device types and capacity of a job. Each attempt uses one choice."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from batchinference.plan import WorkerGroup, plan_for_cluster

@@ -4,8 +4,6 @@ A job above a limit is refused. Its groups are not reduced, because the operator
 of them to reduce, and the job would be slower than its file implies.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

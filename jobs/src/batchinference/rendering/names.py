@@ -1,7 +1,5 @@
 """Names, labels, metadata and other common parts of the objects that belong to a job."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Renders the pod templates of the head and of worker groups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchinference.plan import WorkerGroup

@@ -1,7 +1,5 @@
 """Converts a BatchInference to a batch of OpenAI's API."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ValidationError

@@ -1,7 +1,5 @@
 """The HTTP server: routes, authentication, limits and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

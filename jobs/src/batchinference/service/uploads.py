@@ -5,8 +5,6 @@ PATH/NAMESPACE/uploads/UPLOAD/upload.json   the request and the status of the up
 PATH/NAMESPACE/uploads/UPLOAD/PART          the content of a part
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """The base class, patterns and types that all models of the spec share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, LiteralString
 

@@ -1,7 +1,5 @@
 """The chunk step: divides long texts into rows."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

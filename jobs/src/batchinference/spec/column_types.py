@@ -5,8 +5,6 @@ The notation, such as `int64`, `decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` 
 `json` is the JSON of a value, as text.
 """
 
-from __future__ import annotations
-
 import re
 import zoneinfo
 from typing import Annotated, TypeAlias

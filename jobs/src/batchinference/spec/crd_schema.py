@@ -5,8 +5,6 @@ union becomes one object with the fields of all variants. Only the models check 
 to which variant.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

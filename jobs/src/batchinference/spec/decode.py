@@ -1,7 +1,5 @@
 """Decode steps, which turn a column of bytes into images, audio, text or structs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

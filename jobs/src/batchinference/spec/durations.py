@@ -1,8 +1,6 @@
 """Durations in the notation of Go, such as 90s, 30m or 1h30m, and in days such as 7d; timestamps in
 the ISO 8601 format that Kubernetes uses."""
 
-from __future__ import annotations
-
 import math
 import re
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Options of decoded images, audio, video and text, which readers and decode steps share."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field

@@ -1,7 +1,5 @@
 """The chart value `defaults`: default settings, limits, and patches of the pods of all jobs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field

@@ -4,8 +4,6 @@ A message contains the problem, the value and the fix. `validation_messages` mak
 about errors of pydantic.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

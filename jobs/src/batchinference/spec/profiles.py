@@ -1,7 +1,5 @@
 """Profiles: how pods request the devices of steps on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 

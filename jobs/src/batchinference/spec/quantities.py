@@ -1,7 +1,5 @@
 """Kubernetes quantities, such as memory sizes and numbers of CPUs: types of fields, conversions."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Observes the jobs that the page shows: outputs, and jobs on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

@@ -2,8 +2,6 @@
 
 All data is untrusted: Jinja escapes every value, and control characters are removed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Computes the coordinates of the charts of a report."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Creates request bodies, and reads responses, for each API of HTTP endpoints."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

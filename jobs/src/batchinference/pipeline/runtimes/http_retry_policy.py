@@ -1,8 +1,6 @@
 """Retries HTTP requests, limits their rate and number, and tells failed rows from a failed
 endpoint."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -3,8 +3,6 @@
 A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub. The library of the
 Hub is imported when it is needed, so that jobs without such a model start quickly."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Reads rows that are complete requests of the OpenAI API, and creates responses to them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Collection, Mapping

@@ -4,8 +4,6 @@ Only values of the row are cut, the longest first. The text of templates remains
 needs the instructions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

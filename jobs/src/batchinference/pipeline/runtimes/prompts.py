@@ -1,7 +1,5 @@
 """Builds the prompts and chat messages of a language model from templates and row values."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -4,8 +4,6 @@ fail, or are divided into windows, and the results of the windows are combined.
 Numbers of tokens include special tokens, such as those at the beginning and the end of a text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The chunk step: divides long texts into chunks, with a row for each chunk."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

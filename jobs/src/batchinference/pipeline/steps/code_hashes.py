@@ -5,8 +5,6 @@ when an attempt begins. Models of the Hugging Face Hub are identified by the nam
 revision in the spec, and installed packages by their version.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json

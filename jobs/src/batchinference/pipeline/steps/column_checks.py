@@ -1,7 +1,5 @@
 """Checks, before the job reads rows, that steps read existing columns of suitable types."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The steps filter, selectColumns, dropColumns, renameColumns, addColumns and labelFromPath."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

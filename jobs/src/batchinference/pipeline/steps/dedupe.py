@@ -5,8 +5,6 @@ later batches, and with `cache` also in files for other jobs. Errors are not sha
 all rows with the same key are computed, because the error may have been transient.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence

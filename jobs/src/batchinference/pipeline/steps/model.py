@@ -1,7 +1,5 @@
 """Model steps: run a model on the input columns, and add its results as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

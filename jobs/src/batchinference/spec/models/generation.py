@@ -1,8 +1,6 @@
 """The fields of models that generate text or answer requests of the OpenAI API: what the runtimes
 vllm, http and transformers share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

@@ -1,8 +1,6 @@
 """Checks the field `sampling` before a model is loaded: names, types, and parameters whose results
 a row cannot hold. Numbers may be values of the row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The tasks of transformers, with the inputs and the fields of each."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from batchinference.spec.column_types import ColumnType

@@ -1,7 +1,5 @@
 """The input of a job, with one model per format and its options."""
 
-from __future__ import annotations
-
 from typing import Annotated, get_args
 
 from pydantic import Field

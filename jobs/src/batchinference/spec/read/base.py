@@ -1,7 +1,5 @@
 """The base classes of input formats and of their options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 

@@ -1,7 +1,5 @@
 """Documents such as PDF files, and their options."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

@@ -1,7 +1,5 @@
 """Input formats that are files, and their options."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

@@ -1,7 +1,5 @@
 """Sources that are not files: databases, Hugging Face data sets, Lance data sets, inline rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 

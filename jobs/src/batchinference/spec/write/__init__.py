@@ -1,7 +1,5 @@
 """The output of a job, with one model per format."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """The base classes of output formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 

@@ -1,8 +1,6 @@
 """Output formats that are tables, all of whose rows appear in one commit, or stores such as Qdrant
 or OpenSearch, into which rows are put by their key."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Annotated, Literal, Self

@@ -1,7 +1,5 @@
 """Computes embeddings and classifications with one call of the model for the rows of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

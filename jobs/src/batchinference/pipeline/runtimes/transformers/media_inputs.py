@@ -4,8 +4,6 @@ Small images are resized and normalized on the GPU of the model. The functions h
 because the library would treat a text as an address, and fetch it.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Builds the prompt of each row, as text or as chat messages, and its tensors for `generate`."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Answers rows that are complete requests of the OpenAI API with models of the library."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import defaultdict

@@ -4,8 +4,6 @@ No result depends on the other texts of a batch, because padding is masked, or o
 length are computed together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

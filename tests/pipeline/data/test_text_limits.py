@@ -12,8 +12,7 @@ import torch
 import transformers as hf
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit
-from batchinference.pipeline.runtimes.text_limits import TextTooLong, max_tokens
+from batchinference.pipeline.runtimes.text_limits import PromptLimit, TextTooLong, max_tokens
 from plugins.messages import Messages
 from support.models import tiny_transformers as tiny_models
 from support.models.run_transformers import alike, loaded, run

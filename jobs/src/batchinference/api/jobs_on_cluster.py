@@ -171,14 +171,11 @@ def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
 
 def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
     """Return the workers of each group, sorted by name. Pods that end or have ended are ignored."""
-    alive = [(_group(pod), _is_ready(pod)) for pod in pods if not _ends(pod)]
+    labels = ((pod["metadata"].get("labels") or {}, pod) for pod in pods if not _ends(pod))
+    alive = [(str(own.get(POD_GROUP_LABEL, "")), _is_ready(pod)) for own, pod in labels]
     total = Counter(group for group, _ in alive)
     ready = Counter(group for group, is_ready in alive if is_ready)
     return [Workers(group, ready[group], total[group]) for group in sorted(total)]
-
-
-def _group(pod: dict[str, Any]) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(POD_GROUP_LABEL, ""))
 
 
 def _ends(pod: dict[str, Any]) -> bool:

@@ -75,13 +75,10 @@ def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 def _shown(fields: set[str]) -> str:
     """Return the first fields as text. A field below another one of `fields` is not shown."""
     ordered = sorted(fields)
-    top = [field for field in ordered if _parent(field) not in fields]
+    parents = {field: field.rpartition(".")[0] for field in ordered}
+    top = [f for f in ordered if parents[f].removesuffix("[]").removesuffix(".*") not in fields]
     more = f" and {len(top) - SHOWN_FIELDS} more field(s)" if len(top) > SHOWN_FIELDS else ""
     return ", ".join(top[:SHOWN_FIELDS]) + more
-
-
-def _parent(field: str) -> str:
-    return field.rpartition(".")[0].removesuffix("[]").removesuffix(".*")
 
 
 def check_kuberay(image: str) -> Finding:

@@ -204,15 +204,12 @@ class _Placed:
         return self.step.model_copy(update=update) if self.dropped else self.step
 
 
-def _needs(placed: _Placed, column: str) -> bool:
-    """Return whether the step must run before the column is dropped."""
-    return placed.step.facts.user_code or column in placed.columns
-
-
 def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
     """Drop a column after the last step that needs it: in a new step, or in a drop that follows."""
     index = len(steps)
-    while index > 0 and not _needs(steps[index - 1], column):
+    while index > 0 and not (
+        steps[index - 1].step.facts.user_code or column in steps[index - 1].columns
+    ):
         index -= 1
     if not (index < len(steps) and steps[index].dropped):
         steps.insert(index, _Placed(drop, set()))

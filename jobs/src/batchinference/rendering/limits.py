@@ -24,7 +24,7 @@ as large as the spec."""
 
 def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
     """Return a problem if a RayCluster is too large for the API server."""
-    size = _bytes(ray_cluster)
+    size = len(json.dumps(ray_cluster, separators=(",", ":"), ensure_ascii=False).encode())
     if size <= MAX_CLUSTER_BYTES:
         return []
     message = (
@@ -32,10 +32,6 @@ def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
         "each worker group has a copy of the pod template. Shorten spec.cluster"
     )
     return [Problem("spec.cluster", message)]
-
-
-def _bytes(value: dict[str, Any]) -> int:
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:

@@ -23,8 +23,8 @@ from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
 from batchinference.pipeline.runtimes.device import to_device
 from batchinference.pipeline.runtimes.model_io import Batch
-from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
-from batchinference.pipeline.runtimes.transformers.options import (
+from batchinference.pipeline.runtimes.transformers.loading import (
+    ModelLoader,
     check_options,
     feature_extractor_options,
     image_processor_options,

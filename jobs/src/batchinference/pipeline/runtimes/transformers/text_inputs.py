@@ -31,8 +31,8 @@ from batchinference.pipeline.runtimes.text_limits import (
     set_padding_token,
     set_text_limit,
 )
-from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
-from batchinference.pipeline.runtimes.transformers.options import (
+from batchinference.pipeline.runtimes.transformers.loading import (
+    ModelLoader,
     check_options,
     pop_loading_options,
     tokenizer_options,

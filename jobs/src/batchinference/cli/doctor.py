@@ -20,6 +20,8 @@ from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.verbosity import is_quiet
 from batchinference.packages import EXTRAS
+from batchinference.pipeline.error_classification import root_cause
+from batchinference.pipeline.errors import BadOutput, shown
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.storage import Storage
 from batchinference.version import __version__
@@ -152,7 +154,6 @@ def check_storage(job: BatchInference) -> Iterator[Finding]:
 def _access(field: str, path: str, storage: Storage) -> Finding:
     """Return the finding for a location. If it is local, a file is only created and deleted."""
     import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
-    from batchinference.pipeline.error_classification import root_cause
     from batchinference.pipeline.preflight import check_writable
     from batchinference.pipeline.storage.location import Location
 
@@ -187,8 +188,6 @@ def _check_access(location: Location) -> None:
 
 @contextmanager
 def _named(problem: str) -> Iterator[None]:
-    from batchinference.pipeline.errors import BadOutput, shown
-
     try:
         yield
     except OSError as error:

@@ -11,6 +11,7 @@ from batchinference.api.output_status import last_log, logs_of, status_of, store
 from batchinference.api.targets import Target
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import echo
+from batchinference.pipeline.errors import JobFailure, shown
 
 FOLLOW_SECONDS = 2.0
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
@@ -72,8 +73,6 @@ def _current_log(target: Target) -> tuple[bool, str | None, str]:
     if not target.is_job:
         states = read_output("logs", target, status_of)
         return all(each.state != "running" for each in states), _stored_log(target), ""
-    from batchinference.pipeline.errors import JobFailure, shown
-
     try:
         cluster = target.cluster()
         job = JobStatus.of(cluster.get(target.text))

@@ -36,23 +36,23 @@ class ModelTransform(Transform):
     @classmethod
     def check(cls, step: str, settings: Model, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         check_runtime(settings)
-        storage = settings.storage_of_source
+        storage = settings.facts.storage
+        names = ("source", "revision", "factory")
+        source, revision, factory = (getattr(settings, name, None) for name in names)
         for place in settings.extra_locations:
             check_source(place, storage=storage)
-        if settings.source_or_none is not None:
-            check_source(
-                settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage
-            )
+        if source is not None:
+            check_source(source, settings.HUB_FILES, revision, storage)
         check_folder(settings)
-        if settings.factory_or_none is not None:
+        if factory is not None:
             from batchinference.pipeline.steps.code_checks.function_signatures import (
                 factory_problem,
             )
             from batchinference.pipeline.steps.code_checks.imports import check_callable
 
-            module = check_callable(step, settings.factory_or_none)
+            module = check_callable(step, factory)
             arguments = getattr(settings, "factory_args", None) or {}
-            if module and (problem := factory_problem(settings.factory_or_none, arguments, module)):
+            if module and (problem := factory_problem(factory, arguments, module)):
                 raise ModelLoad(f"step '{step}': {problem}")
 
     @classmethod

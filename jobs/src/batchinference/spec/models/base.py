@@ -19,7 +19,7 @@ from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import NamedSource, StepFacts
-from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.storage import FROM_ENVIRONMENT
 
 _HUB_ADDRESS = re.compile(
     r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+).*"
@@ -93,7 +93,7 @@ class RuntimeModel(SpecModel):
     @property
     def facts(self) -> StepFacts:
         inputs, output = (getattr(self, field) for field in ("inputs", "output"))
-        source, factory = self.source_or_none, self.factory_or_none
+        source, factory = (getattr(self, field, None) for field in ("source", "factory"))
         names = (getattr(self, name, None) for name in ("runtime", "task", "model", "url"))
         runtime, task, *others = names
         return StepFacts(
@@ -107,7 +107,7 @@ class RuntimeModel(SpecModel):
             if source
             else {},
             model_files=[*([source] if source else []), *self.extra_locations],
-            storage=self.storage_of_source,
+            storage=getattr(self, "storage", FROM_ENVIRONMENT),
             secrets=self.secret_variables,
         )
 
@@ -138,29 +138,9 @@ class RuntimeModel(SpecModel):
         return []
 
     @property
-    def source_or_none(self) -> str | None:
-        """Return the location of the model files; None if the runtime loads no files."""
-        return getattr(self, "source", None)
-
-    @property
-    def revision_or_none(self) -> str | None:
-        """Return the revision of a model of the Hub."""
-        return getattr(self, "revision", None)
-
-    @property
-    def storage_of_source(self) -> Storage:
-        """Return how to access the object store of the model files."""
-        return getattr(self, "storage", FROM_ENVIRONMENT)
-
-    @property
     def extra_locations(self) -> list[str]:
         """Return the paths or URIs of additional model files."""
         return []
-
-    @property
-    def factory_or_none(self) -> str | None:
-        """Return the user function that creates the model; None if the runtime does not use one."""
-        return getattr(self, "factory", None)
 
     @property
     def padded_texts(self) -> tuple[str, ...]:

@@ -65,7 +65,6 @@ class Result(Rows):
 
     @property
     def output(self) -> str:
-        """The address of the output."""
         return self.report.output
 
     def to_arrow(self) -> pa.Table:

@@ -139,7 +139,6 @@ class JsonApi:
         return self._convert(_at(response, self._path))
 
     def result(self, row: int, answer: Any) -> Any:
-        """Return the answer, which is the result."""
         return answer
 
 

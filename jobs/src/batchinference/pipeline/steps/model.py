@@ -141,7 +141,6 @@ def _columns(model: Model, results: Any) -> dict[str, Any]:
 
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
-    """Return the values of each input of the model."""
     if model.uses_texts:
         return dict(values_for_texts(model.inputs, table))
     columns = to_batch(table)

@@ -43,7 +43,6 @@ class GeneratingModel(TextModel):
 
     @property
     def generates_text(self) -> bool:
-        """Return whether the model generates text."""
         raise NotImplementedError
 
     @property

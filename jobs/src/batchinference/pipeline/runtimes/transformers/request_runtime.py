@@ -120,7 +120,6 @@ class _Embeddings(BaseModel):
     encoding_format: Literal["float", "base64"] | None = None
 
     def texts(self) -> list[str]:
-        """Return the texts of the request."""
         return [self.input] if isinstance(self.input, str) else self.input
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from batchinference.api.jobs_on_cluster import Workers
 from batchinference.api.observation import Observation
-from batchinference.api.worker_pods import Workers
 from batchinference.pipeline.output.error_groups import ErrorGroup
 from batchinference.spec.progress import Counts, Progress, RowsOverTime
 from batchinference.ui import pages

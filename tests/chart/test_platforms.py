@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from batchinference import __version__
-from batchinference.rendering.objects import running_containers
+from batchinference.rendering.names import running_containers
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec import parse_defaults
 from chart.value_sets import BATCH_SERVICE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from generators.troubleshooting import WAITING
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.without_ray import run_without_ray

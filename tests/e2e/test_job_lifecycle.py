@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import upgraded
 from support.cluster.kubectl import Kubectl

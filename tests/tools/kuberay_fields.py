@@ -5,7 +5,7 @@ For each version, pass the CRD of RayJobs as VERSION=FILE. Get it from a checkou
 
     python tests/tools/kuberay_fields.py 1.6.0=a.yaml 1.7.0=b.yaml
 
-The versions of `batchinference.cli.doctor_versions` must be the same.
+The versions of `batchinference.cli.doctor_cluster` must be the same.
 """
 
 from __future__ import annotations

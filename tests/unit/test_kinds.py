@@ -125,7 +125,7 @@ def test_only_own_modules_tell_kinds_apart(kind: str) -> None:
 
 def test_steps_are_not_told_apart_by_their_fields() -> None:
     # a model is more than a kind of step; a column drop is moved; a query decodes as the job did
-    allowed = {"plan/early_drops.py": {"drop_columns"}, "pipeline/query.py": {"decode"}}
+    allowed = {"plan/stages.py": {"drop_columns"}, "pipeline/query.py": {"decode"}}
     kinds = set(Step.kinds()) - {"model"}
     for path in MODULES:
         name = str(path.relative_to(JOBS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from generators.pages import table
 
 MEANINGS = {

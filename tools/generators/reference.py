@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from batchinference.spec.base import MEMORY
-from batchinference.spec.crd_schema import Schema, expanded_schema
-from batchinference.spec.descriptions import WithDescriptions
+from batchinference.spec.crd_schema import Schema, WithDescriptions, expanded_schema
 from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.job import (
     API_VERSION,

@@ -24,7 +24,7 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.expression import ColumnExpression
 from batchinference.pipeline.steps import TransformResult
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.column_steps import Filter
 from plugins.messages import Messages
 from support.tiers import examples
 

@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit
-from batchinference.pipeline.runtimes.text_limits import TextTooLong, max_tokens
+from batchinference.pipeline.runtimes.text_limits import PromptLimit, TextTooLong, max_tokens
 from batchinference.pipeline.runtimes.transformers.text_inputs import buckets
 from plugins.messages import Messages
 from support.models import tiny_transformers as tiny_models

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.first_rows.cascade import learn_threshold, lower_bound, lowest_score
-from batchinference.spec.cascade import Cascade
 from batchinference.spec.expression import columns_read_by
 from batchinference.spec.report import Report
+from batchinference.spec.steps import Cascade
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines
 from support.jobs.without_ray import run_without_ray

@@ -20,7 +20,7 @@ from batchinference.pipeline.ray_compat import NodeLifetime, node_lifetimes
 from batchinference.pipeline.row_warnings import count_tokens
 from batchinference.pipeline.steps import model as model_step
 from batchinference.plan.groups import GROUP_LABEL
-from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
+from batchinference.spec.report import PRICES_VARIABLE, PodPrices
 from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document, document

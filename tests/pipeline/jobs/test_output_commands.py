@@ -16,8 +16,8 @@ from batchinference.pipeline.execution import cost
 from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.plan.groups import GROUP_LABEL
-from batchinference.spec.prices import PRICES_VARIABLE
 from batchinference.spec.progress import STARTING
+from batchinference.spec.report import PRICES_VARIABLE
 from plugins.messages import Messages
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray

@@ -34,7 +34,7 @@ pickle.load(sys.stdin.buffer)(retried=False)
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 """Runs a task, as a worker does."""
-NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.plan.early_drops"}
+NEEDED = {"batchinference.plan", "batchinference.plan.stages"}
 UNUSED = (
     *("PIL", "pyarrow.dataset", "fsspec", "torch"),
     *("batchinference.plan", "batchinference.cli"),

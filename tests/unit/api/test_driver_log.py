@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from batchinference.api.driver_log import MAX_BYTES, running_log
+from batchinference.api.jobs_on_cluster import MAX_BYTES, running_log
 from batchinference.api.kubernetes import ClusterError, Kubernetes, _websocket_refusal
 from plugins.messages import Messages
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.jobs_on_cluster import JobStatus, Workers, count_workers, read_workers
 from batchinference.api.kubernetes import ClusterError
-from batchinference.api.worker_pods import Workers, count_workers, read_workers
 
 
 def pod(group: str = "cpu", ready: str = "True", phase: str = "Running", **metadata: Any) -> Any:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from batchinference.cli import doctor, doctor_cluster
-from batchinference.cli.doctor_finding import Finding, Result
-from batchinference.cli.doctor_versions import (
+from batchinference.cli.doctor_cluster import (
     check_fields,
     check_image,
     check_kuberay,
@@ -23,6 +22,7 @@ from batchinference.cli.doctor_versions import (
     tag_of,
     version_of,
 )
+from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.packages import EXTRAS
 from generators.crds import custom_resource_definition
 from plugins.messages import Messages

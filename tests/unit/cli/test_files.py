@@ -23,7 +23,7 @@ def absolute(directory: Path = HERE, **spec: Any) -> BatchInference:
 
 def source_of(made: BatchInference) -> str | None:
     (step,) = made.spec.steps
-    return step.model.source_or_none if step.model else None
+    return getattr(step.model, "source", None)
 
 
 def with_source(source: str, directory: Path = HERE) -> str | None:

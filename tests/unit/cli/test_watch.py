@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from batchinference.api.jobs_on_cluster import Workers
 from batchinference.api.observation import Observation
 from batchinference.api.targets import Target
-from batchinference.api.worker_pods import Workers
 from batchinference.cli import watch
 from batchinference.cli.printing import Format
 from batchinference.cli.watch import line_of, watch_status

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference.rendering import Names
-from batchinference.spec.prices import PodPrices
+from batchinference.spec.report import PodPrices
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.cost import Prices, add_cost, add_prices
 from batchinference_operator.reconcile.job_view import JobView

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from lupa.lua51 import LuaRuntime
 
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import StatusUpdate, build_status
 from support.documents.pages import ROOT, blocks

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.status import BatchInferenceStatus
+from batchinference.spec.status import PROCESSING_PHASES, BatchInferenceStatus, Phase
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import RayJobView

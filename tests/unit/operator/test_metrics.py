@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
+from batchinference.spec.status import Phase
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.errors import Conflict

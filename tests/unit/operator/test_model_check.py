@@ -25,8 +25,7 @@ from batchinference.rendering.config_map import DIGEST_VARIABLES, digest_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Retry
-from batchinference.spec.phases import ENDED_PHASES, Phase
-from batchinference.spec.status import BatchInferenceStatus
+from batchinference.spec.status import ENDED_PHASES, BatchInferenceStatus, Phase
 from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.unrecoverable import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
 from batchinference_operator.status.attempts import last_attempt

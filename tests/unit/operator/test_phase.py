@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from batchinference.rendering import QUEUE_LABEL
-from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState, Report
+from batchinference.spec.status import Phase
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.phase import DRIVER, derive_phase
 from batchinference_operator.status.pods import PodView

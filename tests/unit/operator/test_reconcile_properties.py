@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
-from batchinference.spec.status import BatchInferenceStatus
+from batchinference.spec.status import BatchInferenceStatus, Phase
 from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.reconcile import reconcile

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.spec.phases import Phase
 from batchinference.spec.progress import Counts, ReplacedFiles
 from batchinference.spec.report import JobState, Report
+from batchinference.spec.status import Phase
 from batchinference_operator.status.attempts import without_decrease
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status

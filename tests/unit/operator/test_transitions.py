@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchinference.spec.phases import Phase
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
+from batchinference.spec.status import Phase
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.pods import PodView
 from generators.lifecycle import TRANSITIONS

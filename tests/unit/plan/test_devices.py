@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
-from batchinference.plan.devices import profiles_of
+from batchinference.plan.stages import profiles_of
 from batchinference.spec.profiles import Profile
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of

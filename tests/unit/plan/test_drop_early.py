@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.plan.early_drops import drop_early
+from batchinference.plan.stages import drop_early
 from batchinference.spec.steps import Step
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import drop_step, filter_step, label_step, select_step, steps_of

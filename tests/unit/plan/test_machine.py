@@ -7,8 +7,7 @@ import math
 import pytest
 
 from batchinference.plan import Plan, cpus_needed, plan_for_machine, ray_cpus
-from batchinference.plan.stages import WRITE_CPUS
-from batchinference.plan.write_tasks import writers
+from batchinference.plan.stages import WRITE_CPUS, writers
 from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document, model_step, python_step

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.plan.stages import WRITE_CPUS
-from batchinference.plan.write_tasks import MIN_WRITERS, cpus_with_writers, writers
+from batchinference.plan.stages import MIN_WRITERS, WRITE_CPUS, cpus_with_writers, writers
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from batchinference.cli.doctor_versions import KUBERAY, version_of
+from batchinference.cli.doctor_cluster import KUBERAY, version_of
 from support.cluster.deployment import CHART
 from support.documents.parsed import job
 from support.operator.rendered import Rendered, render

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from batchinference.rendering import DEVICES_LABEL, with_platform_defaults
 from batchinference.rendering.limits import check_limits
 from batchinference.spec import BatchInference, SpecError
-from batchinference.spec.cluster import Cluster
-from batchinference.spec.limits import Limits, lower_limits
+from batchinference.spec.cluster import Cluster, Limits, lower_limits
 from plugins.messages import Messages
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import job

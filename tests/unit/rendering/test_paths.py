@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering.path_checks import check_paths
+from batchinference.rendering.cluster_checks import check_paths
 from batchinference.spec import SpecError
 from plugins.messages import Messages
 from support.documents.minimal import Document, model_step, python_step

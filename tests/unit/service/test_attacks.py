@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from batchinference.service import line_check, server, upload_form
+from batchinference.service import line_check, server, uploads
 from batchinference.service.batch_files import Files, StoredFile
 from batchinference.service.line_check import LineChecker
 from support.service.cluster import FakeCluster
@@ -208,7 +208,7 @@ async def test_an_upload_that_ends_early_leaves_no_file(service: Running, length
 
 
 async def test_a_slow_upload_is_ended(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_form, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(uploads, "GRACE_SECONDS", 0.05)
     whole = form(PURPOSE, FILE)
     status, _ = await answer_to(service, whole[:-30])
     assert status == 408

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrZero, seconds_of
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry, Ttl
-from batchinference.spec.phases import ENDED_PHASES, Phase
+from batchinference.spec.status import ENDED_PHASES, Phase
 from generators.lifecycle import MEANINGS, TRANSITIONS, phases
 from plugins.messages import Messages
 

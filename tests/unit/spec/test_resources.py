@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from batchinference.spec.accelerators import RAY_NAMES, wrong_case_of
-from batchinference.spec.resources import Resources
+from batchinference.spec.resources import RAY_NAMES, Resources, wrong_case_of
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step
 from support.documents.refusals import refused

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchinference.spec.times import time_of
+from batchinference.spec.durations import time_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from batchinference.api.jobs_on_cluster import Workers
 from batchinference.api.targets import Target
-from batchinference.api.worker_pods import Workers
 from batchinference.ui.observed_jobs import JobsOfNamespace
 from batchinference.ui.pages import JobEntry
 

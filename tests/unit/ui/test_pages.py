@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
+from batchinference.api.jobs_on_cluster import Workers
 from batchinference.api.observation import Observation
-from batchinference.api.worker_pods import Workers
 from batchinference.pipeline.output.error_groups import ErrorGroup, key_of_row
 from batchinference.spec.progress import Progress, RowsOverTime
 from batchinference.ui.pages import (

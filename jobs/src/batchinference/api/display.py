@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -165,9 +165,10 @@ def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
     lines += [("reused", ", ".join(texts))] if texts else []
     used = [f"{name} {one.tokens_text}" for name, one in steps if one.tokens_text]
     lines += [("by step", "; ".join(used))] if len(used) > 1 else []
-    return lines + [
-        ("replicas", f"{name} {_percents(one.occupancy)}") for name, one in steps if one.occupancy
-    ]
+    for name, one in steps:
+        shares = (f"{what} {100 * share:.0f} %" for what, share in one.occupancy.items())
+        lines += [("replicas", f"{name} {', '.join(shares)}")] if one.occupancy else []
+    return lines
 
 
 def _result(report: Report, *, resumes: bool) -> str:
@@ -232,7 +233,3 @@ def _nested_text(value: Any, width: int) -> str:
     begin = value[: 2 * width]
     text = repr(in_one_line(begin) if isinstance(begin, str) else begin)
     return text if len(text) <= width else text[:width] + "..."
-
-
-def _percents(shares: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())

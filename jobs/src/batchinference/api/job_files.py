@@ -1,7 +1,5 @@
 """Reads job files and makes their paths absolute."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

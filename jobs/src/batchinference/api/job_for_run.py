@@ -1,10 +1,9 @@
 """Changes a job for one run that starts over, retries failed rows, or is a trial."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from batchinference.api.job_files import beside, is_root
+from batchinference.pipeline.errors import BadInput
 from batchinference.spec import BatchInference, Problem
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
@@ -17,7 +16,6 @@ def retried(job: BatchInference) -> BatchInference:
     from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change
     from batchinference.pipeline.commit.lease import read_lease
     from batchinference.pipeline.commit.output_paths import Layout, work_of
-    from batchinference.pipeline.errors import BadInput
 
     if why := job.spec.why_not_retried:
         raise BadInput(f"--retry-errors: {why}")
@@ -35,8 +33,6 @@ def restarted(job: BatchInference) -> BatchInference:
     """Return the job with settings that start it over and replace its output. Unless its own mode
     is overwrite, pass `own_only` to its run, so that it replaces only output of this job. Raises
     BadInput for a mode such as append, which adds rows to the output of earlier runs."""
-    from batchinference.pipeline.errors import BadInput
-
     write = job.spec.write
     if write.adds:
         raise BadInput(

@@ -1,18 +1,21 @@
-"""Observes and controls jobs on a cluster."""
+"""Observes and controls jobs on a cluster: their states, workers and driver logs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchinference.api.kubernetes import Kubernetes
+from batchinference.api.kubernetes import ClusterError, Kubernetes, Object
+from batchinference.credentials import LineMasker
+from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL, RAY_CONTAINER
+from batchinference.rendering.rayjob import RAY_LOGS
 from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import ParameterValues, substitute
-from batchinference.spec.phases import ENDED_PHASES
 from batchinference.spec.progress import Counts, Progress, ReplacedFiles
-from batchinference.spec.status import Cost
+from batchinference.spec.status import ENDED_PHASES, Cost
 from batchinference.spec.warnings import WarningCount
 
 
@@ -121,7 +124,7 @@ def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> di
     """Return a BatchInference document with the values of its parameters inserted. Raises SpecError
     if it is invalid, or if a cluster would refuse it."""
     from batchinference.plan import plan_for_cluster  # imported here: only `submit` needs it
-    from batchinference.rendering.path_checks import check_paths
+    from batchinference.rendering.cluster_checks import check_paths
 
     document = substitute(document, values)
     job = parse(document)
@@ -129,3 +132,100 @@ def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> di
     if problems := check_paths(job.spec):
         raise SpecError(problems)
     return document
+
+
+_GONE = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The pods of a worker group: how many are ready, and how many there are, ready or not."""
+
+    group: str
+    ready: int
+    pods: int
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.ready}/{self.pods} ready"
+
+
+def read_job(cluster: Kubernetes, name: str) -> tuple[JobStatus, Sequence[Workers]]:
+    """Return the state of a job and the workers of its running attempt."""
+    job = JobStatus.of(cluster.get(name))
+    return job, read_workers(cluster, job)
+
+
+def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
+    """Return the workers of the running attempt of a job; none if no attempt is running, or if this
+    user may not list pods."""
+    ray_cluster = job.raw.get("rayClusterName")
+    if job.ended or not ray_cluster:
+        return ()
+    try:
+        return count_workers(
+            cluster.list_pods(f"{CLUSTER_LABEL}={ray_cluster},{NODE_TYPE_LABEL}=worker")
+        )
+    except ClusterError:
+        return ()
+
+
+def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
+    """Return the workers of each group, sorted by name. Pods that end or have ended are ignored."""
+    labels = ((pod["metadata"].get("labels") or {}, pod) for pod in pods if not _ends(pod))
+    alive = [(str(own.get(POD_GROUP_LABEL, "")), _is_ready(pod)) for own, pod in labels]
+    total = Counter(group for group, _ in alive)
+    ready = Counter(group for group, is_ready in alive if is_ready)
+    return [Workers(group, ready[group], total[group]) for group in sorted(total)]
+
+
+def _ends(pod: dict[str, Any]) -> bool:
+    phase = (pod.get("status") or {}).get("phase")
+    return "deletionTimestamp" in pod["metadata"] or phase in _GONE
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+MAX_BYTES = 1_000_000
+"""Maximum number of bytes that are read from the end of the log, as many as stored logs have."""
+RUNNING_PHASES = ("Starting", "Running", "Finalizing")
+_COMMAND = ("sh", "-c", f"tail -c {MAX_BYTES} {RAY_LOGS}/job-driver-*.log")
+_PREVIOUS = "--previous prints the log of the last run that has ended"
+
+
+def running_log(cluster: Kubernetes, name: str) -> str | None:
+    """Return the end of the driver log of a job, with masked credentials; None if no attempt of the
+    job is running. Raises ClusterError if there is no log yet, or if it cannot be read."""
+    job = JobStatus.of(cluster.get(name))
+    if job.phase not in RUNNING_PHASES:
+        return None
+    attempt = f"attempt {job.attempt} of job '{name}'"
+    head = _head(cluster, str(job.raw.get("rayClusterName") or ""))
+    if head is None:
+        raise ClusterError(f"{attempt}: its head pod is not running yet ({job.phase}). {_PREVIOUS}")
+    try:
+        log = cluster.execute(head, RAY_CONTAINER, _COMMAND)
+    except ClusterError as error:
+        fix = f"Ask for the permission for pods/exec. {_PREVIOUS}"
+        raise ClusterError(f"{attempt}: its log cannot be read: {error}. {fix}") from None
+    if not log:
+        raise ClusterError(f"{attempt}: its driver has no log yet ({job.phase}). {_PREVIOUS}")
+    lines = log.splitlines()
+    if len(log.encode()) >= MAX_BYTES:
+        lines = lines[1:]  # a partial line may lack the name by which a secret is recognized
+    return "\n".join(map(LineMasker(), lines))
+
+
+def _head(cluster: Kubernetes, ray_cluster: str) -> str | None:
+    """Return the name of the running head pod of a Ray cluster; None if there is none."""
+    if not ray_cluster:
+        return None
+    heads = cluster.list_pods(f"{CLUSTER_LABEL}={ray_cluster},{NODE_TYPE_LABEL}=head")
+    return next((str(pod["metadata"]["name"]) for pod in heads if _is_running(pod)), None)
+
+
+def _is_running(pod: Object) -> bool:
+    ends = "deletionTimestamp" in pod["metadata"]
+    return not ends and (pod.get("status") or {}).get("phase") == "Running"

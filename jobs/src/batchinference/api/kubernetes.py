@@ -1,8 +1,6 @@
 """Client for the Kubernetes API, which uses the kubeconfig of the user, or in a pod without one the
 ServiceAccount of the pod."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

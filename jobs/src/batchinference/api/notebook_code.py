@@ -4,8 +4,6 @@ Each function or class becomes a module that loads the pickled object. The modul
 the code and values that the object uses, so that a changed function is detected like a changed
 module."""
 
-from __future__ import annotations
-
 import dis
 import hashlib
 import importlib.util

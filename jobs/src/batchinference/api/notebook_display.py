@@ -1,7 +1,5 @@
 """Shows the progress and the result of a job in a notebook, as a table that is updated in place."""
 
-from __future__ import annotations
-
 import sys
 from html import escape
 from typing import Any

@@ -1,18 +1,14 @@
 """Describes an output or a job on a cluster at one moment, in one form for both."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.jobs_on_cluster import JobStatus, Workers
 from batchinference.api.output_status import OutputStatus
-from batchinference.api.worker_pods import Workers
-from batchinference.spec.durations import duration_text
+from batchinference.spec.durations import duration_text, time_of
 from batchinference.spec.progress import STARTING, Counts, Progress, ProgressHistory
 from batchinference.spec.status import Choice
-from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import named_lines
 

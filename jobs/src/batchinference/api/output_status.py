@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.output.error_groups import ErrorGroup, group_errors, key_of_row
 from batchinference.spec.history import SHOWN_RUNS, RunRecord
 from batchinference.spec.progress import Counts, Progress
@@ -62,7 +63,6 @@ class OutputStatus:
 
 def stored_jobs(output: str) -> list[StoredJob]:
     """Return the jobs that have written to an output. Raises JobFailure if there are none."""
-    from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.stored_jobs import stored_job, stored_layouts
 
@@ -132,7 +132,6 @@ def _progress(job: StoredJob, rows: int, report: Report | None) -> Progress:
 
 def _total(job: StoredJob) -> int | None:
     """Return the number of input rows according to file statistics; None if it is unknown."""
-    from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.input.input_snapshot import read_snapshot
 
     try:
@@ -168,7 +167,6 @@ def report_page(output: str) -> Location | None:
 def outputs_below(directory: str) -> list[str]:
     """Return the outputs in a directory, up to SEARCH_DEPTH deep, sorted. Does not search inside an
     output. Raises JobFailure if the directory does not exist, and OSError if it is not readable."""
-    from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.storage.location import Location
 
     root = Location(directory)
@@ -206,8 +204,6 @@ def logs_of(job: StoredJob) -> list[Location]:
 
 def last_log(output: str) -> str:
     """Return the log of the last run. Raises JobFailure if there is none."""
-    from batchinference.pipeline.errors import BadInput
-
     logs = logs_of(stored_jobs(output)[0])
     if not logs:
         raise BadInput(f"'{output}' has no log: no run has stored one yet")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from batchinference.pipeline.errors import not_installed
+
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
@@ -24,8 +26,6 @@ class Rows(ABC):
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a Polars DataFrame. Raises ModuleNotFoundError without Polars."""
-        from batchinference.pipeline.errors import not_installed
-
         try:
             import polars as pl
         except ModuleNotFoundError:

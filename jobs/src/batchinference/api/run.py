@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from batchinference.api.job import Job
 from batchinference.api.job_for_run import job_of_run
 from batchinference.api.result_frames import Rows
+from batchinference.pipeline.errors import BadInput
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
 
@@ -64,7 +65,6 @@ class Result(Rows):
 
     @property
     def output(self) -> str:
-        """The address of the output."""
         return self.report.output
 
     def to_arrow(self) -> pa.Table:
@@ -114,7 +114,6 @@ def run(
     `retry_errors` or if both are set, and SpecError if values in `data` would change."""
     from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
-    from batchinference.pipeline.errors import BadInput
 
     if restart and retry_errors:
         raise BadInput(

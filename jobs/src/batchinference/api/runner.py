@@ -13,8 +13,7 @@ from batchinference.api.notify import notify
 from batchinference.api.run_log import RunLog
 from batchinference.plan import Plan, ray_cpus, requested_plan
 from batchinference.spec import BatchInference
-from batchinference.spec.prices import PodPrices
-from batchinference.spec.report import Report
+from batchinference.spec.report import PodPrices, Report
 
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.ray_connection import RayFiles
@@ -151,7 +150,8 @@ class Runner:
 
         self._say_for_job(f"connecting to Ray at {address}")
         self._logs_stdout = True  # on a cluster, Ray writes stdout of the driver to its log
-        code = str(self.directory) if _uses_code(self.job) else None
+        uses_code = any(step.facts.modules for step in self.job.spec.steps)
+        code = str(self.directory) if uses_code else None
         check_stop = self.stop.check
         with remote_ray(address, code, quiet=self.quiet, check_stop=check_stop) as nodes:
             check_nodes(plan, nodes)
@@ -161,8 +161,3 @@ class Runner:
 
     def _say_for_job(self, text: str) -> None:
         self._say(f"{self.job.metadata.name}: {text}")
-
-
-def _uses_code(job: BatchInference) -> bool:
-    """Return whether a step uses code that may be in the directory of the job."""
-    return any(step.facts.modules for step in job.spec.steps)

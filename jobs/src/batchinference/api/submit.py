@@ -1,7 +1,5 @@
 """The function `submit` of the Python API, which submits a job to a cluster."""
 
-from __future__ import annotations
-
 from batchinference.api.job import Job
 from batchinference.api.jobs_on_cluster import JobHandle, checked_for_cluster
 from batchinference.api.kubernetes import Kubernetes

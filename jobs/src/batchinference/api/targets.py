@@ -1,7 +1,5 @@
 """Resolves what a command observes: the path of an output, or the name of a job on a cluster."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

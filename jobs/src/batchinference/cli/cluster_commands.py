@@ -1,7 +1,5 @@
 """The commands `submit`, `suspend`, `resume` and `cancel`, for jobs on a cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """The result of one check of `doctor`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 

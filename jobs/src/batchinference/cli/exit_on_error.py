@@ -1,7 +1,5 @@
 """Reads outputs and jobs for commands, and exits with a message if they cannot be read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +11,7 @@ from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
+from batchinference.pipeline.errors import JobFailure, shown
 
 
 @contextmanager
@@ -30,8 +29,6 @@ def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any
     exit with code 2."""
     if not outputs_are_readable():
         raise typer.Exit(exits.BAD_INPUT)
-    from batchinference.pipeline.errors import JobFailure, shown
-
     with exit_on_cluster_error(command):
         output = target.output()
         try:

@@ -1,7 +1,5 @@
 """The command `init`, which writes a commented job file from a template."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,18 +1,15 @@
 """Checks whether the packages that a command needs are installed."""
 
-from __future__ import annotations
-
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 
 from batchinference.cli.printing import echo
+from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
 
 
 def pipeline_is_installed() -> bool:
     """Return whether the packages to run jobs are installed. If not, print what to install."""
-    from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
-
     missing = [name for name in ("ray", "pyarrow", "numpy") if find_spec(name) is None]
     for name in missing:  # found without importing them, because importing Ray takes long
         echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)

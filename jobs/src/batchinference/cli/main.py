@@ -3,8 +3,6 @@
 Each command imports its dependencies when it runs, so that commands such as `validate` start fast.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

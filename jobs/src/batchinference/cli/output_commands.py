@@ -1,7 +1,5 @@
 """The commands `status`, `list`, `errors`, `logs` and `ui`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

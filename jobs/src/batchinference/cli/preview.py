@@ -16,6 +16,7 @@ from batchinference.cli.printing import Format, as_data, echo, print_data, print
 from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.credentials import LineMasker
+from batchinference.pipeline.error_classification import root_cause
 from batchinference.plan import plan_for_machine
 from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
@@ -43,8 +44,6 @@ def preview_file(
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
-    from batchinference.pipeline.error_classification import root_cause
-
     outcomes: list[Outcome] = []
     try:
         preview = _prepared(job, directory, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -44,11 +44,7 @@ def print_data(data: Any, form: Format, indent: int | None = 2) -> None:
 
 def as_data(value: DataclassInstance) -> dict[str, Any]:
     """Return a dataclass as a mapping with camelCase keys."""
-    return asdict(value, dict_factory=_in_camel_case)
-
-
-def _in_camel_case(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {to_camel(name): value for name, value in fields}
+    return asdict(value, dict_factory=lambda fields: {to_camel(n): each for n, each in fields})
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

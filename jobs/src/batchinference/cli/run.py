@@ -21,6 +21,7 @@ from batchinference.cli import exits
 from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.validate_and_plan import print_problems
+from batchinference.pipeline.errors import RUN, JobFailure
 from batchinference.plan import (
     Plan,
     parse_plan,
@@ -36,8 +37,7 @@ from batchinference.rendering.config_map import (
 )
 from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
-from batchinference.spec.prices import PodPrices
-from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line
+from batchinference.spec.report import REPORT_FILE, JobState, PodPrices, Report, failure_line
 
 if TYPE_CHECKING:
     from batchinference.api.display import Display
@@ -78,8 +78,6 @@ def run_file(file: str, options: RunOptions) -> int:
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
-    from batchinference.pipeline.errors import JobFailure
-
     try:
         job, own_only = job_of_run(job, restart=options.restart, retry_errors=options.retry_errors)
         own_only |= options.limit is not None  # a trial may only replace its own output
@@ -178,8 +176,6 @@ def _run(
 def _with_command(report: Report, file: str, options: RunOptions) -> Report:
     """Return the report with the file and parameters of this run in the commands that its message
     recommends."""
-    from batchinference.pipeline.errors import RUN
-
     if not report.message:
         return report
     parameters = (f" --set {shlex.quote(setting)}" for setting in options.settings)
@@ -188,8 +184,6 @@ def _with_command(report: Report, file: str, options: RunOptions) -> Report:
 
 
 def _show_sample(display: Display, job: BatchInference, rows: int) -> None:
-    from batchinference.pipeline.errors import JobFailure
-
     try:
         display.show_sample(job, rows)
     except (JobFailure, OSError) as error:  # only print it, because the job has succeeded

@@ -1,7 +1,5 @@
 """The commands `init` and `doctor`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

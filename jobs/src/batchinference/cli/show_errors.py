@@ -1,7 +1,5 @@
 """The command `errors`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchinference.api.output_status import error_groups

@@ -1,19 +1,17 @@
 """The command `logs`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from batchinference.api.driver_log import running_log
-from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.jobs_on_cluster import JobStatus, running_log
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.output_status import last_log, logs_of, status_of, stored_jobs
 from batchinference.api.targets import Target
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import echo
+from batchinference.pipeline.errors import JobFailure, shown
 
 FOLLOW_SECONDS = 2.0
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
@@ -75,8 +73,6 @@ def _current_log(target: Target) -> tuple[bool, str | None, str]:
     if not target.is_job:
         states = read_output("logs", target, status_of)
         return all(each.state != "running" for each in states), _stored_log(target), ""
-    from batchinference.pipeline.errors import JobFailure, shown
-
     try:
         cluster = target.cluster()
         job = JobStatus.of(cluster.get(target.text))

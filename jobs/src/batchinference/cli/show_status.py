@@ -1,7 +1,5 @@
 """The command `status` without `--watch`, for an output or a job on a cluster."""
 
-from __future__ import annotations
-
 import tempfile
 import webbrowser
 from dataclasses import replace
@@ -11,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from batchinference.api.jobs_on_cluster import read_job
 from batchinference.api.observation import observed_job, observed_output
 from batchinference.api.output_status import OutputStatus, history_of, report_page, status_of
 from batchinference.api.targets import Target
-from batchinference.api.worker_pods import read_job
 from batchinference.cli import exits
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table

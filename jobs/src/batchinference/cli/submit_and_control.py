@@ -1,7 +1,5 @@
 """Submits, suspends, resumes and cancels jobs on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

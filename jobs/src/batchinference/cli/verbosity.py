@@ -1,7 +1,5 @@
 """The options `--quiet` and `--verbose`, which all commands have."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """Prints the report of `verify`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from batchinference.cli.printing import echo

@@ -1,7 +1,5 @@
 """The command `verify`."""
 
-from __future__ import annotations
-
 import sys
 
 from pydantic import TypeAdapter, ValidationError
@@ -10,6 +8,7 @@ from batchinference.cli import exits
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.verbosity import note
+from batchinference.pipeline.errors import JobFailure, shown
 from batchinference.spec.uri_fields import Uri
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
@@ -25,7 +24,6 @@ def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> i
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.cli.verification_report import show
-    from batchinference.pipeline.errors import JobFailure, shown
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.verify import verify
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from batchinference.api.jobs_on_cluster import read_job
 from batchinference.api.observation import (
     Observation,
     SpeedMeter,
@@ -16,7 +17,6 @@ from batchinference.api.observation import (
 )
 from batchinference.api.output_status import OutputStatus, status_of
 from batchinference.api.targets import Target
-from batchinference.api.worker_pods import read_job
 from batchinference.cli import exits
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import Format, as_data, echo, print_data

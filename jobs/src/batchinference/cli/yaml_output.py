@@ -1,7 +1,5 @@
 """Writes YAML that people can read, without anchors and with multi-line texts as block scalars."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

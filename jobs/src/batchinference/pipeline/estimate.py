@@ -12,7 +12,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.preview import Outcome, Preview
 from batchinference.pipeline.runtimes import prompt_lengths
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
 

@@ -42,9 +42,8 @@ from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
 from batchinference.pipeline.run_limits import check_errors, check_tokens, check_warnings
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
-from batchinference.spec.prices import PodPrices
 from batchinference.spec.read import ReadFiles
-from batchinference.spec.report import JobState, Report
+from batchinference.spec.report import JobState, PodPrices, Report
 from batchinference.spec.secrets import secret_variables
 from batchinference.spec.write import WriteTable
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from batchinference.pipeline.errors import LimitExceeded, TooManyErrors
 from batchinference.pipeline.input import RowCount
+from batchinference.spec.cluster import Limits
 from batchinference.spec.job import ErrorPolicy
-from batchinference.spec.limits import Limits
 from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted

@@ -203,6 +203,11 @@ def shape_of(kind: pa.DataType) -> ColumnType:
     return [shape_of(kind.value_type)] if is_list(kind) else str(kind)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is that of texts."""
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Return whether values of this type are lists, of any or of fixed length."""
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))

@@ -19,29 +19,16 @@ if TYPE_CHECKING:
     from batchinference.plan.plan_file import parse_plan, serialize_plan
     from batchinference.plan.stages import Stage
 
-__all__ = [
-    "CPU_GROUP",
-    "Plan",
-    "Stage",
-    "WorkerGroup",
-    "cpus_needed",
-    "parse_plan",
-    "plan_for_cluster",
-    "plan_for_machine",
-    "ray_cpus",
-    "requested_plan",
-    "serialize_plan",
-]
 _MODULES = {
-    "CPU_GROUP": "groups",
-    "WorkerGroup": "groups",
+    **dict.fromkeys(("CPU_GROUP", "WorkerGroup"), "groups"),
+    **dict.fromkeys(("Plan", "cpus_needed", "ray_cpus", "requested_plan"), "plan"),
+    **dict.fromkeys(("plan_for_cluster", "plan_for_machine"), "plan"),
+    **dict.fromkeys(("parse_plan", "serialize_plan"), "plan_file"),
     "Stage": "stages",
-    "parse_plan": "plan_file",
-    "serialize_plan": "plan_file",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'plan')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,7 +1,5 @@
 """Fits stages to one machine: removes the requests for resources that the machine lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -10,11 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from batchinference.plan.column_checks import check_columns
-from batchinference.plan.devices import with_devices
 from batchinference.plan.groups import CPU_GROUP, WorkerGroup, group_of, groups_of
 from batchinference.plan.machine import fit_to_machine, fit_to_memory
-from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
-from batchinference.plan.write_tasks import cpus_with_writers
+from batchinference.plan.stages import (
+    TASK_CPUS,
+    WRITE_CPUS,
+    Stage,
+    cpus_with_writers,
+    stages_of,
+    with_devices,
+)
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU

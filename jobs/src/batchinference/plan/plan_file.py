@@ -1,7 +1,5 @@
 """Reads and writes the plan file of an attempt. The operator writes it, and the driver reads it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError

@@ -1,4 +1,4 @@
-"""Groups steps into stages, which Ray Data runs as one operator each.
+"""Groups steps into stages with their devices. Ray Data runs each stage as one operator.
 
 Adjacent steps without a model or class run together in one task. A model or a class gets its own
 actor pool. No other CPU step runs in that pool, so that the next batch is prepared while the device
@@ -7,17 +7,36 @@ step reads never leaves the actor. If no stage needs a pool, each task runs all 
 `plan.is_single_segment`.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
 
-from batchinference.plan.early_drops import drop_early
+from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.models import Model
-from batchinference.spec.profiles import GPU
+from batchinference.spec.profiles import GPU, Profile, known_profiles
 from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Replicas, Step
+
+MIN_WRITERS, CPUS_PER_WRITER = 2, 2
+
+
+def writers(cpus: float) -> int:
+    """Return the maximum number of concurrent write tasks for this number of CPUs.
+
+    With this limit, Ray Data reserves only the CPUs that so many tasks can use. Without a limit, it
+    reserves up to a quarter of all CPUs for an operator, which is too much for write tasks: of
+    three CPUs, only one would remain for computing.
+    """
+    return max(MIN_WRITERS, int(cpus / CPUS_PER_WRITER))
+
+
+def cpus_with_writers(cpus: int, others: float = 0.0) -> int:
+    """Return the smallest number of CPUs for Ray that leaves `cpus` CPUs free besides the write
+    tasks and `others`, a fraction of a CPU."""
+    used = (total - writers(total) * WRITE_CPUS - others for total in count(cpus))
+    return next(cpus + more for more, left in enumerate(used) if left >= cpus)
+
 
 SEARCH_ROWS = 256
 """Largest batch size in rows that `batchSize: auto` tries."""
@@ -153,3 +172,77 @@ def _joins(stage: Stage, previous: Stage) -> bool:
     only_drops = all(step.facts.drops or step.facts.selects for step in stage.steps)
     both_tasks = stage.replicas is None and previous.replicas is None
     return only_drops or (both_tasks and stage.cpus == previous.cpus)
+
+
+def drop_early(steps: list[Step]) -> list[Step]:
+    """Return the steps with each column dropped right after the last step that needs it.
+
+    The output is the same. A drop is never moved before a step with user code, because that code
+    may read every column.
+    """
+    result: list[_Placed] = []
+    for step in steps:
+        if step.drop_columns is None:
+            result.append(_Placed(step, {*step.facts.reads, *step.facts.columns_added}))
+            continue
+        for column in step.drop_columns:
+            _insert_drop(result, step, column)
+    return [placed.result for placed in result]
+
+
+@dataclass
+class _Placed:
+    """A step with the columns that it reads, adds or drops."""
+
+    step: Step
+    columns: set[str]
+    dropped: list[str] = field(default_factory=list)
+
+    @property
+    def result(self) -> Step:
+        update = {"drop_columns": self.dropped}
+        return self.step.model_copy(update=update) if self.dropped else self.step
+
+
+def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
+    """Drop a column after the last step that needs it: in a new step, or in a drop that follows."""
+    index = len(steps)
+    while index > 0 and not (
+        steps[index - 1].step.facts.user_code or column in steps[index - 1].columns
+    ):
+        index -= 1
+    if not (index < len(steps) and steps[index].dropped):
+        steps.insert(index, _Placed(drop, set()))
+    steps[index].dropped.append(column)
+    steps[index].columns.add(column)
+
+
+Profiles = Mapping[str, Profile]
+
+
+def with_devices(stage: Stage, profiles: Profiles) -> Stage:
+    """Return the stage with its custom resources, accelerator type and PyTorch device types."""
+    asked = stage.steps[0].resources if stage.replicas else None
+    if asked is None:
+        return stage
+    custom = tuple(sorted(asked.custom.items()))
+    found = profiles_of(stage.gpus, custom, asked.accelerator_type, profiles)
+    kinds = tuple((name, profile.device) for name, profile in found.items() if profile.device)
+    return replace(stage, custom=custom, accelerator=asked.accelerator_type, kinds=kinds)
+
+
+def profiles_of(
+    gpus: float, custom: Custom, accelerator: str | None, profiles: Profiles
+) -> dict[str, Profile]:
+    """Return the profile of each requested resource by Ray's resource name, GPUs first.
+
+    The profile of the accelerator type overrides that of the first resource that is a device. A
+    resource without a profile gets an empty one.
+    """
+    known = known_profiles(profiles)
+    names = [GPU, *dict(custom)] if gpus else list(dict(custom))
+    found = {name: known.get(name, Profile()) for name in names}
+    if accelerator in known and names:
+        device = next((name for name in names if found[name].device), names[0])
+        found[device] = with_defaults(known[accelerator], found[device])
+    return found

@@ -20,8 +20,10 @@ from batchinference.rendering.names import (
     RAY_CONTAINER,
     RELEASED,
     Names,
+    Owner,
+    running_containers,
+    templates_of,
 )
-from batchinference.rendering.objects import Owner, running_containers, templates_of
 from batchinference.rendering.out_of_memory import with_memory
 from batchinference.rendering.pods import HEAD_BUDGET, head_budget
 from batchinference.rendering.rayjob import (
@@ -32,38 +34,3 @@ from batchinference.rendering.rayjob import (
     KubeRayDeadlines,
     attempt_objects,
 )
-
-__all__ = [
-    "ATTEMPT_LABEL",
-    "CHOICE",
-    "CLUSTER_LABEL",
-    "DEVICES_LABEL",
-    "DEVICE_HOUR",
-    "EVICTABLE",
-    "GENERATION",
-    "HEAD_BUDGET",
-    "KEEP_SECONDS",
-    "MANAGER",
-    "NAME_LABEL",
-    "NODE_TYPE_LABEL",
-    "POD_GROUP_LABEL",
-    "QUEUE_LABEL",
-    "RAY_API_VERSION",
-    "RAY_CLUSTER",
-    "RAY_CONTAINER",
-    "RAY_JOB",
-    "RELEASED",
-    "KubeRayDeadlines",
-    "Names",
-    "Owner",
-    "attempt_objects",
-    "choices_of",
-    "head_budget",
-    "running_containers",
-    "templates_of",
-    "token_secret",
-    "with_choice",
-    "with_memory",
-    "with_platform_defaults",
-    "without_nodes",
-]

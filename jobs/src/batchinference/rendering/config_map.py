@@ -1,8 +1,6 @@
 """Renders the ConfigMap of an attempt, with the job and plan files of its driver, and the Secret
 with the token of its cluster."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +8,7 @@ from typing import Any
 import yaml
 
 from batchinference.plan import Plan, serialize_plan
-from batchinference.rendering.names import Names
-from batchinference.rendering.objects import Owner, metadata
+from batchinference.rendering.names import Names, Owner, metadata
 from batchinference.spec.job import API_VERSION, KIND, OPERATOR_FIELDS, BatchInference
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.resources import OF_PODS

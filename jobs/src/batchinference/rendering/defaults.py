@@ -1,7 +1,5 @@
 """Merges the defaults and limits of the platform into the settings of a job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
@@ -9,10 +7,9 @@ from pydantic import ValidationError
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.kueue import scaling_groups
-from batchinference.spec.cluster import ALL_GROUPS, Cluster
+from batchinference.spec.cluster import ALL_GROUPS, Cluster, lower_limits
 from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.job import BatchInference
-from batchinference.spec.limits import lower_limits
 from batchinference.spec.platform_defaults import Lifecycle, Patch, PlatformDefaults
 from batchinference.spec.problems import Problem, SpecError, raise_for_problems
 from batchinference.spec.validation_messages import problems_of

@@ -1,14 +1,12 @@
 """Adds the devices of a worker group to its pods and to the parameters of `ray start`."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any
 
 from batchinference.plan import WorkerGroup
-from batchinference.plan.devices import Profiles, profiles_of
-from batchinference.rendering.objects import dump
+from batchinference.plan.stages import Profiles, profiles_of
+from batchinference.rendering.names import dump
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.profiles import GPU, Profile
 

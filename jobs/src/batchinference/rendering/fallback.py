@@ -1,11 +1,9 @@
 """Computes the choices of device types and capacity of a job. Each attempt uses one choice."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
-from batchinference.plan.devices import profiles_of
+from batchinference.plan.stages import profiles_of
 from batchinference.rendering.devices import device_count
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference

@@ -1,7 +1,5 @@
 """Keeps the pods of an attempt away from nodes with faulty devices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 """Computes the labels and annotations with which Kueue queues a RayJob, or another scheduler starts
 its pods as a gang, and checks the settings for Kueue."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from batchinference.plan import CPU_GROUP, WorkerGroup

@@ -4,15 +4,12 @@ A job above a limit is refused. Its groups are not reduced, because the operator
 of them to reduce, and the job would be slower than its file implies.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
-from batchinference.rendering.names import DEVICES_LABEL
-from batchinference.rendering.objects import templates_of
-from batchinference.spec.limits import Limits
+from batchinference.rendering.names import DEVICES_LABEL, templates_of
+from batchinference.spec.cluster import Limits
 from batchinference.spec.problems import Problem
 from batchinference.spec.quantities import DISK_SPACE, cpus_of, smaller_memory
 
@@ -27,7 +24,7 @@ as large as the spec."""
 
 def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
     """Return a problem if a RayCluster is too large for the API server."""
-    size = _bytes(ray_cluster)
+    size = len(json.dumps(ray_cluster, separators=(",", ":"), ensure_ascii=False).encode())
     if size <= MAX_CLUSTER_BYTES:
         return []
     message = (
@@ -35,10 +32,6 @@ def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
         "each worker group has a copy of the pod template. Shorten spec.cluster"
     )
     return [Problem("spec.cluster", message)]
-
-
-def _bytes(value: dict[str, Any]) -> int:
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:

@@ -1,7 +1,5 @@
 """Gives groups of pods that ran out of memory more memory than the job requests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

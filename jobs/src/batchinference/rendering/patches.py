@@ -5,8 +5,6 @@ deletes a field. Lists of items with a merge key are merged by this key, and new
 All other lists are replaced. The merge keys are those of Kubernetes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Renders the pod templates of the head and of worker groups."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchinference.plan import WorkerGroup
@@ -21,9 +19,13 @@ from batchinference.rendering.names import (
     EVICTABLE,
     NODE_TYPE_LABEL,
     RAY_CONTAINER,
+    RESTRICTED,
     Names,
+    Owner,
+    dump,
+    dump_given,
+    metadata,
 )
-from batchinference.rendering.objects import RESTRICTED, Owner, dump, dump_given, metadata
 from batchinference.spec.cluster import Cluster, Head
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS

@@ -4,8 +4,6 @@ The platform's own defaults are not checked. The API server checks the same rule
 `make generate` translates RULES.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

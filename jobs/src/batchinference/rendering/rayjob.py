@@ -22,8 +22,15 @@ from batchinference.rendering.kueue import (
     scaling_groups,
 )
 from batchinference.rendering.limits import check_limits, check_size, limit_disk_space
-from batchinference.rendering.names import ATTEMPT_LABEL, CHOICE, GENERATION, Names
-from batchinference.rendering.objects import RESTRICTED, Owner, metadata
+from batchinference.rendering.names import (
+    ATTEMPT_LABEL,
+    CHOICE,
+    GENERATION,
+    RESTRICTED,
+    Names,
+    Owner,
+    metadata,
+)
 from batchinference.rendering.patches import patched
 from batchinference.rendering.pods import (
     head_size,

@@ -1,8 +1,6 @@
 """The program `python -m batchinference.service CONFIG KEYS`, which serves requests. CONFIG is the
 configuration file, and KEYS a directory with API keys."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Errors in the format of OpenAI's API."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, TypeVar

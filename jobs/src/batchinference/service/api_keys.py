@@ -3,8 +3,6 @@
 A directory, which is a mounted Secret, has a file NAMESPACE.NAME for each key, which contains the
 SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

@@ -1,18 +1,15 @@
 """Converts a BatchInference to a batch of OpenAI's API."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from batchinference.service.line_check import LineError
 from batchinference.spec.causes import Cause
-from batchinference.spec.durations import seconds_of
+from batchinference.spec.durations import seconds_of, time_of
 from batchinference.spec.job import CANCELLED_AT
-from batchinference.spec.phases import Phase
 from batchinference.spec.progress import TokenKind
-from batchinference.spec.times import time_of
+from batchinference.spec.status import Phase
 
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"

@@ -1,8 +1,6 @@
 """Creates, reads, lists and cancels batches. Each is a BatchInference in the namespace of the API
 key of the request."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

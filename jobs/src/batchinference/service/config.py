@@ -1,7 +1,5 @@
 """The configuration of the service: a YAML file with `batchService` of the chart's values."""
 
-from __future__ import annotations
-
 import copy
 from typing import Annotated, Any
 

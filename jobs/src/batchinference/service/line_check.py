@@ -1,7 +1,5 @@
 """Checks the lines of an input file while it is uploaded."""
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import json

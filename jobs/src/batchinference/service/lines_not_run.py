@@ -1,7 +1,5 @@
 """Writes the error file of a batch that has ended early, including the lines that did not run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Divides long lists of names, such as the ids of all files, into pages."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Hashable
 

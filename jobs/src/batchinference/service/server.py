@@ -1,7 +1,5 @@
 """The HTTP server: routes, authentication, limits and errors."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
@@ -19,7 +17,7 @@ from batchinference.service.batches import Batches
 from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig
 from batchinference.service.list_pages import Pages
-from batchinference.service.upload_form import GRACE_SECONDS, UploadForm
+from batchinference.service.uploads import GRACE_SECONDS, UploadForm
 
 UPLOADS = 8
 """Maximum number of uploads that a replica receives at the same time. Others wait."""

@@ -7,40 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchinference.spec.job import (
-        API_VERSION,
-        GROUP,
-        KIND,
-        PLURAL,
-        VERSION,
-        BatchInference,
-        BatchInferenceSpec,
-    )
+    from batchinference.spec.job import API_VERSION, KIND, BatchInference, BatchInferenceSpec
     from batchinference.spec.problems import Problem, SpecError
     from batchinference.spec.yaml_documents import load_documents, parse, parse_defaults, parse_one
 
-__all__ = [
-    "API_VERSION",
-    "GROUP",
-    "KIND",
-    "PLURAL",
-    "VERSION",
-    "BatchInference",
-    "BatchInferenceSpec",
-    "Problem",
-    "SpecError",
-    "load_documents",
-    "parse",
-    "parse_defaults",
-    "parse_one",
-]
 _MODULES = {
-    **dict.fromkeys(("load_documents", "parse", "parse_defaults", "parse_one"), "yaml_documents"),
+    **dict.fromkeys(("API_VERSION", "KIND", "BatchInference", "BatchInferenceSpec"), "job"),
     **dict.fromkeys(("Problem", "SpecError"), "problems"),
+    **dict.fromkeys(("load_documents", "parse", "parse_defaults", "parse_one"), "yaml_documents"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'job')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

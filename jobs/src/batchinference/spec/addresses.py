@@ -1,7 +1,5 @@
 """Functions for URIs and local paths as plain strings. Workers import them without pydantic."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Types and checks of keyword arguments for user code or a library."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 import json

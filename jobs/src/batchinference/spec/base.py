@@ -1,7 +1,5 @@
 """The base class, patterns and types that all models of the spec share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, LiteralString
 
@@ -73,6 +71,17 @@ def accepted_by(parse: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def required(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
+    """Return a validator of values, which are invalid, with this message, unless `is_valid`."""
+
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise invalid(message)
+        return value
+
+    return AfterValidator(check)
+
+
 def without_credentials(pattern: str) -> dict[str, Any]:
     """Return the CEL rule that a text does not match `pattern`, which addresses with credentials
     do.
@@ -110,7 +119,6 @@ def keyed(key: str, max_items: int, *more_keys: str) -> tuple[Any, Any]:
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 Unique = AfterValidator(_check_unique)
-StepColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
 Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
 Text = Annotated[str, Field(max_length=2048)]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]

@@ -1,7 +1,5 @@
 """The chunk step: divides long texts into rows."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,7 +11,6 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 INDEX, START, END = "chunk_index", "chunk_start", "chunk_end"
 _TOO_MUCH = "overlap is more than half of size"
-_NO_TOKENIZER = "unit tokens needs a 'tokenizer', and other units have none"
 _OWN_COLUMN = f"column: the step adds {INDEX}, {START} and {END}. Rename the column first"
 
 
@@ -58,7 +55,7 @@ class Chunk(SpecModel):
             raise invalid(f"{_TOO_MUCH} ({self.overlap} of {self.size}). Use at most half")
         has_tokenizer = self.tokenizer is not None
         if has_tokenizer != (self.unit == "tokens") or (self.revision and not has_tokenizer):
-            raise invalid(_NO_TOKENIZER)
+            raise invalid("unit tokens needs a 'tokenizer', and other units have none")
         if self.column in (INDEX, START, END):
             raise invalid(_OWN_COLUMN)
         if self.tokenizer is not None:

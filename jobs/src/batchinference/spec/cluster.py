@@ -1,4 +1,5 @@
-"""The section `cluster` of a job: the settings of its pods, such as the image and volumes."""
+"""The section `cluster` of a job: the settings of its pods, such as the image and volumes, and its
+limits."""
 
 from __future__ import annotations
 
@@ -6,10 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from batchinference.spec.accelerators import ResourceName
-from batchinference.spec.base import DNS_SUBDOMAIN, START_VALUE, SpecModel, Unique, invalid, keyed
+from batchinference.spec.base import (
+    DNS_SUBDOMAIN,
+    START_VALUE,
+    SpecModel,
+    Unique,
+    invalid,
+    keyed,
+    required,
+)
 from batchinference.spec.durations import Duration, seconds_of
-from batchinference.spec.limits import Limits
 from batchinference.spec.pod_placement import Affinity, Topology, TopologySpreads
 from batchinference.spec.pod_settings import (
     Annotations,
@@ -23,9 +30,40 @@ from batchinference.spec.pod_settings import (
     Toleration,
 )
 from batchinference.spec.profiles import Profiles
-from batchinference.spec.quantities import Cpus, HeadMemory, Memory, MemoryRequest
+from batchinference.spec.quantities import Cpus, HeadMemory, Memory, MemoryRequest, Quantity
+from batchinference.spec.resources import ResourceName
 from batchinference.spec.value_fixes import above_max
 from batchinference.spec.volumes import VolumeMounts, Volumes, check_mounts
+
+
+class Limits(SpecModel):
+    """Limits on the resources of a job. A job that could exceed a limit is rejected before it
+    starts. A job that has used its device hours or tokens is stopped. A limit without a value does
+    not apply. If the platform's defaults also set a limit, the lower value applies."""
+
+    devices: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Maximum number of devices, such as GPUs, of all worker groups at their maximum size: every
+    resource whose profile has a `resource` or a `device`."""
+    cpu: Annotated[float, Field(gt=0, le=10_000_000), *Quantity] | None = None
+    """Maximum number of CPUs of the head and of all worker groups at their maximum size."""
+    device_hours: Annotated[float, Field(gt=0, le=100_000_000), *Quantity] | None = None
+    """Maximum device hours of all attempts together. When they are used, the job fails with the
+    cause `LimitExceeded`. Its output is kept."""
+    tokens: Annotated[int, Field(ge=1, le=10**15, json_schema_extra={"format": "int64"})] | None = (
+        None
+    )
+    """Maximum input and output tokens of models for the committed rows, also on your machine. Above
+    it, the job commits the rows that are already computed, and fails with the cause
+    `LimitExceeded`. Endpoints that do not report their `usage` are not limited."""
+
+
+def lower_limits(job: Limits, platform: Limits) -> Limits:
+    """Return the lower value of each limit. A limit without a value does not apply."""
+    pairs = {name: (getattr(job, name), getattr(platform, name)) for name in Limits.model_fields}
+    lower = {name: min((limit for limit in pair if limit is not None), default=None)
+             for name, pair in pairs.items()}  # fmt: skip
+    return job.model_copy(update=lower)
+
 
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
 """The name of a queue of Kueue, at most as long as a label value, because it is in a label."""
@@ -33,15 +71,13 @@ MAX_GRACE_SECONDS = 60
 """Maximum grace period of pods: the next attempt waits for the pods of the previous one."""
 
 
-def _check_grace(duration: str) -> str:
-    if seconds_of(duration) > MAX_GRACE_SECONDS:
-        raise invalid(f"expected at most {MAX_GRACE_SECONDS}s")
-    return duration
-
-
-GracePeriod = Annotated[Duration, AfterValidator(_check_grace)]
-
-
+GracePeriod = Annotated[
+    Duration,
+    required(
+        lambda duration: seconds_of(duration) <= MAX_GRACE_SECONDS,
+        f"expected at most {MAX_GRACE_SECONDS}s",
+    ),
+]
 ALL_GROUPS = "*"
 GroupName = Annotated[str, Field(min_length=1, max_length=20)]
 """`head`, `cpu`, the name of another worker group, or `*` for all groups."""

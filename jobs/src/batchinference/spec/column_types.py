@@ -5,15 +5,13 @@ The notation, such as `int64`, `decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` 
 `json` is the JSON of a value, as text.
 """
 
-from __future__ import annotations
-
 import re
 import zoneinfo
 from typing import Annotated, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from batchinference.spec.base import ColumnName, accepted_by, invalid
+from batchinference.spec.base import ColumnName, accepted_by, required
 
 MAX_DEPTH = 32
 MAX_DIGITS = 76
@@ -133,14 +131,13 @@ def _next(tokens: list[str], expected: str | None = None) -> str:
     return text
 
 
-def _check_zone(text: str) -> str:
-    if not _is_zone(text):
-        message = "there is no such time zone. Use a name such as UTC or Europe/Berlin, or +01:00"
-        raise invalid(message)
-    return text
-
-
-TimeZone = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_zone)]
+TimeZone = Annotated[
+    str,
+    Field(min_length=1, max_length=64),
+    required(
+        _is_zone, "there is no such time zone. Use a name such as UTC or Europe/Berlin, or +01:00"
+    ),
+]
 TypeText = Annotated[str, Field(min_length=1, max_length=2048), accepted_by(parse_type)]
 ColumnTypes = Annotated[dict[ColumnName, TypeText], Field(min_length=1, max_length=256)]
 """Declared types, by column."""

@@ -5,8 +5,6 @@ a repeated time runs once. But if the field of the minute or the hour begins wit
 follows the elapsed time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile

@@ -22,17 +22,11 @@ _FROM_ENVIRONMENT = (
     "pyiceberg reads it from the environment variable PYICEBERG_CATALOG__NAME__PROPERTY, which "
     "cluster.env fills from a Secret"
 )
-_ONE_ADDRESS = "give exactly one of url and urlEnv"
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """Names of properties that make pyiceberg import a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
 """Matches `USER:PASSWORD@`. SQLAlchemy allows a slash in the password."""
 _NO_PASSWORD = without_credentials(_PASSWORD.pattern)
-_NO_NAMESPACE = "table: Iceberg has namespaces. Write namespace.table"
-_WAREHOUSE = (
-    "catalog.properties.warehouse: Iceberg does not know az://. Write "
-    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
-)
 _LOCAL_PREFIXES = ("/", ".", "~", "file:")
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
@@ -97,7 +91,7 @@ class Addressed(SpecModel):
     @model_validator(mode="after")
     def _check_address(self) -> Self:
         if (self.url is None) == (self.url_env is None):
-            raise invalid(_ONE_ADDRESS)
+            raise invalid("give exactly one of url and urlEnv")
         return self
 
 
@@ -206,7 +200,10 @@ class CatalogTable(SpecModel):
     @model_validator(mode="after")
     def _check_names(self) -> CatalogTable:
         if "." not in self.table:
-            raise invalid(_NO_NAMESPACE)
+            raise invalid("table: Iceberg has namespaces. Write namespace.table")
         if self.catalog.properties.get("warehouse", "").startswith("az://"):
-            raise invalid(_WAREHOUSE)
+            raise invalid(
+                "catalog.properties.warehouse: Iceberg does not know az://. Write "
+                "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+            )
         return self

@@ -1,21 +1,15 @@
 """Decode steps, which turn a column of bytes into images, audio, text or structs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
-from batchinference.spec.encodings import Encoding
-from batchinference.spec.media import ImageFields, SoundFields
+from batchinference.spec.media import Encoding, ImageFields, SoundFields
 from batchinference.spec.step_facts import StepFacts
 
 SAMPLE_RATE = "sample_rate"
-_NOT_THE_RATE = (
-    "output: the sampling rate would replace the audio (sample_rate). Set output to another name"
-)
 
 
 class DecodeModel(SpecModel):
@@ -72,7 +66,10 @@ class DecodeAudio(SoundFields, DecodeModel):
     @model_validator(mode="after")
     def _check_output(self) -> Self:
         if self.made == SAMPLE_RATE:
-            raise invalid(_NOT_THE_RATE)
+            raise invalid(
+                "output: the sampling rate would replace the audio (sample_rate). Set output to "
+                "another name"
+            )
         return self
 
 

@@ -1,7 +1,5 @@
 """Merges the settings of a model with defaults."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from pydantic import BaseModel

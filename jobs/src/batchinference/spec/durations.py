@@ -1,14 +1,14 @@
-"""Durations in the notation of Go, such as 90s, 30m or 1h30m, and in days such as 7d."""
-
-from __future__ import annotations
+"""Durations in the notation of Go, such as 90s, 30m or 1h30m, and in days such as 7d; timestamps in
+the ISO 8601 format that Kubernetes uses."""
 
 import math
 import re
+from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from batchinference.spec.base import invalid
+from batchinference.spec.base import required
 from batchinference.spec.value_fixes import duration_fix, refuse_numbers
 
 PATTERN = "^([0-9]{1,6}d)?([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
@@ -31,16 +31,26 @@ def duration_text(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
-def check_not_zero(duration: str) -> str:
-    """Return the duration. Raises a validation error if it is zero."""
-    if seconds_of(duration) == 0:
-        raise invalid("expected a length of time above zero, such as 90s, 30m or 1h30m")
-    return duration
-
-
 DurationOrZero = Annotated[
     str,
     Field(pattern=PATTERN, min_length=2, max_length=32),
     refuse_numbers(EXPECTED, duration_fix),
 ]
-Duration = Annotated[DurationOrZero, Field(), AfterValidator(check_not_zero)]
+Duration = Annotated[
+    DurationOrZero,
+    Field(),
+    required(seconds_of, "expected a length of time above zero, such as 90s, 30m or 1h30m"),
+]
+
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[-+]\d\d:\d\d)", re.ASCII)
+
+
+def time_of(text: str) -> datetime | None:
+    """Return the time of a timestamp in UTC; None if the timestamp is invalid."""
+    if not _TIME.fullmatch(text):
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

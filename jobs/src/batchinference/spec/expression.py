@@ -4,8 +4,6 @@ This module only parses and checks expressions, so that a spec can be validated 
 pipeline converts the syntax tree into an Arrow expression.
 """
 
-from __future__ import annotations
-
 import ast
 import difflib
 import io

@@ -1,7 +1,5 @@
 """File extensions, in lower case and without the first dot."""
 
-from __future__ import annotations
-
 import re
 
 COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}

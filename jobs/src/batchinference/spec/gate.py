@@ -1,7 +1,5 @@
 """The field `gate`: a condition on the results of the first rows, before others are computed."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

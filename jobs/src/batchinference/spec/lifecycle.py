@@ -1,7 +1,5 @@
 """The sections `retry`, `deadlines` and `ttl` of a job."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator

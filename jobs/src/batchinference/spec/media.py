@@ -1,6 +1,4 @@
-"""Options of decoded images, audio and video, which readers and decode steps share."""
-
-from __future__ import annotations
+"""Options of decoded images, audio, video and text, which readers and decode steps share."""
 
 from typing import Annotated, Literal
 
@@ -80,3 +78,18 @@ class SoundFields(MediaFields):
     mono: bool = False
     """Mix all channels into one. The result is then a list of samples, without the dimension of the
     channels."""
+
+
+_LINE = "x" * 64
+"""A text that every text encoding can encode, but not `idna`, which is for host names."""
+
+
+def _check_encoding(encoding: str) -> str:
+    try:
+        _LINE.encode(encoding)
+    except (LookupError, ValueError):
+        raise invalid("Python knows no such encoding of text. Use one such as utf-8") from None
+    return encoding
+
+
+Encoding = Annotated[str, Field(min_length=1, max_length=32), AfterValidator(_check_encoding)]

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, Field
 
 from batchinference.spec.arguments import JsonObject, texts_in
 from batchinference.spec.base import DNS_LABEL, SpecModel, Variable, invalid
-from batchinference.spec.durations import duration_text
-from batchinference.spec.times import time_of
+from batchinference.spec.durations import duration_text, time_of
 from batchinference.text import in_one_line
 
 SECRET = "batchinference-notifications"  # noqa: S105

@@ -1,18 +1,15 @@
 """The chart value `defaults`: default settings, limits, and patches of the pods of all jobs."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field
 
 from batchinference.spec.arguments import check_json_value
 from batchinference.spec.base import SpecModel, Unique
-from batchinference.spec.cluster import ALL_GROUPS, Cluster, GroupName
+from batchinference.spec.cluster import ALL_GROUPS, Cluster, GroupName, Limits
 from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
-from batchinference.spec.limits import Limits
 from batchinference.spec.quantities import MemoryRequest
 
 Section = TypeVar("Section", bound=SpecModel)

@@ -18,22 +18,20 @@ from batchinference.spec.base import (
     SpecModel,
     invalid,
     keyed,
+    required,
 )
 
 Image = Annotated[str, Field(min_length=1, max_length=512)]
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
 DataKey = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
-_EXPECTED = f"expected {A_LABEL_KEY}"
 
 
-def _check_label_key(key: str) -> str:
-    if not re.fullmatch(LABEL_KEY, key):
-        raise invalid(_EXPECTED)
-    return key
-
-
-LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
+LabelKey = Annotated[
+    str,
+    Field(max_length=316),
+    required(re.compile(LABEL_KEY).fullmatch, f"expected {A_LABEL_KEY}"),
+]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
@@ -73,17 +71,11 @@ RESERVED_NAMES = (
 """Environment variables that jobs cannot set: KubeRay, the operator or a device plugin sets them,
 or they would disable the authentication of Ray or Ray Data's protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator. Remove it"
-_ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
-_ONE_OBJECT = "give exactly one of secretRef and configMapRef"
 _RESERVED_PREFIXES = ("RAY_", "KUBERAY_", "BATCHINFERENCE_JOB_")
 _RESERVED_PREFIX = (
     "with the prefix '{prefix}', the keys could be variables of Ray, KubeRay or the operator: "
     "choose another"
 )
-_ONE_VALUE = "give exactly one of value and valueFrom"
-_NO_KEY = "without a key, operator must be Exists"
-_NO_VALUE = "'value' is for operator Equal"
-_NO_SECONDS = "'tolerationSeconds' is for effect NoExecute"
 
 
 class NamedRef(SpecModel):
@@ -109,7 +101,7 @@ class EnvSource(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvSource:
         if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
-            raise invalid(_ONE_SOURCE)
+            raise invalid("give exactly one of secretKeyRef and configMapKeyRef")
         return self
 
 
@@ -124,7 +116,7 @@ class EnvVar(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvVar:
         if (self.value is None) == (self.value_from is None):
-            raise invalid(_ONE_VALUE)
+            raise invalid("give exactly one of value and valueFrom")
         if re.match(RESERVED_NAMES, self.name):
             raise invalid(f"'{self.name}' {_RESERVED}")
         return self
@@ -146,7 +138,7 @@ class EnvFrom(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> EnvFrom:
         if (self.secret_ref is None) == (self.config_map_ref is None):
-            raise invalid(_ONE_OBJECT)
+            raise invalid("give exactly one of secretRef and configMapRef")
         prefix = self.prefix or "-"
         if any(each.startswith((prefix, prefix[: len(each)])) for each in _RESERVED_PREFIXES):
             raise invalid(_RESERVED_PREFIX.format(prefix=prefix))
@@ -171,9 +163,9 @@ class Toleration(SpecModel):
     def _check(self) -> Toleration:
         # otherwise the API server would reject the pods, long after it accepted the job
         if not self.key and self.operator != "Exists":
-            raise invalid(_NO_KEY)
+            raise invalid("without a key, operator must be Exists")
         if self.value and self.operator == "Exists":
-            raise invalid(_NO_VALUE)
+            raise invalid("'value' is for operator Equal")
         if self.toleration_seconds is not None and self.effect != "NoExecute":
-            raise invalid(_NO_SECONDS)
+            raise invalid("'tolerationSeconds' is for effect NoExecute")
         return self

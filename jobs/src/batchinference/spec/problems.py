@@ -4,8 +4,6 @@ A message contains the problem, the value and the fix. `validation_messages` mak
 about errors of pydantic.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -94,12 +92,11 @@ def path_of(location: list[str | int]) -> str:
     """Return the path of a field for messages, such as `spec.read.paths[0]`."""
     text = ""
     for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{_printable_key(part)}"
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{shortened(part if part.isprintable() else repr(part))}"
     return text.removeprefix(".")
-
-
-def _printable_key(key: str) -> str:
-    return shortened(key if key.isprintable() else repr(key))
 
 
 def shortened(text: str) -> str:

@@ -1,13 +1,10 @@
 """Profiles: how pods request the devices of steps on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, Money, SpecModel
 from batchinference.spec.defaults_merge import with_defaults
 from batchinference.spec.durations import Duration
@@ -19,6 +16,7 @@ from batchinference.spec.pod_settings import (
     Toleration,
 )
 from batchinference.spec.quantities import Quantity
+from batchinference.spec.resources import ResourceName
 
 GPU = "GPU"
 """Ray's name of GPUs of any type, and the name of their profile."""

@@ -1,14 +1,12 @@
 """Kubernetes quantities, such as memory sizes and numbers of CPUs: types of fields, conversions."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from batchinference.spec.base import MEMORY, invalid
+from batchinference.spec.base import MEMORY, invalid, required
 from batchinference.spec.value_fixes import memory_fix, quantity_fix, refuse_numbers
 
 MIN_MEMORY = "512Mi"
@@ -19,7 +17,6 @@ EXPECTED = "a quantity of memory such as 512Mi or 8Gi"
 NUMBER = r"^([0-9]{1,9}(\.[0-9]{1,3})?|[0-9]{1,12}m)$"
 DISK_SPACE = "ephemeral-storage"
 """The name of the disk space of a container among its resources."""
-_MIN_REQUEST = "1Mi"
 _UNITS = {
     **{"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12},
     **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40},
@@ -69,31 +66,25 @@ def cpus_of(quantity: str | float) -> float:
     return float(match[1]) * _SUFFIXES[match[2]]
 
 
-def _check_memory(quantity: str) -> str:
-    return _check_minimum(quantity, MIN_MEMORY, "Ray itself needs that much")
-
-
-def _check_head_memory(quantity: str) -> str:
-    return _check_minimum(quantity, MIN_HEAD_MEMORY, "Ray's services and the driver need that much")
-
-
-def _check_request(quantity: str) -> str:
-    return _check_minimum(quantity, _MIN_REQUEST, "a unit is missing")
-
-
-def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
-    if memory_bytes(quantity) < memory_bytes(minimum):
-        raise invalid(f"expected at least {minimum} ({reason})")
-    return quantity
+def _at_least(minimum: str, reason: str) -> AfterValidator:
+    return required(
+        lambda quantity: memory_bytes(quantity) >= memory_bytes(minimum),
+        f"expected at least {minimum} ({reason})",
+    )
 
 
 _SIZE = Field(pattern=MEMORY, max_length=16)
 _WITH_UNIT = refuse_numbers(EXPECTED, memory_fix)
-Memory = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_memory)]
+Memory = Annotated[str, _SIZE, _WITH_UNIT, _at_least(MIN_MEMORY, "Ray itself needs that much")]
 """The memory of a pod."""
-HeadMemory = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_head_memory)]
+HeadMemory = Annotated[
+    str,
+    _SIZE,
+    _WITH_UNIT,
+    _at_least(MIN_HEAD_MEMORY, "Ray's services and the driver need that much"),
+]
 """The memory of the head pod."""
-MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, AfterValidator(_check_request)]
+MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, _at_least("1Mi", "a unit is missing")]
 """The memory request of a pod."""
 
 
@@ -121,11 +112,13 @@ type, because Kubernetes has no type for integers, fractions and texts together.
 Cpus = Annotated[float, Field(gt=0, le=1024), *Quantity]
 
 
-def _check_fraction(devices: float) -> float:
-    if devices > 1 and not devices.is_integer():
-        raise invalid("expected a whole number, or a part of one device such as 0.25")
-    return devices
-
-
-Devices = Annotated[float, Field(ge=0, le=64), *Quantity, AfterValidator(_check_fraction)]
+Devices = Annotated[
+    float,
+    Field(ge=0, le=64),
+    *Quantity,
+    required(
+        lambda devices: devices <= 1 or devices.is_integer(),
+        "expected a whole number, or a part of one device such as 0.25",
+    ),
+]
 """A whole number of devices, or a fraction of one device. Ray supports nothing else."""

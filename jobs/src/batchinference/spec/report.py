@@ -1,10 +1,11 @@
-"""The report of a job, which its driver writes, and the last line of the driver's log."""
+"""The report of a job, which its driver writes, the last line of the driver's log, and the prices
+that the operator passes to the driver."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -317,3 +318,25 @@ def printable(value: Any) -> Any:
         case dict():
             return {in_one_line(name): printable(item) for name, item in value.items()}
     return value
+
+
+PRICES_VARIABLE = "BATCHINFERENCE_JOB_PRICES"
+"""Environment variable of the head with the prices as JSON. Jobs cannot set it, because its prefix
+is reserved."""
+
+
+class PodPrices(SpecModel):
+    """The prices of the pods of an attempt."""
+
+    currency: str
+    """The currency of the prices, such as EUR."""
+    per_hour: dict[str, float]
+    """The price of one pod per hour, by its group. The head is the group `head`."""
+    before: float = 0.0
+    """The cost of the earlier attempts of the job."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> PodPrices | None:
+        """Return the prices in the environment variables of a driver; None if there are none."""
+        text = environment.get(PRICES_VARIABLE)
+        return cls.model_validate_json(text, extra="ignore") if text else None

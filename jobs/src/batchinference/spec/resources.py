@@ -1,14 +1,49 @@
-"""The resources of one replica of a step."""
+"""The resources of one replica of a step, with the names of types of devices."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from batchinference.spec.accelerators import ResourceName, wrong_case_of
-from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, invalid
+from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, invalid, required
 from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
+
+RAY_NAMES = (
+    *("K80", "P4", "P100", "V100", "T4", "A10G", "L4", "L40S", "RTX-PRO-6000"),
+    *("A100", "A100-40G", "A100-80G", "H20", "H100", "H200"),
+    *("B200", "B300", "GB200", "GB300"),
+    *("AMD-Instinct-MI100", "AMD-Instinct-MI210", "AMD-Instinct-MI250X-MI250"),
+    *("AMD-Instinct-MI300A", "AMD-Radeon-R9-200-HD-7900", "AMD-Radeon-HD-7900"),
+    *("Intel-GPU-Max-1100", "Intel-GPU-Max-1550", "Intel-GAUDI"),
+    *("Ascend910B", "Ascend910B4", "MXC500", "MXC550", "FURIOSA_RNGD"),
+    *("MOBILINT_ARIES", "MOBILINT_REGULUS", "aws-neuron-core"),
+    *("TPU-V2", "TPU-V3", "TPU-V4", "TPU-V5P", "TPU-V5LITEPOD", "TPU-V6E", "TPU-V7X"),
+    *("Apple-Silicon", "M1", "M1-Pro", "M1-Max", "M1-Ultra"),
+    *("M2", "M2-Pro", "M2-Max", "M2-Ultra", "M3", "M3-Pro", "M3-Max"),
+)
+"""The names in `ray.util.accelerators` of Ray 2.60. Ray also detects other accelerators, such as
+`Ascend910B2`, and uses the names that their drivers report."""
+
+
+def wrong_case_of(name: str) -> str | None:
+    """Return the accelerator name that differs from `name` only in case; None if there is none.
+    With the wrong case, Ray would wait forever for a matching node."""
+    if name in RAY_NAMES:
+        return None
+    return next((known for known in RAY_NAMES if known.lower() == name.lower()), None)
+
+
+ResourceName = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    required(
+        re.compile(ACCELERATOR).fullmatch,
+        "expected letters, digits, '-', '_' and '.', a letter or digit at both ends",
+    ),
+]
+
 
 OF_PODS = {"ephemeral_storage"}
 """Fields that only the operator reads."""
@@ -16,14 +51,6 @@ _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory"
 """Built-in resources of Ray, and the fields that request them."""
 _NOT_CUSTOM = "'{}' is not a custom resource. Use the field '{}'"
 _NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with gpu or custom"
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def _as_written(names: list[str]) -> str | list[str]:
-    return names[0] if len(names) == 1 else names
 
 
 _NAME = Field(pattern=ACCELERATOR, max_length=63)
@@ -37,8 +64,8 @@ def _open(schema: dict[str, Any]) -> None:
 AcceleratorTypes = Annotated[
     list[Annotated[str, _NAME]],
     Unique,
-    BeforeValidator(_as_list),
-    PlainSerializer(_as_written),
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
     Field(min_length=1, max_length=8, json_schema_extra=_open),
 ]
 """A name, or a list of names. The CRD does not restrict its type, as for a quantity."""

@@ -1,7 +1,5 @@
 """The model of a BatchInferenceSchedule, which creates BatchInferences at scheduled times."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, tzinfo
 from typing import Annotated, Any, Literal
 

@@ -1,8 +1,6 @@
 """Finds the environment variables with secrets that a spec names, and removes arguments of user
 code, which may be secret, from a spec before it is stored."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from itertools import chain

@@ -1,20 +1,39 @@
-"""The status of a BatchInference, which the operator writes."""
+"""The status of a BatchInference with its phase, which the operator writes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from batchinference.spec.base import REASON, Money, SpecModel, invalid, keyed
 from batchinference.spec.causes import Cause
-from batchinference.spec.durations import Duration
-from batchinference.spec.phases import Phase
+from batchinference.spec.durations import Duration, time_of
 from batchinference.spec.progress import Counts, Progress, ReplacedFiles, Rows
-from batchinference.spec.times import time_of
 from batchinference.spec.warnings import WarningCount
 from batchinference.text import money
+
+
+class Phase(StrEnum):
+    """The state of a job in one word, for people. Programs should read the conditions."""
+
+    PENDING = "Pending"
+    PLANNING = "Planning"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    FINALIZING = "Finalizing"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    SUSPENDING = "Suspending"
+    SUSPENDED = "Suspended"
+    RETRYING = "Retrying"
+
+
+ENDED_PHASES = (Phase.SUCCEEDED, Phase.FAILED)
+PROCESSING_PHASES = (Phase.RUNNING, Phase.FINALIZING)
+"""The phases in which the driver processes rows."""
 
 
 def _check_time(text: str) -> str:

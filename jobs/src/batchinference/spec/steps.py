@@ -17,18 +17,40 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, invalid
-from batchinference.spec.cascade import Cascade
+from batchinference.spec.base import DNS_LABEL, ColumnName, Columns, SpecModel, invalid
 from batchinference.spec.chunk import Chunk
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Condition, Expression, columns_read_by, parse_expression
 from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
+from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
 from batchinference.spec.value_fixes import above_max
+
+
+class Cascade(SpecModel):
+    """Runs a step for the first rows of the input, and learns from them at which score an earlier
+    result is good enough. The step skips all later rows with at least this score, like rows for
+    which `when` is not true."""
+
+    score: Condition
+    """How sure the earlier step is: an expression that is a number, such as `cheap.score`. The step
+    runs for all rows for which it is null or NaN."""
+    agree: Condition
+    """Whether both results are the same: a condition on columns of the output, such as
+    `cheap.label == expensive.label`."""
+    precision: Annotated[float, Field(gt=0, lt=1), *Quantity]
+    """The fraction of the skipped rows for which `agree` must be true, such as 0.95."""
+    rows: Annotated[int, Field(ge=50, le=10**6)] = 1000
+    """The number of first rows from which the job learns."""
+
+    def condition(self, threshold: float) -> str:
+        """Return the condition on a row with which the step runs for it, with this threshold."""
+        return f"({self.score}) is None or not ({self.score}) >= {threshold!r}"
+
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
@@ -189,9 +211,9 @@ class Step(SpecModel):
     """Decode a column of bytes: images, audio, text or JSON."""
     label_from_path: LabelFromPath | None = None
     """Add a column with a part of the path of the file."""
-    select_columns: StepColumns | None = None
+    select_columns: Columns | None = None
     """Keep only these columns."""
-    drop_columns: StepColumns | None = None
+    drop_columns: Columns | None = None
     """Drop these columns."""
     rename_columns: NewNames | None = None
     """Rename columns: `old: new`."""

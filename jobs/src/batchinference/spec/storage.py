@@ -1,7 +1,5 @@
 """Access to an object store."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,8 +1,6 @@
 """Names and values that users write although the API does not have them, and what to write: those
 of v1alpha1, of other tools, and synonyms. Messages about unknown names contain them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 RENAMED = {

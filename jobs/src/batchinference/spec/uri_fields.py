@@ -1,7 +1,5 @@
 """Types of fields with a path or URI of data, or with a prefix of URIs, and their checks."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Annotated

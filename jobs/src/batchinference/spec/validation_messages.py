@@ -60,7 +60,7 @@ from batchinference.spec.value_fixes import (
     percent_fix,
     text_fix,
 )
-from batchinference.spec.write.stores import COLLECTION, INDEX
+from batchinference.spec.write.tables import COLLECTION, INDEX
 
 MAX_LISTED = 17
 """Maximum number of known names that a message with a suggestion also lists."""

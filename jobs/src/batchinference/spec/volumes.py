@@ -141,7 +141,6 @@ _SOURCES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
     *("nfs", "hostPath"),
 )
-_ONE_SOURCE = f"give exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]}"
 
 
 class Volume(SpecModel):
@@ -177,7 +176,7 @@ class Volume(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> Volume:
         if len(self.model_dump(exclude_none=True, exclude={"name"})) != 1:
-            raise invalid(_ONE_SOURCE)
+            raise invalid(f"give exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]}")
         if re.match(RESERVED_VOLUMES, self.name):
             raise invalid(f"the name '{self.name}' {_RESERVED}. Choose another")
         return self

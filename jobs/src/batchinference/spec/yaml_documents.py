@@ -1,7 +1,5 @@
 """Parses YAML into BatchInference objects and platform settings."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import yaml

@@ -1,8 +1,6 @@
 """Repairs a line of a text that is not valid YAML, for messages. Repairs are tried one by one, and
 the first one that removes the error is shown."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Observes the jobs that the page shows: outputs, and jobs on a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +8,7 @@ from threading import Lock, RLock
 from time import monotonic
 from typing import Any
 
-from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.jobs_on_cluster import JobStatus, read_job
 from batchinference.api.kubernetes import ClusterError, Kubernetes
 from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.output_status import (
@@ -22,7 +20,6 @@ from batchinference.api.output_status import (
     status_of,
 )
 from batchinference.api.targets import Target
-from batchinference.api.worker_pods import read_job
 from batchinference.pipeline.errors import JobFailure, shown
 from batchinference.pipeline.output.error_groups import Record
 from batchinference.spec.history import table_of

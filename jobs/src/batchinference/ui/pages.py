@@ -2,15 +2,12 @@
 
 All data is untrusted: Jinja escapes every value, and control characters are removed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from batchinference.api.observation import Observation
-from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.page import page_environment
+from batchinference.pipeline.html_report.page import page_environment, rows_chart
 from batchinference.pipeline.output.error_groups import ErrorGroup, Record
 from batchinference.spec.progress import RowsOverTime
 

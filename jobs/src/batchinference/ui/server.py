@@ -1,7 +1,5 @@
 """Serves the pages over HTTP to the browser of the user who started the program."""
 
-from __future__ import annotations
-
 import hmac
 import traceback
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Answers the requests of the page. `server` handles HTTP."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from http import HTTPStatus
 

@@ -23,7 +23,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import PROCESSING_PHASES, Phase
+from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference.spec.warnings import WarningName
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import last_attempt, newly_ended

@@ -17,7 +17,7 @@ from heapq import merge
 from itertools import islice
 
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.status.attempts import is_running

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Backoff
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Actions

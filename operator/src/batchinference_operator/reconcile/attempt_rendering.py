@@ -21,9 +21,8 @@ from batchinference.rendering import (
 from batchinference.rendering.cluster_checks import check_fallback
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
 from batchinference.spec.problems import Problem, raise_for_problems
-from batchinference.spec.status import Choice
+from batchinference.spec.status import Choice, Phase
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import PROCESSING_PHASES, Phase
+from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import backoff_left, fail_if_expired
 from batchinference_operator.reconcile.attempt_rendering import create_actions, planning_status

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.attempt_end import (
     end_as_complete,
     fail_attempt,

@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import DEVICE_HOUR, running_containers, templates_of
-from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
+from batchinference.spec.report import PRICES_VARIABLE, PodPrices
 from batchinference.text import decimal_text
 from batchinference_operator.status.attempts import Attempt, last_attempt
 from batchinference_operator.status.job_status import Status, internal, without

@@ -16,8 +16,7 @@ from math import inf
 
 from batchinference.rendering import KubeRayDeadlines
 from batchinference.spec.causes import Cause
-from batchinference.spec.durations import seconds_of
-from batchinference.spec.times import time_of
+from batchinference.spec.durations import seconds_of, time_of
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from batchinference.rendering import NAME_LABEL, Names
 from batchinference.spec import Problem, SpecError
 from batchinference.spec.base import SpecModel
+from batchinference.spec.cluster import Limits, lower_limits
 from batchinference.spec.job import (
     API_VERSION,
     CANCELLED_AT,
@@ -19,7 +20,6 @@ from batchinference.spec.job import (
     OPERATOR_FIELDS,
 )
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
-from batchinference.spec.limits import Limits, lower_limits
 from batchinference.spec.platform_defaults import Lifecycle, PlatformDefaults
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.conditions import is_condition_true

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from batchinference.spec.phases import PROCESSING_PHASES
+from batchinference.spec.status import PROCESSING_PHASES
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import RayJobView

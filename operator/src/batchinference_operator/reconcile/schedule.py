@@ -15,10 +15,9 @@ from typing import ClassVar, Self
 from batchinference.rendering import Names, Owner
 from batchinference.spec import SpecError
 from batchinference.spec.causes import Cause
-from batchinference.spec.durations import seconds_of
+from batchinference.spec.durations import seconds_of, time_of
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
-from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView, ResourceView

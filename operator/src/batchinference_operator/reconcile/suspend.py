@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.retention import with_ttl_of_cancelled
 from batchinference_operator.reconcile.state import Actions, Observed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
+from batchinference.spec.status import Phase
 from batchinference.spec.warnings import WarningCount, summarize
 from batchinference.text import counted
 from batchinference_operator.status.attempts import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import Report
+from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.status.conditions import Summary, build_conditions
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import plausible_end

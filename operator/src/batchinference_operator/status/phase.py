@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import JobState, Report
+from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference.text import counted
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.last_warning import NODE_WARNINGS

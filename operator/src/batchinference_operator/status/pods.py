@@ -17,8 +17,8 @@ from batchinference.rendering import (
     running_containers,
 )
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import time_of
 from batchinference.spec.quantities import cpus_of
-from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, gpus_of

@@ -22,9 +22,9 @@ from batchinference.rendering import (
     KubeRayDeadlines,
 )
 from batchinference.spec.base import MEMORY
+from batchinference.spec.durations import time_of
 from batchinference.spec.report import parse_failure_line
 from batchinference.spec.status import Choice
-from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import find_condition, truncate_message
 
 Object = dict[str, Any]

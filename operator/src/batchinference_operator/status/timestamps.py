@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
 
-from batchinference.spec.times import time_of
+from batchinference.spec.durations import time_of
 
 Clock = Callable[[], datetime]
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from batchinference.pipeline.ray_compat import NodeLifetime, node_lifetimes
 from batchinference.plan.groups import GROUP_LABEL
-from batchinference.spec.prices import PodPrices
-from batchinference.spec.report import RunCost
+from batchinference.spec.report import PodPrices, RunCost
 from batchinference.text import decimal_text
 
 

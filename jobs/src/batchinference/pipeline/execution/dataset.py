@@ -74,8 +74,7 @@ from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps.result_cache import flush_caches
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
-from batchinference.plan.stages import TASK_CPUS, with_preparations
-from batchinference.plan.write_tasks import writers
+from batchinference.plan.stages import TASK_CPUS, with_preparations, writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """An argument that keeps operators apart. Its value is Ray's default for tasks, but Ray Data fuses

@@ -13,8 +13,7 @@ import ray
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.plan import Plan, Stage, WorkerGroup
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, HEAD_GROUP, is_cpu_stage, pods_needed
-from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
-from batchinference.plan.write_tasks import writers
+from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, writers
 from batchinference.spec.profiles import GPU
 from batchinference.spec.quantities import memory_bytes
 from batchinference.spec.report import Capacity

@@ -29,7 +29,7 @@ import pyarrow.dataset as pads
 from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
-from batchinference.pipeline.type_widening import is_list, unify_types
+from batchinference.pipeline.type_widening import is_list, is_text, unify_types
 from batchinference.spec.expression import (
     column_of,
     columns_of,
@@ -67,7 +67,6 @@ _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_siz
 _NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types \(.*\)")
 MAX_TYPE = 200
 """Maximum number of characters of a type in a message."""
-_TEXTS = (pa.types.is_string, pa.types.is_large_string)
 
 
 class UnsuitableTypes(BadInput):
@@ -123,7 +122,7 @@ def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
     columns of known type, and `reader` is what needs texts, for the message."""
     kind = known.schema.field(column).type if column in known.column_names else pa.null()
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if _is_text(kind) or pa.types.is_null(kind):
+    if is_text(kind) or pa.types.is_null(kind):
         return
     part = part_of(written(column), kind, [pa.string()]) or f"str({written(column)})"
     raise UnsuitableTypes(
@@ -278,7 +277,7 @@ class _Translation:
             return NULL
         if isinstance(op, ast.Div | ast.Mod):
             return self._division(op, left, right)
-        if isinstance(op, ast.Add) and all(_is_text(side.kind) for side in (left, right)):
+        if isinstance(op, ast.Add) and all(is_text(side.kind) for side in (left, right)):
             first, second = _with_common_type(left, right)
             between = pc.scalar(pa.scalar("", first.kind))
             join = pc.binary_join_element_wise
@@ -400,7 +399,7 @@ def _field_of(value: Operand, name: str) -> Operand:
 
 
 def _decode_fix(kind: pa.DataType) -> str:
-    return ". Decode a text of JSON with a step decode" if _is_text(kind) else ""
+    return ". Decode a text of JSON with a step decode" if is_text(kind) else ""
 
 
 def _shown(kind: pa.DataType) -> str:
@@ -411,7 +410,7 @@ def _item_of(value: Operand, index: int) -> Operand:
     if not is_list(value.kind):
         shown = _shown(value.kind)
         problem = f"there is no item {index}, because the value is {shown}, and no list"
-        begins = ". For its beginning, use startswith" if _is_text(value.kind) else ""
+        begins = ". For its beginning, use startswith" if is_text(value.kind) else ""
         raise NoSuchPart(f"{problem}{begins}{_decode_fix(value.kind)}")
     # replace short lists by null, because list_element fails for them, and list_slice may crash
     null = pc.scalar(pa.scalar(None, value.kind))
@@ -477,10 +476,6 @@ _CASTS: dict[str, Callable[[Operand], Operand]] = {
     "float": lambda value: value.cast(pa.float64()),
     "str": _to_text,
 }
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return any(is_text(kind) for is_text in _TEXTS)
 
 
 def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:

@@ -19,8 +19,7 @@ from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.first_rows.row_values import values_of_rows
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.plan import Plan
-from batchinference.spec.cascade import Cascade
-from batchinference.spec.steps import Step
+from batchinference.spec.steps import Cascade, Step
 
 _MAX = sys.float_info.max
 CONFIDENCE, _QUANTILE = 95, 1.645

@@ -1,7 +1,5 @@
 """The report of a job as one HTML page, which needs no network and no scripts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""Renders a report as an HTML page. The result depends only on the arguments.
+"""Renders a report as an HTML page, with charts. The result depends only on the arguments.
 
 All data is untrusted. Jinja escapes every value. Control characters, which could change the order
 of the displayed text, are removed. The page contains no scripts and only links to itself, and
@@ -6,6 +6,7 @@ its content security policy allows no other requests."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from batchinference.credentials import without_credentials
-from batchinference.pipeline.html_report.charts import rows_chart
 from batchinference.pipeline.html_report.performance_advice import advice, limiting_step
 from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of, key_of_row
 from batchinference.spec.addresses import is_local, local_path
@@ -24,6 +24,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import duration_text
 from batchinference.spec.history import RunRecord, table_of
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
+from batchinference.spec.progress import RowsOverTime
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step, to_alias
@@ -31,6 +32,57 @@ from batchinference.text import byte_size, counted, in_one_line, without_control
 
 if TYPE_CHECKING:
     from batchinference.pipeline.html_report.sample_rows import SampleRow  # needs Pillow
+
+WIDTH, HEIGHT = 720, 220
+"""The size in pixels of the plot of a line chart, without the labels of its axes."""
+TICKS = 4
+_STEPS = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
+"""The largest value of the row axis is one of these numbers times a power of ten."""
+_GAPS = [number * unit for unit in (1, 60, 3600) for number in (1, 2, 5, 10, 15, 30)]
+"""The possible distances between labels of the time axis, in seconds."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark of an axis: its position in pixels and its value."""
+
+    at: float
+    value: float
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """A line through points. `line` and `area` are paths of SVG."""
+
+    line: str
+    area: str
+    end: tuple[float, float]
+    across: list[Tick]
+    up: list[Tick]
+
+
+def rows_chart(history: RowsOverTime) -> LineChart | None:
+    """Return the chart of rows over time; None if there are too few points for a line."""
+    pairs = list(zip(history.seconds, history.rows, strict=False))
+    if len(pairs) < 2 or pairs[-1][0] <= 0 or pairs[-1][1] <= 0:
+        return None
+    longest = max(seconds for seconds, _ in pairs)
+    top = _rounded_up(max(rows for _, rows in pairs))
+    points = [(WIDTH * seconds / longest, HEIGHT * (1 - rows / top)) for seconds, rows in pairs]
+    line = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    area = f"{line} L{points[-1][0]:.1f},{HEIGHT} L{points[0][0]:.1f},{HEIGHT} Z"
+    gap = next((gap for gap in _GAPS if gap * (TICKS + 1) >= longest), longest / TICKS)
+    times = [gap * n for n in range(int(longest / gap) + 1)]
+    across = [Tick(WIDTH * time / longest, time) for time in times]
+    up = [Tick(HEIGHT * (1 - n / TICKS), top * n / TICKS) for n in range(TICKS + 1)]
+    return LineChart(line, area, points[-1], across, up)
+
+
+def _rounded_up(value: float) -> float:
+    """Return the next larger number that gives short labels if it is divided by TICKS."""
+    unit = 10.0 ** math.floor(math.log10(value))
+    return max(TICKS, next(step * unit for step in _STEPS if step * unit >= value))
+
 
 MAX_JOB = 100_000
 """Maximum number of characters of the job file on the page."""

@@ -3,8 +3,6 @@
 There is no advice if the measured times do not prove it. Divisors are rounded to microseconds,
 because division by a shorter time may overflow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

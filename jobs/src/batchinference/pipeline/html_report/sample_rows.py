@@ -1,7 +1,5 @@
 """Reads the first rows of an output, and converts their values to short texts and thumbnails."""
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools

@@ -1,8 +1,6 @@
 """Builds the report of a run, with its state, progress, counts and the notes of its tasks, and
 merges the reports of several outputs of a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

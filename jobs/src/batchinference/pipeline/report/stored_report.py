@@ -1,7 +1,5 @@
 """Reads the stored report of a complete output, or creates one from the final snapshot."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from batchinference.pipeline.commit.manifest import warnings_of

@@ -1,7 +1,5 @@
 """The answers of language models: their texts, their tokens, and why each text ended."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Creates request bodies, and reads responses, for each API of HTTP endpoints."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,8 +78,9 @@ class OpenAiApi:
         value, (tokens, cached, made) = _at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
-        reason = response["choices"][0].get("finish_reason")
-        return Answer([Text(_text(value), made, _reason(reason))], tokens, cached)
+        given = response["choices"][0].get("finish_reason")
+        reason = _shown(given)[:64] if isinstance(given, str) else None
+        return Answer([Text(_text(value), made, reason)], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
         """Return the result of a row of the batch from its answer, and report its warnings."""
@@ -140,7 +139,6 @@ class JsonApi:
         return self._convert(_at(response, self._path))
 
     def result(self, row: int, answer: Any) -> Any:
-        """Return the answer, which is the result."""
         return answer
 
 
@@ -206,10 +204,6 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
             where = ".".join(path)
             raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
     return value
-
-
-def _reason(value: Any) -> str | None:
-    return _shown(value)[:64] if isinstance(value, str) else None
 
 
 def _require(valid: bool, problem: str, value: Any) -> None:

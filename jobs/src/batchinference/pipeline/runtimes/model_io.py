@@ -1,7 +1,5 @@
 """Converts the inputs of models to arrays, and selects one of their outputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs ONNX models with ONNX Runtime."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

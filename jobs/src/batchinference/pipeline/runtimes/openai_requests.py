@@ -1,7 +1,5 @@
 """Reads rows that are complete requests of the OpenAI API, and creates responses to them."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Collection, Mapping
@@ -10,7 +8,7 @@ from uuid import uuid4
 
 from batchinference.openai_urls import path_of
 from batchinference.pipeline.exact_json import load_unique
-from batchinference.spec.models.openai_requests import RequestModel
+from batchinference.spec.models.generation import RequestModel
 
 _WITHOUT_EFFECT = {
     *("model", "user", "metadata", "store", "service_tier", "prediction", "safety_identifier"),

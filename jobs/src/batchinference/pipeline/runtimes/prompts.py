@@ -1,7 +1,5 @@
 """Builds the prompts and chat messages of a language model from templates and row values."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -156,7 +154,9 @@ def opening_messages(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]
 
 def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
     """Return the chat of a row in the OpenAI format, with images as URLs."""
-    return chat_of(model, row, {name: _image_part(row[name]) for name in model.images})
+    addresses = {name: {"url": data_uri(row[name])} for name in model.images}
+    images = {name: {"type": "image_url", "image_url": url} for name, url in addresses.items()}
+    return chat_of(model, row, images)
 
 
 def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
@@ -240,10 +240,6 @@ def content_parts(content: Any) -> list[Part]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return list(content or [])
-
-
-def _image_part(value: Any) -> Part:
-    return {"type": "image_url", "image_url": {"url": data_uri(value)}}
 
 
 def data_uri(value: Any) -> str:

@@ -4,8 +4,6 @@ Failed rows are grouped by the first line of their error. So this line names the
 violates, without values of the row.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Runs PyTorch modules from a factory, a state dict, a TorchScript file or an exported program."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from typing import Any

@@ -131,7 +131,7 @@ class Transform:
 STEPS = {
     "model": ("model", "ModelTransform"),
     "python": ("user_code", "UserCode"),
-    "filter": ("filter", "Filter"),
+    "filter": ("column_steps", "Filter"),
     "add_columns": ("column_steps", "AddColumns"),
     "decode": ("decode", "DecodeColumn"),
     "label_from_path": ("column_steps", "AddLabel"),

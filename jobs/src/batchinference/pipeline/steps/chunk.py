@@ -1,7 +1,5 @@
 """The chunk step: divides long texts into chunks, with a row for each chunk."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np
@@ -25,6 +23,7 @@ from batchinference.pipeline.steps import (
     partial_result,
 )
 from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
+from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
 
@@ -60,7 +59,8 @@ class ChunkText(Transform):
         column = batch.column(self._column)
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        if not _is_text(column.type):
+        # a block with only nulls may have the null type
+        if not is_text(column.type) and not pa.types.is_null(column.type):
             message = f"column '{self._column}' holds {column.type}, and chunk needs texts"
             return all_failed(batch.num_rows, TypeError(message))
         others = batch.drop_columns([self._column])
@@ -107,11 +107,6 @@ def _rows_of_chunks(
         array = np.fromiter(values, dtype=np.int64, count=len(parents))
         table = with_column(table, name, pa.array(array, mask=is_null))
     return TransformResult(table, parents)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    is_null: bool = pa.types.is_null(kind)  # only nulls in this block; others may have texts
-    return is_null or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _units(step: str, chunk: Chunk) -> Units:

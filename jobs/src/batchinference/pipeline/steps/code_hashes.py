@@ -5,8 +5,6 @@ when an attempt begins. Models of the Hugging Face Hub are identified by the nam
 revision in the spec, and installed packages by their version.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json
@@ -60,7 +58,7 @@ def model_digest(model: Model, device: Device) -> str:
     hub = [place for place in places if is_local(place) and not is_path(place)]
     if not hub:
         settings.pop("source", None)
-    files = (*model.HUB_FILES, "adapter_config.json")
+    files, revision = (*model.HUB_FILES, "adapter_config.json"), getattr(model, "revision", None)
     # not sorted: a model generates the fields of an answer in their order
     schema = json.dumps(settings.pop("answer_schema", None))
     packages = ("torch", "transformers", "tokenizers", RUNTIMES[model.runtime].library)
@@ -70,7 +68,7 @@ def model_digest(model: Model, device: Device) -> str:
         "inputs": sorted(model.inputs),
         "outputs": len(model.extra_outputs),
         "files": sorted(_hashes_of(facts, sampled=False)),
-        "commits": [commit_of(place, files, model.revision_or_none) for place in hub],
+        "commits": [commit_of(place, files, revision) for place in hub],
         "versions": [__version__, *(_package_version(name) for name in packages)],
         "device": device.assigned_name,
     }

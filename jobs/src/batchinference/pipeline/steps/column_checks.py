@@ -1,7 +1,5 @@
 """Checks, before the job reads rows, that steps read existing columns of suitable types."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +16,7 @@ from batchinference.pipeline.steps.code_checks.function_signatures import (
     columns_of_code,
 )
 from batchinference.pipeline.steps.code_checks.imports import check_callable
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.pipeline.steps.schema_inference import result_without_rows
 from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.problems import Problem, did_you_mean

@@ -1,7 +1,5 @@
 """The decode step: decodes a column of bytes as images, audio, text or JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

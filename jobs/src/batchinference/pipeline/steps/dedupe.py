@@ -5,8 +5,6 @@ later batches, and with `cache` also in files for other jobs. Errors are not sha
 all rows with the same key are computed, because the error may have been transient.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -31,6 +29,7 @@ from batchinference.pipeline.steps.result_cache import (
 )
 from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.models import Model
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
@@ -99,7 +98,7 @@ class Dedupe(Transform):
         for name, column in self._inputs.items() if self._cache is not None else ():
             values = decoded(batch.column(column))
             pattern = _URL if name in self._images else _JSON_WITH_URLS
-            if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            if is_text(values.type):
                 mask |= pc.match_substring_regex(values, pattern).fill_null(False).to_numpy()
             mask |= "_url:" in str(values.type)
         return {keys[row] for row in np.flatnonzero(mask).tolist()}

@@ -1,7 +1,5 @@
 """The explode step: makes a row for each element of a list or tensor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc

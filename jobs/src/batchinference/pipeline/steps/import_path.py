@@ -1,7 +1,5 @@
 """Sets the Python path on which modules of the user are found, and finds modules on it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

@@ -1,7 +1,5 @@
 """Model steps: run a model on the input columns, and add its results as columns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -19,16 +17,14 @@ from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, nested_inputs
-from batchinference.pipeline.runtimes.model_files import check_source
-from batchinference.pipeline.runtimes.model_folder_check import check_folder
+from batchinference.pipeline.runtimes.model_files import check_folder, check_source
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps import Transform, TransformResult, as_result, fail_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.steps.tokenization import split_prepared
 from batchinference.spec.models import Model
+from batchinference.spec.models.base import LABELED, LabelModel, TextModel
 from batchinference.spec.models.generation import GeneratingModel
-from batchinference.spec.models.labels import LABELED, LabelModel
-from batchinference.spec.models.long_texts import TextModel
 from batchinference.spec.warnings import WarningName
 
 
@@ -40,23 +36,23 @@ class ModelTransform(Transform):
     @classmethod
     def check(cls, step: str, settings: Model, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         check_runtime(settings)
-        storage = settings.storage_of_source
+        storage = settings.facts.storage
+        names = ("source", "revision", "factory")
+        source, revision, factory = (getattr(settings, name, None) for name in names)
         for place in settings.extra_locations:
             check_source(place, storage=storage)
-        if settings.source_or_none is not None:
-            check_source(
-                settings.source_or_none, settings.HUB_FILES, settings.revision_or_none, storage
-            )
+        if source is not None:
+            check_source(source, settings.HUB_FILES, revision, storage)
         check_folder(settings)
-        if settings.factory_or_none is not None:
+        if factory is not None:
             from batchinference.pipeline.steps.code_checks.function_signatures import (
                 factory_problem,
             )
             from batchinference.pipeline.steps.code_checks.imports import check_callable
 
-            module = check_callable(step, settings.factory_or_none)
+            module = check_callable(step, factory)
             arguments = getattr(settings, "factory_args", None) or {}
-            if module and (problem := factory_problem(settings.factory_or_none, arguments, module)):
+            if module and (problem := factory_problem(factory, arguments, module)):
                 raise ModelLoad(f"step '{step}': {problem}")
 
     @classmethod
@@ -145,7 +141,6 @@ def _columns(model: Model, results: Any) -> dict[str, Any]:
 
 
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
-    """Return the values of each input of the model."""
     if model.uses_texts:
         return dict(values_for_texts(model.inputs, table))
     columns = to_batch(table)

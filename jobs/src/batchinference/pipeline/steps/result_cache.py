@@ -56,7 +56,6 @@ class KnownResults:
         return int(self.table.nbytes) + ROW_BYTES * len(self.keys)
 
     def by_key(self) -> dict[bytes, ResultRow]:
-        """Return the result row of each key."""
         return {key: (self, row) for row, key in enumerate(self.keys)}
 
     def of_keys(self, keys: Collection[bytes]) -> KnownResults:

@@ -1,7 +1,5 @@
 """Builds columns from the results of a step. A row fails if its value does not fit the column."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager

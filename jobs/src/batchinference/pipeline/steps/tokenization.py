@@ -9,13 +9,12 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import decoded, require_columns, with_nulls
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
 from batchinference.pipeline.steps import Transform
+from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.models import Model
 from batchinference.spec.reserved import PREPARED_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.flat_tokens import FlatTokenizer
-
-_TEXTS = (pa.string(), pa.large_string())
 
 
 class Preparation(Transform):
@@ -36,7 +35,7 @@ class Preparation(Transform):
         rows = missing_inputs(self._model, batch).computed(batch.num_rows)
         columns = [decoded(batch.column(name)) for name in self._columns]
         tokenizer = self._current_tokenizer()
-        if tokenizer is None or not len(rows) or any(c.type not in _TEXTS for c in columns):
+        if tokenizer is None or not len(rows) or not all(is_text(c.type) for c in columns):
             return batch
         is_complete = len(rows) == batch.num_rows
         texts: list[Any] = [

@@ -4,8 +4,6 @@ A conversion to NumPy or Python and back may lose digits, nulls, time zones and 
 that equal those of the input column of the same name are taken from this column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 

@@ -1,7 +1,5 @@
 """The models of steps, with one module per runtime."""
 
-from __future__ import annotations
-
 from typing import Annotated, get_args
 
 from pydantic import Field

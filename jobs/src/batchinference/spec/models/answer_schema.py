@@ -1,7 +1,5 @@
 """The field `schema` of a model: the JSON of its answers, and the type of the output column."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Self

@@ -1,4 +1,4 @@
-"""The base class of all models, and types of fields that several runtimes share."""
+"""The base classes of models, and types of fields that several runtimes share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import NamedSource, StepFacts
-from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.storage import FROM_ENVIRONMENT
 
 _HUB_ADDRESS = re.compile(
     r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+).*"
@@ -93,7 +93,7 @@ class RuntimeModel(SpecModel):
     @property
     def facts(self) -> StepFacts:
         inputs, output = (getattr(self, field) for field in ("inputs", "output"))
-        source, factory = self.source_or_none, self.factory_or_none
+        source, factory = (getattr(self, field, None) for field in ("source", "factory"))
         names = (getattr(self, name, None) for name in ("runtime", "task", "model", "url"))
         runtime, task, *others = names
         return StepFacts(
@@ -107,7 +107,7 @@ class RuntimeModel(SpecModel):
             if source
             else {},
             model_files=[*([source] if source else []), *self.extra_locations],
-            storage=self.storage_of_source,
+            storage=getattr(self, "storage", FROM_ENVIRONMENT),
             secrets=self.secret_variables,
         )
 
@@ -138,29 +138,9 @@ class RuntimeModel(SpecModel):
         return []
 
     @property
-    def source_or_none(self) -> str | None:
-        """Return the location of the model files; None if the runtime loads no files."""
-        return getattr(self, "source", None)
-
-    @property
-    def revision_or_none(self) -> str | None:
-        """Return the revision of a model of the Hub."""
-        return getattr(self, "revision", None)
-
-    @property
-    def storage_of_source(self) -> Storage:
-        """Return how to access the object store of the model files."""
-        return getattr(self, "storage", FROM_ENVIRONMENT)
-
-    @property
     def extra_locations(self) -> list[str]:
         """Return the paths or URIs of additional model files."""
         return []
-
-    @property
-    def factory_or_none(self) -> str | None:
-        """Return the user function that creates the model; None if the runtime does not use one."""
-        return getattr(self, "factory", None)
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
@@ -211,3 +191,63 @@ def check_revision(source: str, revision: str | None) -> None:
     """Raise a validation error if there is a revision, but the source is a path or URI."""
     if revision is not None and re.match(_NOT_ON_THE_HUB, source):
         raise invalid(f"'revision' is for models of the Hub, and '{source}' is none. Remove it")
+
+
+TooLong = Literal["fail", "truncate", "truncateLeft", "windows"]
+
+
+class TextModel(RuntimeModel):
+    """Base class of models that read texts."""
+
+    too_long: TooLong | None = None
+    """What happens to a text with more tokens than the model takes. `truncate`: its end is cut.
+    `truncateLeft`: its beginning is cut. `windows`: it is divided into overlapping windows, and
+    their results are combined. `fail`: the row is a failed row. By default, the end is cut, and for
+    models that generate text, the row fails. Rows with a cut text are counted as TextCut."""
+
+
+class WindowedModel(TextModel):
+    """Base class of models that can combine their results for several windows of a text."""
+
+    window_overlap: Annotated[int, Field(ge=0, le=65536)] | None = None
+    """The number of tokens that a window repeats from the end of the previous one. By default, an
+    eighth of a window."""
+
+    def check_overlap(self) -> None:
+        """Raise a validation error if `windowOverlap` is set without windows."""
+        if self.window_overlap is not None and self.too_long != "windows":
+            raise invalid("windowOverlap is for tooLong windows only")
+
+
+LABELED: dict[str, ColumnType] = {"label": "string", "score": "float32"}
+"""A label with its score."""
+
+
+class LabelModel(RuntimeModel):
+    """Base class of models that may be classifiers."""
+
+    score_output: ColumnName | None = None
+    """A column for the score, if the model is a classifier. `output` is then the label, as a text
+    instead of a struct of `label` and `score`."""
+
+    @property
+    def classifies(self) -> bool:
+        """Return whether the result of a row is one label, with its score."""
+        raise NotImplementedError
+
+    @property
+    def extra_outputs(self) -> dict[str, ColumnType]:
+        score: dict[str, ColumnType] = {self.score_output: "float32"} if self.score_output else {}
+        return {**super().extra_outputs, **score}
+
+    def check_score(self) -> None:
+        """Raise a validation error if `scoreOutput` is set without a score, or is the output."""
+        if self.score_output is None:
+            return
+        if not self.classifies:
+            problem = "scoreOutput is for classifiers, and not for topK. Remove it"
+        elif self.score_output == getattr(self, "output", None):
+            problem = "scoreOutput: this column is the output. Name another one"
+        else:
+            return
+        raise invalid(problem)

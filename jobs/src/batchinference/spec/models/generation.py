@@ -1,6 +1,5 @@
-"""The fields of models that generate text: what the runtimes vllm, http and transformers share."""
-
-from __future__ import annotations
+"""The fields of models that generate text or answer requests of the OpenAI API: what the runtimes
+vllm, http and transformers share."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -10,12 +9,8 @@ from pydantic import Field
 from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.models.answer_schema import AnswerSchema
-from batchinference.spec.models.long_texts import TextModel
+from batchinference.spec.models.base import Inputs, TextModel
 
-_REPAIR_WITHOUT_SCHEMA = (
-    "repair asks again for answers that do not fit a 'schema'. Add one, or remove 'repair'"
-)
-_PROMPT_IN_ANSWER = "schema: with returnFullText, the prompt precedes the JSON. Remove one"
 _OTHER_CONSTRAINTS = ("structured_outputs", "response_format", "guided_json", "guided_grammar")
 """Parameters of engines and endpoints that constrain answers in another way than `schema`."""
 
@@ -48,7 +43,6 @@ class GeneratingModel(TextModel):
 
     @property
     def generates_text(self) -> bool:
-        """Return whether the model generates text."""
         raise NotImplementedError
 
     @property
@@ -84,14 +78,17 @@ class GeneratingModel(TextModel):
         """Raise a validation error if `schema` or `repair` conflicts with other fields."""
         if self.answer_schema is None:
             if self.repair:
-                raise invalid(_REPAIR_WITHOUT_SCHEMA)
+                raise invalid(
+                    "repair asks again for answers that do not fit a 'schema'. Add one, or remove "
+                    "'repair'"
+                )
             return
         if not self.generates_text:
             raise invalid("schema is for models that generate text. Remove it")
         if self.has_several_texts:
             raise invalid("schema needs one text per row. Request one text in 'sampling'")
         if getattr(self, "return_full_text", False):
-            raise invalid(_PROMPT_IN_ANSWER)
+            raise invalid("schema: with returnFullText, the prompt precedes the JSON. Remove one")
         for name in _OTHER_CONSTRAINTS:
             if sampling.get(name) is not None:
                 raise invalid(f"sampling.{name}: 'schema' already constrains answers. Remove one")
@@ -105,3 +102,44 @@ class GeneratingModel(TextModel):
             raise invalid("details is for models that generate text. Remove it")
         if self.details == getattr(self, "output", None):
             raise invalid("details: this column is the output. Name another one")
+
+
+_REPLACED = (
+    *("prompt", "system", "messages", "images", "sampling", "details", "answer_schema", "repair"),
+    *("top_k", "adapter", "too_long", "max_input_tokens", "return_full_text", "candidate_labels"),
+)
+"""The fields that cannot be set with `request`, because the request has these values."""
+
+
+class RequestModel(GeneratingModel):
+    """Base class of models that answer requests of the OpenAI API."""
+
+    inputs: Inputs
+    request: ColumnName | None = None
+    """The input that is a complete request, such as the `body` in a line of a batch file: a JSON
+    object as text. It replaces the fields of the prompt and `sampling`, but the model is that of
+    this step. The output is the body of the response as JSON text, with `choices` or `data`, and
+    `usage`. If a request is refused, its row is a failed row. Responses are not streamed."""
+    request_url: ColumnName | None = None
+    """The input with the URL of each request: `/v1/chat/completions`, `/v1/completions` or
+    `/v1/embeddings`, or one of them without `/v1`. By default, all requests have the URL of the
+    model's `api` or `task`."""
+
+    @property
+    def parameter_inputs(self) -> tuple[str, ...]:
+        return () if self.request_url is None else (self.request_url,)
+
+    def check_request(self) -> None:
+        """Raise a validation error if a field does not fit `request`."""
+        named = [name for name in (self.request, self.request_url) if name is not None]
+        if self.request is None:
+            raise invalid("'requestUrl' needs 'request'")
+        for name in named:
+            if name not in self.inputs:
+                raise invalid(f"'{name}' is not an input. The inputs are {', '.join(self.inputs)}")
+        if unused := [name for name in self.inputs if name not in named]:
+            raise invalid(f"input '{unused[0]}' is not used: the request is complete")
+        for field in _REPLACED:
+            info = type(self).model_fields.get(field)
+            if info is not None and getattr(self, field) != info.default:
+                raise invalid(f"'{info.alias}' does not fit 'request', which is complete")

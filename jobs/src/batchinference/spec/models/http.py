@@ -11,11 +11,18 @@ from pydantic.alias_generators import to_camel
 
 from batchinference.credentials import is_query_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, ColumnName, Variable, invalid, without_credentials
+from batchinference.spec.base import (
+    HTTP_URL,
+    ColumnName,
+    Variable,
+    invalid,
+    required,
+    without_credentials,
+)
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.models.base import Inputs
-from batchinference.spec.models.openai_requests import RequestModel
+from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -25,7 +32,7 @@ from batchinference.spec.models.prompts import (
     check_template,
     columns_of_prompt,
 )
-from batchinference.spec.models.sampling import check_http
+from batchinference.spec.models.sampling import HTTP_LOST, check_lost
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
 
@@ -56,8 +63,6 @@ _NO_KEY = (
 )
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
 _CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
-MAX_TIMEOUT_SECONDS = 3600
-_HEADER = "^[-A-Za-z0-9_]+$"
 _NO_USER = without_credentials("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
@@ -73,25 +78,22 @@ def _check_no_key(url: str) -> str:
     return url
 
 
-def _check_timeout(duration: str) -> str:
-    if seconds_of(duration) > MAX_TIMEOUT_SECONDS:
-        raise invalid("expected at most 1h")
-    return duration
-
-
-def _check_header_name(name: str) -> str:
-    if not re.fullmatch(_HEADER, name):
-        raise invalid("the name of a header has letters, digits, '-' and '_'")
-    return name
-
-
 Url = Annotated[
     str,
     Field(pattern=HTTP_URL, max_length=1024, json_schema_extra=_NO_USER),
     AfterValidator(_check_no_key),
 ]
-Timeout = Annotated[Duration, AfterValidator(_check_timeout)]
-HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
+Timeout = Annotated[
+    Duration, required(lambda duration: seconds_of(duration) <= 3600, "expected at most 1h")
+]
+HeaderName = Annotated[
+    str,
+    Field(min_length=1, max_length=128),
+    required(
+        re.compile("[-A-Za-z0-9_]+").fullmatch,
+        "the name of a header has letters, digits, '-' and '_'",
+    ),
+]
 
 
 _TYPES: dict[str, ColumnType] = {
@@ -261,5 +263,5 @@ class HttpModel(RequestModel):
         if self.request is not None or self.request_url is not None:
             self.check_request()
             return
-        check_http(self.sampling)
+        check_lost(self.sampling, HTTP_LOST)
         check_prompt(self)

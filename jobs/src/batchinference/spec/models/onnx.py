@@ -1,7 +1,5 @@
 """ONNX models."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from batchinference.spec.base import ColumnName

@@ -1,7 +1,5 @@
 """Prompts of language models: templates with placeholders for the values of a row."""
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence

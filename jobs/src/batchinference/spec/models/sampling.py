@@ -1,8 +1,6 @@
 """Checks the field `sampling` before a model is loaded: names, types, and parameters whose results
 a row cannot hold. Numbers may be values of the row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -110,8 +108,8 @@ _WITH_TEXTS = (
     *("return_dict_in_generate", "output_scores", "output_logits", "output_attentions"),
     "output_hidden_states",
 )
-_TRANSFORMERS_LOST = dict.fromkeys(_WITH_TEXTS, (False, _ONLY_TEXT))
-_HTTP_LOST = {
+TRANSFORMERS_LOST = dict.fromkeys(_WITH_TEXTS, (False, _ONLY_TEXT))
+HTTP_LOST = {
     "n": (1, _ONE_TEXT),
     "stream": (False, "an answer is read as a whole"),
     "logprobs": (False, _ONLY_TEXT),
@@ -124,7 +122,7 @@ def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
     """Raise a validation error for a parameter that vLLM does not have, whose value has a wrong
     type, or whose results a row cannot hold. Values are not shown, because they may be secret."""
     known, lost = _OF_TASK[task], LOST if task == "generate" else {}
-    _check_lost(sampling, lost)
+    check_lost(sampling, lost)
     of_rows = row_parameters(sampling)
     for name, value in sampling.items():
         if name in lost:
@@ -157,17 +155,8 @@ def _is_input(value: str) -> bool:
         return False
 
 
-def check_transformers(sampling: Mapping[str, Any]) -> None:
-    """Raise a validation error for a parameter whose results a row cannot hold."""
-    _check_lost(sampling, _TRANSFORMERS_LOST)
-
-
-def check_http(sampling: Mapping[str, Any]) -> None:
-    """Raise a validation error for a parameter whose results a row cannot hold."""
-    _check_lost(sampling, _HTTP_LOST)
-
-
-def _check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]) -> None:
+def check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]) -> None:
+    """Raise a validation error for a parameter in `lost`, whose results a row cannot hold."""
     for name in sampling.keys() & lost.keys():
         neutral, reason = lost[name]
         if sampling[name] not in (neutral, None):

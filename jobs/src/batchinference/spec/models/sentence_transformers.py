@@ -13,14 +13,10 @@ from batchinference.spec.models.base import (
     Inputs,
     Revision,
     Source,
+    WindowedModel,
     check_revision,
 )
-from batchinference.spec.models.long_texts import WindowedModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-
-_ONE_INPUT = (
-    "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COLUMN}"
-)
 
 
 class SentenceTransformersModel(WindowedModel):
@@ -68,7 +64,10 @@ class SentenceTransformersModel(WindowedModel):
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):
-            raise invalid(_ONE_INPUT)
+            raise invalid(
+                "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: "
+                "COLUMN}"
+            )
         check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:
             raise invalid("give 'prompt' or 'promptName', not both")

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import WEIGHTS, ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.base import Dtype, Inputs, Label, Source, TopK
-from batchinference.spec.models.labels import LABELED, LabelModel
+from batchinference.spec.models.base import LABELED, Dtype, Inputs, Label, LabelModel, Source, TopK
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]

@@ -11,12 +11,20 @@ from pydantic.alias_generators import to_camel
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.base import Inputs, Label, Revision, Source, TopK, check_revision
-from batchinference.spec.models.labels import LABELED, LabelModel
-from batchinference.spec.models.long_texts import WindowedModel
-from batchinference.spec.models.openai_requests import RequestModel
+from batchinference.spec.models.base import (
+    LABELED,
+    Inputs,
+    Label,
+    LabelModel,
+    Revision,
+    Source,
+    TopK,
+    WindowedModel,
+    check_revision,
+)
+from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import Images, Messages, Template, check_prompt
-from batchinference.spec.models.sampling import check_transformers
+from batchinference.spec.models.sampling import TRANSFORMERS_LOST, check_lost
 from batchinference.spec.models.transformers_tasks import (
     ANSWERING,
     CLASSIFICATION,
@@ -35,10 +43,6 @@ from batchinference.spec.models.transformers_tasks import (
     describe_tasks,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-
-_NO_FLASH = (
-    "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one of them"
-)
 
 
 class TransformersModel(RequestModel, WindowedModel, LabelModel):
@@ -206,7 +210,10 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
             raise invalid(f"tooLong windows is for task {', '.join(WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise invalid(_NO_FLASH)
+            raise invalid(
+                "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one "
+                "of them"
+            )
         return self
 
     def _check_request(self) -> None:
@@ -222,7 +229,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
             raise invalid(message)
 
     def _check_prompt(self) -> None:
-        check_transformers(self.sampling)
+        check_lost(self.sampling, TRANSFORMERS_LOST)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
             raise invalid(f"task '{self.task}' needs 'images': which of the inputs are images")

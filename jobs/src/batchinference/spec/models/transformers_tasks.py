@@ -1,11 +1,9 @@
 """The tasks of transformers, with the inputs and the fields of each."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from batchinference.spec.column_types import ColumnType
-from batchinference.spec.models.labels import LABELED
+from batchinference.spec.models.base import LABELED
 
 Task = Literal[
     "feature-extraction",

@@ -12,15 +12,16 @@ from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration
 from batchinference.spec.models.base import (
+    LABELED,
     Inputs,
+    LabelModel,
     OutputName,
     Revision,
     Source,
     TopK,
     check_revision,
 )
-from batchinference.spec.models.labels import LABELED, LabelModel
-from batchinference.spec.models.openai_requests import RequestModel
+from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import (
     Images,
     Messages,

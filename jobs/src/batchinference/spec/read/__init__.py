@@ -1,7 +1,5 @@
 """The input of a job, with one model per format and its options."""
 
-from __future__ import annotations
-
 from typing import Annotated, get_args
 
 from pydantic import Field
@@ -10,14 +8,12 @@ from batchinference.spec.read.base import FileOptions, ReadFiles, ReadModel
 from batchinference.spec.read.documents import DocumentOptions, ReadDocuments, Render
 from batchinference.spec.read.files import (
     AudioOptions,
-    BinaryOptions,
     CsvOptions,
     ImageOptions,
     JsonOptions,
     ManifestOptions,
     NumpyOptions,
     ParquetOptions,
-    PictureOptions,
     ReadAudio,
     ReadBinary,
     ReadCsv,
@@ -36,7 +32,6 @@ from batchinference.spec.read.files import (
 )
 from batchinference.spec.read.sources import (
     HuggingfaceOptions,
-    ItemsOptions,
     LanceOptions,
     ReadHuggingface,
     ReadItems,
@@ -44,14 +39,7 @@ from batchinference.spec.read.sources import (
     ReadSql,
     SqlOptions,
 )
-from batchinference.spec.read.tables import (
-    DeltaOptions,
-    IcebergOptions,
-    ReadDelta,
-    ReadIceberg,
-    ReadVersioned,
-    VersionedOptions,
-)
+from batchinference.spec.read.tables import ReadDelta, ReadIceberg, ReadVersioned
 
 Read = Annotated[
     ReadImages

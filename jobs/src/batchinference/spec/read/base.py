@@ -1,7 +1,5 @@
 """The base classes of input formats and of their options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -16,12 +14,6 @@ Paths = Annotated[list[InputUri], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
-
-_NO_SHUFFLE = "'shuffleSeed' needs 'shuffle: files'"
-_NO_TYPES = (
-    "types: these files define the types of their columns. Remove it, or set partitioning: hive "
-    "for the types of partition values"
-)
 
 
 class ReadOptions(SpecModel):
@@ -73,9 +65,12 @@ class FileOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.shuffle_seed is not None and self.shuffle is None:
-            raise invalid(_NO_SHUFFLE)
+            raise invalid("'shuffleSeed' needs 'shuffle: files'")
         if self.types and not self.TYPES_OF_COLUMNS and self.partitioning is None:
-            raise invalid(_NO_TYPES)
+            raise invalid(
+                "types: these files define the types of their columns. Remove it, or set "
+                "partitioning: hive for the types of partition values"
+            )
         return self
 
     @property

@@ -1,7 +1,5 @@
 """Documents such as PDF files, and their options."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 
@@ -42,7 +40,6 @@ class DocumentOptions(RowOptions):
 
     @property
     def row_columns(self) -> list[str]:
-        """Return the columns of the rows."""
         if self.rows == "element":
             return ["page", "element_index", "kind", "text", "box", "title", "attachments"]
         return ["page", "text", "title", "attachments", *["image"] * (self.render is not None)]

@@ -1,7 +1,5 @@
 """Input formats that are files, and their options."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 
@@ -9,9 +7,8 @@ from pydantic import Field, model_validator
 
 from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique, invalid
 from batchinference.spec.column_types import TimeZone
-from batchinference.spec.encodings import Encoding
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
-from batchinference.spec.media import FrameFields, ImageFields, SoundFields
+from batchinference.spec.media import Encoding, FrameFields, ImageFields, SoundFields
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.read.base import (
     FileOptions,
@@ -22,10 +19,6 @@ from batchinference.spec.read.base import (
 )
 from batchinference.spec.uri_fields import UriPrefix
 
-_SAME_CHARACTER = (
-    "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
-    "always a quote, so it needs no escape"
-)
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
 """Assumed sizes if the real ones are unknown: height and width in pixels; bytes of an object."""
 NullValues = Annotated[
@@ -154,7 +147,10 @@ class CsvOptions(TableOptions, RowOptions):
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
         used = [character for character in characters if character]
         if len(used) > len(set(used)):
-            raise invalid(_SAME_CHARACTER)
+            raise invalid(
+                "delimiter, quote, escape and comment: two of them are the same character. A "
+                "doubled quote is always a quote, so it needs no escape"
+            )
         return self
 
 

@@ -1,7 +1,5 @@
 """Sources that are not files: databases, Hugging Face data sets, Lance data sets, inline rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
@@ -20,8 +18,6 @@ Items = Annotated[
     AfterValidator(check_json_size),
 ]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
-
-_SHARDS = "'shardKeys' and an 'overrideNumBlocks' above 1 need each other"
 
 
 class SqlOptions(ReadOptions):
@@ -44,7 +40,7 @@ class SqlOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
-            raise invalid(_SHARDS)
+            raise invalid("'shardKeys' and an 'overrideNumBlocks' above 1 need each other")
         return self
 
 

@@ -1,7 +1,5 @@
 """Input formats that are tables with versions. A job reads the data files of one version."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 

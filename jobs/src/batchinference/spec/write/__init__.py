@@ -1,19 +1,10 @@
 """The output of a job, with one model per format."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field
 
-from batchinference.spec.write.base import (
-    WriteColumns,
-    WriteKeyed,
-    WriteModel,
-    WritePartitioned,
-    WriteRows,
-    WriteSized,
-)
+from batchinference.spec.write.base import WriteColumns, WritePartitioned, WriteRows, WriteSized
 from batchinference.spec.write.files import (
     WriteCsv,
     WriteJson,
@@ -22,8 +13,15 @@ from batchinference.spec.write.files import (
     WriteParquet,
     WriteWebdataset,
 )
-from batchinference.spec.write.stores import WriteOpensearch, WriteQdrant, WriteVectors
-from batchinference.spec.write.tables import WriteDelta, WriteIceberg, WriteLance, WriteSql
+from batchinference.spec.write.tables import (
+    WriteDelta,
+    WriteIceberg,
+    WriteLance,
+    WriteOpensearch,
+    WriteQdrant,
+    WriteSql,
+    WriteVectors,
+)
 
 WriteFiles = WriteParquet | WriteJson | WriteOpenaiBatch | WriteCsv | WriteWebdataset
 WriteTable = WriteLance | WriteDelta | WriteIceberg | WriteSql | WriteQdrant | WriteOpensearch

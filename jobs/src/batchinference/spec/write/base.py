@@ -1,7 +1,5 @@
 """The base classes of output formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -11,7 +9,6 @@ from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique, inv
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
 
-PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
 KeyColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
 
 
@@ -83,7 +80,7 @@ class WriteModel(SpecModel):
 
 
 class WritePartitioned(WriteModel):
-    partition_by: PartitionColumns | None = None
+    partition_by: KeyColumns | None = None
     """Columns whose values become directories (`class=cat/`) and are left out of the files. Also
     parts of columns such as `a.b` or `a[0]`, which the files keep. For delta and iceberg, the
     partition columns of a new table, without parts."""

@@ -1,7 +1,5 @@
 """Output formats that are files."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,18 +1,92 @@
-"""Output formats that are tables. All rows of a job appear in one commit."""
-
-from __future__ import annotations
+"""Output formats that are tables, all of whose rows appear in one commit, or stores such as Qdrant
+or OpenSearch, into which rows are put by their key."""
 
 import json
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from batchinference.spec.base import invalid
-from batchinference.spec.databases import CatalogTable, Database, TableName
+from batchinference.spec.base import ENV_NAME, ColumnName, invalid
+from batchinference.spec.databases import CatalogTable, Database, Server, TableName
 from batchinference.spec.reserved import OWN_PREFIX
-from batchinference.spec.write.base import WriteKeyed, WriteRows, WriteSized
-from batchinference.spec.write.stores import WriteVectors
+from batchinference.spec.write.base import (
+    KeyColumns,
+    WriteColumns,
+    WriteKeyed,
+    WriteRows,
+    WriteSized,
+)
+
+COLLECTION = r'^[^\x00-\x20<>:"/\\|?*]+$'
+INDEX = r'^[^-_+A-Z\x00-\x20\\/*?"<>|,#:][^A-Z\x00-\x20\\/*?"<>|,#:]*$'
+
+
+class WriteVectors(WriteColumns):
+    """Base class of outputs with a column of vectors for search."""
+
+    vector_column: ColumnName | None = None
+    """The column with the vectors: lists or one-dimensional tensors of numbers. They are stored as
+    float32. A row whose vector is null, is not finite or has another length is a failed row."""
+    dimensions: Annotated[int, Field(ge=1, le=65536)] | None = None
+    """The length of the vectors. Required if the table, collection or index does not exist."""
+
+    @property
+    def column_fields(self) -> dict[str, list[str]]:
+        names = [self.vector_column] if self.vector_column else []
+        return super().column_fields | {"vectorColumn": names}
+
+    @model_validator(mode="after")
+    def _check_vectors(self) -> Self:
+        if self.dimensions and not self.vector_column:
+            message = "dimensions: they are those of vectorColumn. Name it, or remove dimensions"
+            raise invalid(message)
+        if self.vector_column and self.vector_column not in (self.columns or [self.vector_column]):
+            problem = f"vectorColumn: column '{self.vector_column}' is not written"
+            raise invalid(f"{problem}. Add it to columns")
+        return self
+
+
+class WriteStore(WriteKeyed, WriteVectors, Server):
+    """A store that is reached over HTTP. `path` is for the rows before they are put into the store,
+    the report and the error records of the job."""
+
+    mode: Literal["merge"] = "merge"  # type: ignore[assignment]
+    """merge: replace the entries of the store that have the key of a row, and add the other rows.
+    If a job runs again on its own complete output, it reads only new files."""
+    key: KeyColumns
+    """The columns whose values identify a row: integers or texts. No two rows of a job may have the
+    same values, and no value may be null."""
+    distance: Literal["cosine", "dot", "euclidean"] | None = None
+    """How a search compares vectors, if the job creates the collection or index: cosine by
+    default."""
+
+    @property
+    def connection(self) -> str:
+        address = f"in the variable {self.url_env}" if self.url_env else json.dumps(self.url)
+        return f"the server {address}"
+
+
+class WriteQdrant(WriteStore):
+    """Points of a Qdrant collection. The id of a point is its key if this is a single integer from
+    0, and otherwise a UUID made from the key. The columns are the payload."""
+
+    format: Literal["qdrant"]
+    collection: Annotated[str, Field(pattern=COLLECTION, max_length=255)]
+    """The collection. It is created if it does not exist."""
+    vector_column: ColumnName
+    """The column with the vectors: lists or one-dimensional tensors of numbers. They are stored as
+    float32. A row whose vector is null, is not finite or has another length is a failed row."""
+    api_key_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
+    """The environment variable with the API key of the server."""
+
+
+class WriteOpensearch(WriteStore):
+    """Documents of an OpenSearch index. The id of a document is made from its key."""
+
+    format: Literal["opensearch"]
+    index: Annotated[str, Field(pattern=INDEX, max_length=255)]
+    """The index. It is created if it does not exist."""
 
 
 class WriteLance(WriteSized):

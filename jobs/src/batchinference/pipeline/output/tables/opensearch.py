@@ -17,7 +17,7 @@ from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.upserts import FIELDS, MARKS, Refusal, UpsertTable
 from batchinference.pipeline.output.tables.vectors import Vectors
 from batchinference.pipeline.storage.retry import TryAgain
-from batchinference.spec.write.stores import WriteOpensearch
+from batchinference.spec.write.tables import WriteOpensearch
 
 TIMEOUT = 60
 MAX_ID_BYTES = 512

@@ -22,7 +22,7 @@ from batchinference.pipeline.output.tables.upserts import FIELDS, Refusal, Upser
 from batchinference.pipeline.output.tables.vectors import Vectors
 from batchinference.pipeline.storage.retry import TryAgain
 from batchinference.spec.reserved import OWN_PREFIX
-from batchinference.spec.write.stores import WriteQdrant
+from batchinference.spec.write.tables import WriteQdrant
 
 VERSION = f"{OWN_PREFIX}version"
 """The field of the payload with the version of the commit that has put the point."""

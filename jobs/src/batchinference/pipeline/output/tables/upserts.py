@@ -44,7 +44,7 @@ from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TryAgain
-from batchinference.spec.write.stores import WriteStore
+from batchinference.spec.write.tables import WriteStore
 from batchinference.text import counted
 
 MARKS = "batchinference_commits"

@@ -4,8 +4,6 @@ Embedding and classification tasks call the model itself. Generation tasks call 
 other tasks use the library's pipeline for the task.
 """
 
-from __future__ import annotations
-
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import local_part, local_tokenizer

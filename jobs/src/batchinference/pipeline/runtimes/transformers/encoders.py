@@ -1,7 +1,5 @@
 """Computes embeddings and classifications with one call of the model for the rows of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +24,7 @@ from batchinference.pipeline.runtimes.transformers.media_inputs import (
 )
 from batchinference.pipeline.runtimes.transformers.text_inputs import TextInput
 from batchinference.spec.models import TransformersModel
-from batchinference.spec.models.labels import LABELED
+from batchinference.spec.models.base import LABELED
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 from batchinference.text import with_article
 

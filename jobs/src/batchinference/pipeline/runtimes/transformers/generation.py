@@ -25,9 +25,12 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes.answers import Answer, Text, result_of
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.prompt_truncation import room_for_answer
 from batchinference.pipeline.runtimes.prompts import rows_of
-from batchinference.pipeline.runtimes.text_limits import position_tables, positions_of
+from batchinference.pipeline.runtimes.text_limits import (
+    position_tables,
+    positions_of,
+    room_for_answer,
+)
 from batchinference.pipeline.runtimes.transformers.loading import ModelLoader, to_model
 from batchinference.pipeline.runtimes.transformers.prompt_inputs import (
     ImagePrompts,

@@ -4,8 +4,6 @@ Small images are resized and normalized on the GPU of the model. The functions h
 because the library would treat a text as an address, and fetch it.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import warnings
@@ -25,8 +23,8 @@ from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
 from batchinference.pipeline.runtimes.device import to_device
 from batchinference.pipeline.runtimes.model_io import Batch
-from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
-from batchinference.pipeline.runtimes.transformers.options import (
+from batchinference.pipeline.runtimes.transformers.loading import (
+    ModelLoader,
     check_options,
     feature_extractor_options,
     image_processor_options,

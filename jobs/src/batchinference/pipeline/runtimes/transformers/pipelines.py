@@ -21,17 +21,18 @@ from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.text_limits import Windows, max_tokens, set_text_limit
-from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, ModelLoader
+from batchinference.pipeline.runtimes.transformers.loading import (
+    NO_CODE,
+    ModelLoader,
+    check_options,
+    pipeline_options,
+    pop_loading_options,
+)
 from batchinference.pipeline.runtimes.transformers.media_inputs import (
     audio_samples,
     crop_reproducibly,
     pillow_images,
     warn_of_cut_audio,
-)
-from batchinference.pipeline.runtimes.transformers.options import (
-    check_options,
-    pipeline_options,
-    pop_loading_options,
 )
 from batchinference.pipeline.runtimes.transformers.text_inputs import (
     as_texts,

@@ -1,7 +1,5 @@
 """Builds the prompt of each row, as text or as chat messages, and its tensors for `generate`."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -14,7 +12,6 @@ from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.row_warnings import warn, warnings_of_row
-from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
@@ -27,14 +24,14 @@ from batchinference.pipeline.runtimes.prompts import (
     with_messages,
     with_repair,
 )
-from batchinference.pipeline.runtimes.text_limits import position_tables
-from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
-from batchinference.pipeline.runtimes.transformers.media_inputs import pillow_images
-from batchinference.pipeline.runtimes.transformers.options import (
+from batchinference.pipeline.runtimes.text_limits import PromptLimit, position_tables
+from batchinference.pipeline.runtimes.transformers.loading import (
+    ModelLoader,
     check_options,
     pop_loading_options,
     processor_options,
 )
+from batchinference.pipeline.runtimes.transformers.media_inputs import pillow_images
 from batchinference.pipeline.runtimes.transformers.text_inputs import (
     BatchTokenizer,
     match_tokenizer,

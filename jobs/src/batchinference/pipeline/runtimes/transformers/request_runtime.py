@@ -1,7 +1,5 @@
 """Answers rows that are complete requests of the OpenAI API with models of the library."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections import defaultdict
@@ -122,7 +120,6 @@ class _Embeddings(BaseModel):
     encoding_format: Literal["float", "base64"] | None = None
 
     def texts(self) -> list[str]:
-        """Return the texts of the request."""
         return [self.input] if isinstance(self.input, str) else self.input
 
 

@@ -4,8 +4,6 @@ No result depends on the other texts of a batch, because padding is masked, or o
 length are computed together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -33,14 +31,14 @@ from batchinference.pipeline.runtimes.text_limits import (
     set_padding_token,
     set_text_limit,
 )
-from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
-from batchinference.pipeline.runtimes.transformers.options import (
+from batchinference.pipeline.runtimes.transformers.loading import (
+    ModelLoader,
     check_options,
     pop_loading_options,
     tokenizer_options,
 )
 from batchinference.spec.models import TransformersModel
-from batchinference.spec.models.long_texts import TooLong
+from batchinference.spec.models.base import TooLong
 from batchinference.spec.warnings import WarningName
 
 _MIN_VOCABULARY_SHARE = 0.1

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.model_files import files_without_weights
-from batchinference.pipeline.runtimes.prompt_truncation import PromptLimit, Row, room_for_answer
 from batchinference.pipeline.runtimes.prompts import (
     messages_of,
     rows_of,
@@ -23,7 +22,12 @@ from batchinference.pipeline.runtimes.prompts import (
     values_for_texts,
     with_messages,
 )
-from batchinference.pipeline.runtimes.text_limits import max_tokens
+from batchinference.pipeline.runtimes.text_limits import (
+    PromptLimit,
+    Row,
+    max_tokens,
+    room_for_answer,
+)
 from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
 from batchinference.spec.models import VllmModel
 

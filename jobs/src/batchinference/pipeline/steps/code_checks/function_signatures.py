@@ -4,8 +4,6 @@ Only reports code that always fails. Definitions that are decorated or condition
 a base class of another module, are not checked.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 from collections.abc import Collection, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Checks that the modules of the user are valid Python, that their imports exist, and that a module
 defines the callable that a step names."""
 
-from __future__ import annotations
-
 import ast
 import symtable
 import sys

@@ -1,8 +1,6 @@
 """Checks from its source what the function of a step returns. Only knows literals and the results
 of a few functions of Python, and only reports code that always fails."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator, Sequence

@@ -22,10 +22,10 @@ BUDGETS = {
     "jobs/src/batchinference/pipeline": 45_747,
     "jobs/src": 69_632,
     "operator/src": 8_900,
-    "tests": 116_450,
+    "tests": 116_688,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
-MESSAGES_IN_TESTS = 251
+MESSAGES_IN_TESTS = 243
 """Maximum number of functions and tables of tests that contain four words of a message in a row.
 `Messages` of plugins/messages.py compares messages with golden files."""
 MAY_BE_LONG = 5

@@ -279,13 +279,6 @@ def without_ids(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "custom_id"}
 
 
-def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
-    """Raise ValueError for bad rows until a file exists."""
-    if "bad" in row["text"] and not Path(file).exists():
-        raise ValueError("bad")
-    return row
-
-
 def fail_at_row(batch: Batch, directory: str, column: str, at: str, commits: int = 2) -> Batch:
     """Log each row that it receives. At one of the rows, fail like a broken device as soon as there
     are `commits` commits of other rows, unless the file `repaired` exists."""

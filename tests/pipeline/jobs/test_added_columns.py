@@ -222,13 +222,8 @@ def test_column_that_another_job_adds_meanwhile_is_refused(
 
 
 def test_several_rows_for_a_row_are_refused(path: Path, messages: Messages) -> None:
-    twice = [
-        {
-            "name": "twice",
-            "python": {"callable": "support.jobs.user_code:twice", "method": "flatMap"},
-        }
-    ]
-    report = run(path, steps=[*twice, *STEPS])
+    code = {"callable": "support.jobs.user_code:twice", "method": "flatMap"}
+    report = run(path, steps=[{"name": "twice", "python": code}, *STEPS])
     assert report.reason == "BadOutput"
     messages.check(report.message or "")
     assert lance.dataset(path).schema.names == ["id", "text"]

@@ -111,21 +111,14 @@ def test_job_with_too_many_failed_rows_ends_early(
     assert run.report.counts.read < 1200 + 1 + len(GOOD)
 
 
-class TestUndecodable:
-    """Rows that cannot be decoded."""
-
-    def job(self, directory: Path, **errors: Any) -> Document:
-        source = write_lines(directory / "in", {"a.txt": GOOD})
-        with (source / "b.txt").open("wb") as file:
-            file.write(b"first\nb\xffd\nlast\n")
-        return job_document("bad", source, directory / "out", errors=errors)
-
-    def test_undecodable_rows_are_written_as_errors(self, tmp_path: Path) -> None:
-        run = run_in_process(self.job(tmp_path, maxRows=1))
-        assert run.counts == (60, 59, 1, 0)
-        (error,) = errors_of(tmp_path / "out")
-        assert (error["id"], error["step"], error["traceback"]) == ("1:1", "read", "")
-        assert error["error"].startswith("UnicodeDecodeError: ")
+def test_undecodable_rows_are_written_as_errors(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": GOOD})
+    (source / "b.txt").write_bytes(b"first\nb\xffd\nlast\n")
+    run = run_in_process(job_document("bad", source, tmp_path / "out", errors={"maxRows": 1}))
+    assert run.counts == (60, 59, 1, 0)
+    (error,) = errors_of(tmp_path / "out")
+    assert (error["id"], error["step"], error["traceback"]) == ("1:1", "read", "")
+    assert error["error"].startswith("UnicodeDecodeError: ")
 
 
 @pytest.mark.parametrize(

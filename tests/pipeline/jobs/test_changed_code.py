@@ -275,53 +275,39 @@ def with_python(**fields: Any) -> dict[str, Any]:
     return {"steps": [model_step(), python_step(**fields)]}
 
 
+def with_read(**fields: Any) -> dict[str, Any]:
+    return {"read": {"format": "text", "paths": ["s3://in/texts/"], **fields}}
+
+
+def with_write(**fields: Any) -> dict[str, Any]:
+    return {"write": {"format": "parquet", "path": "s3://out/result/", **fields}}
+
+
 SAME = {
     "batch size": with_model(batchSize=7),
     "replicas": with_model(replicas={"min": 2, "max": 9}),
     "resources": with_model(resources={"gpu": 1, "cpu": 2, "memory": "8Gi"}),
     "replicas of own code": with_python(replicas={"max": 3}),
     "cluster": {"cluster": {"image": "other", "workers": {"max": 50}}},
-    "mode": {"write": {"format": "parquet", "path": "s3://out/result/", "mode": "overwrite"}},
+    "mode": with_write(mode="overwrite"),
     "resume": {"resume": False},
-    "changed files": {
-        "read": {
-            "format": "text",
-            "paths": ["s3://in/texts/"],
-            "onChange": "recompute",
-            "onDelete": "removeRows",
-        }
-    },
+    "changed files": with_read(onChange="recompute", onDelete="removeRows"),
     "limits of errors": {"errors": {"maxRows": 3, "maxPercent": 2}},
-    "a default that is spelt out": {
-        "write": {"format": "parquet", "path": "s3://out/result/", "compression": "snappy"}
-    },
+    "a default that is spelt out": with_write(compression="snappy"),
 }
 OTHER = {
-    "format": {"read": {"format": "binary", "paths": ["s3://in/texts/"]}, "steps": []},
-    "paths": {"read": {"format": "text", "paths": ["s3://in/texts/", "s3://in/more/"]}},
-    "read options": {
-        "read": {
-            "format": "text",
-            "paths": ["s3://in/texts/"],
-            "options": {"dropEmptyLines": False},
-        }
-    },
+    "format": {**with_read(format="binary"), "steps": []},
+    "paths": with_read(paths=["s3://in/texts/", "s3://in/more/"]),
+    "read options": with_read(options={"dropEmptyLines": False}),
     "no steps": {"steps": []},
     "order of steps": {"steps": [python_step(), model_step()]},
     "name of a step": with_model(name="other"),
     "model": {"steps": [python_step()]},
     "callable": with_python(callable_="module:Other"),
-    "arguments": {
-        "steps": [
-            model_step(),
-            python_step(python={"callable": "module:Class", "constructorArgs": {"size": 2}}),
-        ]
-    },
-    "output format": {"write": {"format": "json", "path": "s3://out/result/"}},
-    "output path": {"write": {"format": "parquet", "path": "s3://out/other/"}},
-    "compression": {
-        "write": {"format": "parquet", "path": "s3://out/result/", "compression": "zstd"}
-    },
+    "arguments": with_python(python={"callable": "module:Class", "constructorArgs": {"size": 2}}),
+    "output format": with_write(format="json"),
+    "output path": with_write(path="s3://out/other/"),
+    "compression": with_write(compression="zstd"),
     "place of the errors": {"errors": {"maxRows": 3, "path": "s3://bad/rows/"}},
 }
 

@@ -5,7 +5,6 @@ One successful job runs as a process with its own Ray.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -118,79 +117,6 @@ def test_failed_job_ends_with_1_and_its_reason(
     assert f"{tmp_path / 'out' / '_batchinference' / 'errors'}" in message
     assert "row 0:" not in done.stderr
     assert report_in(tmp_path).reason == "TooManyErrors"
-
-
-def test_missing_input_ends_with_2(tmp_path: Path, own_code: Path) -> None:
-    file = job_file(tmp_path, own_code)
-    shutil.rmtree(tmp_path / "in")
-    done = invoke_without_ray("run", str(file))
-    assert done.exit_code == 2
-    assert "BadInput: spec.read.paths[0]" in " ".join(done.stderr.split())
-
-
-NO_JOBS = {
-    "no file": (None, "cannot be read"),
-    "no YAML": ("{", "not valid YAML"),
-    "another kind": (
-        json.dumps({"apiVersion": "v1", "kind": "Pod"}),
-        "kind: expected BatchInference, got Pod",
-    ),
-    "a field too many": (json.dumps(job_document("job", "in", "out", colour="red")), "colour"),
-    "two jobs": (
-        "\n---\n".join(json.dumps(job_document(name, "in", "out")) for name in ("a", "b")),
-        "found 2: a, b",
-    ),
-    "a column that is not there": (
-        json.dumps(
-            job_document("job", "in", "out", steps=[{"name": "f", "filter": "len(txt) > 2"}])
-        ),
-        "did you mean 'text'",
-    ),
-}
-
-
-@pytest.mark.parametrize(("content", "message"), NO_JOBS.values(), ids=NO_JOBS)
-def test_invalid_file_ends_with_2_before_ray_starts(
-    tmp_path: Path, content: str | None, message: str
-) -> None:
-    if content is not None:
-        (tmp_path / "job.yaml").write_text(content)
-    done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Ray" not in done.stderr
-
-
-def model(**fields: Any) -> dict[str, Any]:
-    return {"name": "own", "model": {"inputs": {"text": "text"}, "output": "out", **fields}}
-
-
-CHAT = {"runtime": "http", "url": "http://localhost:1/v1", "api": "chat", "name": "small"}
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "key": ({"steps": [model(**CHAT, apiKeyEnv="NO_KEY")]}, "variable NO_KEY, which holds a key"),
-    "model": (
-        {"steps": [model(runtime="transformers", task="text-classification", source="./none")]},
-        "none' not found: there is no ",
-    ),
-    "code": (
-        {"steps": [{"name": "own", "python": {"callable": "no_such_module:f"}}]},
-        "module 'no_such_module'",
-    ),
-    "input": ({"read": {"format": "text", "paths": ["./none"]}}, "/none"),
-    "output": ({"write": {"format": "json", "path": "./in", "mode": "overwrite"}}, "/in"),
-}
-"""Fields of a job that is refused before Ray starts, and a part of the message."""
-
-
-@pytest.mark.parametrize("command", ["run", "preview"])
-@pytest.mark.parametrize(("fields", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_is_found_before_ray_starts_ends_with_2(
-    tmp_path: Path, own_code: Path, fields: dict[str, Any], message: str, command: str
-) -> None:
-    job_file(tmp_path, own_code, **fields)
-    done = invoke_without_ray(command, str(tmp_path / "job.yaml"))
-    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.long("remote")

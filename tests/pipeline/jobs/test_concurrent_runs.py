@@ -23,6 +23,7 @@ from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
+from support.outputs.builders import last_attempt
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
@@ -83,6 +84,12 @@ def before(
     monkeypatch.setattr(owner, name, instead)
 
 
+def keep_beating(patch: pytest.MonkeyPatch) -> None:
+    """Let each heartbeat differ from the one before, as while another machine runs a job."""
+    beats, read = itertools.count(), heartbeat._read_heartbeat
+    patch.setattr(heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats))
+
+
 def fail_after_tasks(monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int = 1) -> Report:
     """Run a job that commits its first tasks and then fails. Return its report."""
     put = Committer.put
@@ -127,24 +134,17 @@ def test_output_that_is_being_written_is_not_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """Its failed rows are retried while the replacement is computed."""
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
     step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
     place.add(c="bad")
     old = place.job("old", steps=[step], errors={"maxRows": 1})
     run_without_ray(old)
     layout = Layout.of(parse(old).spec)
-    lease = read_lease(layout)
-    assert lease is not None
-    lease = replace(lease, process="", attempt=2)  # of another machine
-    beats = itertools.count()
+    lease = replace(last_attempt(old).lease, process="", attempt=2)  # of another machine
 
     def retry() -> None:
         layout.success.delete()
         lease.write_if_unchanged(layout, read_lease(layout))
-        read = heartbeat._read_heartbeat
-        monkeypatch.setattr(
-            heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
-        )
+        keep_beating(monkeypatch)
 
     before(monkeypatch, pipeline_job, "swap_in_replacement", retry)
     new = place.job("new", "other", write={"mode": "overwrite"})
@@ -167,9 +167,7 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
     """The job has decided to resume it, or to start it over, and waits for its heartbeat."""
     old = place.job("old")
     run_without_ray(old)
-    layout = Layout.of(parse(old).spec)
-    lease = read_lease(layout)
-    assert lease is not None
+    layout, lease = Layout.of(parse(old).spec), last_attempt(old).lease
     elsewhere = replace(lease, process="")
     elsewhere.write_if_unchanged(layout, lease)
     layout.success.delete()
@@ -194,12 +192,9 @@ def test_rows_of_a_running_append_are_not_deleted(
 
     def alive() -> None:
         fail_after_tasks(monkeypatch, append)
-        lease, beats, read = read_lease(layout), itertools.count(), heartbeat._read_heartbeat
-        assert lease is not None
+        lease = last_attempt(append).lease
         replace(lease, process="").write_if_unchanged(layout, lease)  # of another machine
-        monkeypatch.setattr(
-            heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
-        )
+        keep_beating(monkeypatch)
 
     if begun == "before the replacement":
         alive()
@@ -238,11 +233,8 @@ def test_nothing_is_appended_while_the_output_is_replaced(
     refused: list[Report] = []
 
     def append() -> None:
-        beats, read = itertools.count(), heartbeat._read_heartbeat
         with monkeypatch.context() as patch:
-            patch.setattr(
-                heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
-            )
+            keep_beating(patch)
             refused.append(run_without_ray(place.job("append", "third", write={"mode": "append"})))
 
     place.add("third", z="z1")

@@ -120,11 +120,14 @@ def test_missing_requirements_are_reported_before_ray_starts(
     assert (checked.exit_code, checked.stdout) == (2, "")
     assert message in checked.stderr
     assert sorted(tmp_path.rglob("*")) == before
-    if "cannot be used" not in message:
-        run = invoke_without_ray("run", file)
-        assert run.exit_code == 2
-        assert re.sub(r"^spec\.steps\[0\]\.\w+: ", "", message) in run.stderr
-        assert "starting Ray" not in run.stderr
+    commands = [] if "cannot be used" in message else ["run"]
+    if "write.path" not in message:
+        commands.append("preview")
+    for command in commands:
+        done = invoke_without_ray(command, file)
+        assert done.exit_code == 2
+        assert re.sub(r"^spec\.steps\[0\]\.\w+: ", "", message) in done.stderr
+        assert "starting Ray" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -162,16 +162,13 @@ def test_first_failed_row_is_shown_with_the_line_of_the_code(
 def test_remarks_on_the_input(
     job_file: JobFile, tmp_path: Path, content: dict[str, str], remark: str
 ) -> None:
-    file = Path(job_file())
+    file = job_file(read={"format": "csv", "paths": ["tables"]})
+    (tmp_path / "tables").mkdir()
     for name, text in content.items():
-        (tmp_path / "tables").mkdir(exist_ok=True)
         (tmp_path / "tables" / name).write_text(text)
-    job = yaml.safe_load(file.read_text())
-    job["spec"]["read"] = {"format": "csv", "paths": ["tables"]}
-    file.write_text(yaml.safe_dump(job))
     expected = remark.replace("TMP", f"{tmp_path}/tables")
-    assert preview(str(file)).stderr == expected
-    run = invoke_without_ray("run", str(file))
+    assert preview(file).stderr == expected
+    run = invoke_without_ray("run", file)
     assert (run.exit_code, expected.strip() in run.stderr) == (0, True)
 
 

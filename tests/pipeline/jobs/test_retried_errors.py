@@ -17,6 +17,7 @@ from support.jobs.on_ray import (
     run_in_process,
     write_lines,
 )
+from support.jobs.user_code import step_until
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -29,12 +30,8 @@ LINES = {
 @pytest.fixture
 def document(tmp_path: Path) -> Document:
     """Return a job in which 6 of 60 rows fail until the file `repaired` exists."""
-    step = {"callable": "own_code:fails_until", "method": "map"}
-    step["callArgs"] = {"file": str(tmp_path / "repaired")}
-    source = write_lines(tmp_path / "in", LINES)
-    steps = [{"name": "own", "python": step}]
-    errors = {"maxRows": 10}
-    return job_document("bad", source, tmp_path / "out", steps=steps, errors=errors)
+    source, steps = write_lines(tmp_path / "in", LINES), [step_until(tmp_path / "repaired")]
+    return job_document("bad", source, tmp_path / "out", steps=steps, errors={"maxRows": 10})
 
 
 def again(document: Document) -> Run:

@@ -12,6 +12,7 @@ from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.spec.report import JobState
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, job_document, run_in_process, write_lines
+from support.jobs.user_code import step_until
 from support.jobs.without_ray import INPUT, run_without_ray, small_job
 from support.outputs.verify_command import verified
 
@@ -51,14 +52,10 @@ def test_output_has_the_numbers_of_the_input(tmp_path: Path, write: dict[str, An
     assert verified(tmp_path / "out").result == "proven"
 
 
-@pytest.mark.usefixtures("own_code")
 def test_retried_and_appended_rows_have_their_numbers(tmp_path: Path) -> None:
     lines = {f"{n}.txt": [f"{n} {m}" + " bad" * (m % 10 == 3) for m in range(30)] for n in "ab"}
-    step = {"callable": "own_code:fails_until", "method": "map"}
-    step["callArgs"] = {"file": str(tmp_path / "repaired")}
-    source = write_lines(tmp_path / "in", lines)
-    document = job_document("order", source, tmp_path / "out", errors={"maxRows": 10},
-                            steps=[{"name": "own", "python": step}])  # fmt: skip
+    source, steps = write_lines(tmp_path / "in", lines), [step_until(tmp_path / "repaired")]
+    document = job_document("order", source, tmp_path / "out", errors={"maxRows": 10}, steps=steps)
     document["spec"]["write"] |= {"rowNumber": "row", "format": "parquet", "mode": "append"}
     assert run_in_process(document).counts == (60, 54, 6, 0)
     numbers = [FILE * file + row for file in (0, 1) for row in range(30)]

@@ -24,6 +24,21 @@ from support.jobs.without_ray import invoke_without_ray
 SECRET = "AWS_SECRET_ACCESS_KEY=abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 
 
+def job_file(directory: Path, **spec: Any) -> str:
+    """Write a job over one line of text, and return its file."""
+    source = write_lines(directory / "in", {"a.txt": ["one"]})
+    job = job_document("demo", source, directory / "out", **spec)
+    (directory / "job.yaml").write_text(yaml.safe_dump(job))
+    return str(directory / "job.yaml")
+
+
+def print_to_file(directory: Path, code: str) -> None:
+    """Run Python code that prints to the file `driver.log`, as the driver on a cluster does."""
+    with (directory / "driver.log").open("w") as out:
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=directory, stdout=out, check=True, timeout=120)
+
+
 def test_output_of_workers_is_read_without_lines_of_ray(tmp_path: Path) -> None:
     out = tmp_path / "worker-ab12-01000000-77.out"
     output = WorkerOutput(str(tmp_path))
@@ -72,14 +87,12 @@ def test_logs_of_the_last_runs_are_stored_next_to_the_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_log, "KEPT_LOGS", 1)
-    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
-    job = job_document("demo", source, tmp_path / "out")
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    file = job_file(tmp_path)
     for _ in range(2):
-        done = invoke_without_ray("run", "--restart", str(tmp_path / "job.yaml"))
-    idle = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+        done = invoke_without_ray("run", "--restart", file)
+    idle = invoke_without_ray("run", file)
     assert ("was complete already" in idle.stderr, "log     " in idle.stderr) == (True, False)
-    (log,) = stored_logs(log_directory(parse(job)))
+    (log,) = stored_logs(log_directory(parse(yaml.safe_load(Path(file).read_text()))))
     assert f"log     {log.uri}" in done.stderr
     text = log.read().decode()
     assert "demo: starting Ray on this machine" in text
@@ -98,9 +111,7 @@ print("(worker pid=7) {SECRET}", flush=True)
 log.add_own_output()
 open("log", "w").write(log.text())
 """
-    with (tmp_path / "driver.log").open("w") as out:
-        command = [sys.executable, "-c", code]
-        subprocess.run(command, cwd=tmp_path, stdout=out, check=True, timeout=60)
+    print_to_file(tmp_path, code)
     first, second = (tmp_path / "log").read_text().splitlines()
     assert first == "of the driver"
     assert second.startswith("(worker pid=7) AWS_SECRET_ACCESS_KEY")
@@ -118,9 +129,7 @@ print("the end", flush=True)
 log.add_own_output()
 open("log", "w").write(log.text())
 """
-    with (tmp_path / "driver.log").open("w") as out:
-        command = [sys.executable, "-c", code]
-        subprocess.run(command, cwd=tmp_path, stdout=out, check=True, timeout=60)
+    print_to_file(tmp_path, code)
     assert (tmp_path / "log").read_text() == "the end\n"
 
 
@@ -131,22 +140,15 @@ def test_unreadable_output_of_workers_does_not_fail_the_job(
         raise FileNotFoundError("rotated")
 
     monkeypatch.setattr(WorkerOutput, "new_lines", read)
-    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
-    (tmp_path / "job.yaml").write_text(
-        yaml.safe_dump(job_document("demo", source, tmp_path / "out"))
-    )
-    assert invoke_without_ray("run", str(tmp_path / "job.yaml")).exit_code == 0
+    assert invoke_without_ray("run", job_file(tmp_path)).exit_code == 0
 
 
 def test_a_log_that_cannot_be_stored_does_not_fail_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
     (tmp_path / "out/_batchinference").mkdir(parents=True)
-    job = job_document("demo", source, tmp_path / "out")
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     monkeypatch.setattr(run_log, "LOG_DIRECTORY", "job.json")  # a file
-    done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+    done = invoke_without_ray("run", job_file(tmp_path))
     assert (done.exit_code, "log     " in done.stderr) == (0, False)
 
 
@@ -228,10 +230,8 @@ def test_run_that_has_not_begun_to_write_stores_no_copy(tmp_path: Path, clock: C
 
 
 def test_log_of_a_killed_driver_has_its_last_lines(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
     step = {"name": "last", "python": {"callable": "support.jobs.user_code:killed"}}
-    job = job_document("demo", source, tmp_path / "out", steps=[step])
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    job_file(tmp_path, steps=[step])
     code = """
 from batchinference.api import run_log
 from support.jobs.without_ray import invoke_without_ray
@@ -262,9 +262,7 @@ print("{SECRET}")
 print("the last line", flush=True)
 log.store_so_far(parse({job!r}), Report.parse({now!r}), own_output=True)
 """
-    with (tmp_path / "driver.log").open("w") as file:
-        command = [sys.executable, "-c", code]
-        subprocess.run(command, cwd=tmp_path, stdout=file, check=True, timeout=120)
+    print_to_file(tmp_path, code)
     (text,) = stored(parse(job)).values()
     assert "the last line\n" in text
     assert "abcdef" not in text

@@ -136,15 +136,3 @@ def test_each_append_reads_new_files_only(tmp_path: Path, first: str) -> None:
                 known.chmod(0o000)
         assert rows_read(run_in_process(night(tmp_path, "another-name"))) == 2 * len(new)
     assert texts(tmp_path) == lines(*"abcde")
-
-
-def test_changed_file_is_not_mixed_with_its_old_rows(tmp_path: Path) -> None:
-    add(tmp_path, "a")
-    run_in_process(night(tmp_path))
-    (tmp_path / "in" / "a.txt").write_text("something else\n")
-    add(tmp_path, "b")
-    run = run_in_process(night(tmp_path))
-    assert run.report.reason == "BadInput"
-    assert "a.txt' has changed" in str(run.report.message)
-    assert "write.mode to overwrite" in str(run.report.message)
-    assert texts(tmp_path) == lines("a")

@@ -118,6 +118,11 @@ class ReconcileLoop:
             if "deletionTimestamp" in body["metadata"]:
                 del self.ray_jobs[name]
 
+    def remove(self, seconds: float = 0.0) -> None:
+        """Let the operator delete the RayJob of the ended attempt, and KubeRay finalize it."""
+        self.reconcile(seconds)
+        self.finalize_deletions()
+
     def set_report(self, state: JobState, **fields: Any) -> None:
         """Set the report of the driver."""
         self.report = report(state, **{"updatedAt": to_rfc3339(self.now), **fields})

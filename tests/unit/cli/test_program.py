@@ -20,7 +20,7 @@ from batchinference.rendering.config_map import digest_of
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, parse_failure_line
 from plugins.messages import Messages
-from support.documents.minimal import document, model_step, python_step
+from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.parsed import filter_step
 from support.operator.objects import report
 from support.program import Invoke, WriteJob, run_program
@@ -85,12 +85,21 @@ def test_missing_file_exits_with_2(invoke: Invoke, command: str) -> None:
     assert result.stderr.startswith("missing.yaml: cannot be read: ")
 
 
-def test_invalid_job_is_refused_before_ray_starts(invoke: Invoke, write_job: WriteJob) -> None:
-    wrong = document(steps=[filter_step(expression="txt == 'a'")])
-    result = invoke("run", write_job(wrong))
-    assert result.exit_code == 2
-    message = "job.yaml: spec.steps[0].filter: step 'keep' reads column 'txt'"
-    assert result.stderr.startswith(message)
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ([document(steps=[filter_step(expression="txt == 'a'")])], "spec.steps[0].filter: step"),
+        ([document("a"), document("b")], "expected one BatchInference, found 2: a, b"),
+    ],
+    ids=["a column that is not there", "two jobs"],
+)
+def test_invalid_file_is_refused_before_ray_starts(
+    invoke: Invoke, write_job: WriteJob, jobs: list[Document], message: str
+) -> None:
+    result = invoke("run", write_job(*jobs))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"job.yaml: {message}")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_replaced_config_map_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from batchinference.rendering import Names
 from batchinference.spec import parse_one
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.retention import END_SECONDS
 from batchinference_operator.status.attempts import (
@@ -22,7 +24,15 @@ from batchinference_operator.status.attempts import (
     remove_attempt,
 )
 from batchinference_operator.status.timestamps import to_rfc3339
-from support.operator.objects import OTHER_UID, RUNNING, SUCCEEDED, UID, owner, ray_job_body
+from support.operator.objects import (
+    CREATED,
+    OTHER_UID,
+    RUNNING,
+    SUCCEEDED,
+    UID,
+    owner,
+    ray_job_body,
+)
 from support.operator.reconcile_loop import ReconcileLoop
 
 END = "2026-03-01T12:00:00Z"
@@ -34,12 +44,6 @@ def failed_once(**retry: object) -> ReconcileLoop:
     loop = ReconcileLoop(retry={**AT_ONCE, **retry})
     loop.lose()
     return loop
-
-
-def remove_failed(loop: ReconcileLoop) -> None:
-    """Let the operator delete the RayJob of the failed attempt, and KubeRay finalize it."""
-    loop.reconcile()
-    loop.finalize_deletions()
 
 
 def test_successful_attempt_is_recorded_from_plan_to_end(loop: ReconcileLoop) -> None:
@@ -62,7 +66,7 @@ def test_successful_attempt_is_recorded_from_plan_to_end(loop: ReconcileLoop) ->
 def test_ray_job_of_an_ended_attempt_that_is_created_again_is_deleted() -> None:
     """A late request of a former leader may create it while the next attempt runs."""
     loop = failed_once()
-    remove_failed(loop)
+    loop.remove()
     loop.run()
     loop.ray_jobs["job-1"] = ray_job_body("job-1")
     assert [seen.name for seen in loop.reconcile().delete_ray_jobs] == ["job-1"]
@@ -141,8 +145,7 @@ def test_a_change_takes_effect_in_the_next_attempt(change: str) -> None:
     assert loop.reconcile().create == ()
     assert loop.attempt["generation"] == 1
     loop.lose()
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     config_map, ray_job = loop.reconcile().create
     loop.reconcile()
     assert loop.attempt["generation"] == loop.generation
@@ -174,7 +177,7 @@ def test_progress_does_not_decrease_with_the_next_attempt() -> None:
     loop = ReconcileLoop(retry=AT_ONCE)
     loop.run(rows=70)
     loop.fail()
-    remove_failed(loop)
+    loop.remove()
     loop.run(rows=5)
     assert loop.status["progress"]["rows"] == 70
     assert loop.attempt["rows"] == 5
@@ -184,21 +187,16 @@ def test_job_fails_when_no_attempt_is_left() -> None:
     loop = ReconcileLoop(retry={**AT_ONCE, "maxAttempts": 2})
     for _ in range(2):
         loop.lose()
-        remove_failed(loop)
+        loop.remove()
     assert (loop.phase, loop.reason) == ("Failed", "NodeLost")
     assert loop.status["failedAttempts"] == 2
     assert len(loop.status["attempts"]) == 2
 
 
-def test_permanent_cause_fails_the_job_at_once(loop: ReconcileLoop) -> None:
-    loop.run()
-    loop.fail("BadInput", "no such bucket")
-    assert (loop.phase, loop.reason, loop.message) == ("Failed", "BadInput", "no such bucket")
-
-
 @pytest.mark.parametrize(
     ("on_cause", "cause", "phase"),
     [
+        ({}, "BadInput", "Failed"),
         ({"BadInput": "Retry"}, "BadInput", "Retrying"),
         ({"NodeLost": "Fail"}, "NodeLost", "Failed"),
         ({"NodeLost": "Fail"}, "OutOfMemory", "Retrying"),
@@ -241,15 +239,14 @@ def test_backoff_doubles_up_to_its_maximum(backoff: dict[str, str], waits: list[
     for wait in waits:
         loop.lose()
         assert loop.status["nextAttemptTime"] == to_rfc3339(loop.now + timedelta(seconds=wait))
-        loop.reconcile(wait)
-        loop.finalize_deletions()
+        loop.remove(wait)
     assert loop.status["failedAttempts"] == 4
 
 
 def test_retry_starts_at_next_attempt_time_despite_a_spec_change() -> None:
     loop = failed_once(backoff={"initial": "1m"})
     assert loop.status["nextAttemptTime"] == "2026-03-01T12:01:00Z"
-    remove_failed(loop)
+    loop.remove()
     loop.generation = 2
     assert loop.reconcile(20).requeue_after == 40
     generations = {condition["observedGeneration"] for condition in loop.status["conditions"]}
@@ -262,7 +259,7 @@ def test_retry_starts_at_next_attempt_time_despite_a_spec_change() -> None:
 def test_total_deadline_ends_the_backoff() -> None:
     loop = ReconcileLoop(deadlines={"total": "30s"}, retry={"backoff": {"initial": "1m"}})
     loop.lose()
-    remove_failed(loop)
+    loop.remove()
     assert loop.reconcile().requeue_after == 30
     loop.reconcile(30)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
@@ -311,3 +308,50 @@ def test_number_of_an_attempt_that_created_nothing_is_reused() -> None:
     first = end_attempt(add_attempt({}, Names("job", UID, 1)), "Failed", END, Cause.NODE_LOST)
     assert remove_attempt(add_attempt(first, Names("job", UID, 2))) == first
     assert remove_attempt(add_attempt({}, Names("job", UID, 1))) == {}
+
+
+TURNS = {
+    "no-limits": None,
+    "its-turn": AdmissionDecision(ahead=0, admitted=True),
+    "others-ahead": AdmissionDecision(ahead=3, admitted=False),
+}
+
+
+@pytest.fixture(params=list(TURNS.values()), ids=list(TURNS))
+def adopted(request: pytest.FixtureRequest) -> ReconcileLoop:
+    """Return a running job of an operator of version 0.1, which did not record attempts."""
+    loop = ReconcileLoop()
+    ready = {
+        "type": "Ready", "status": "False", "lastTransitionTime": CREATED, "reason": "Running",
+        "message": "rows are being processed", "observedGeneration": 1,
+    }  # fmt: skip
+    loop.status = {
+        "phase": "Running",
+        "observedGeneration": 1,
+        "conditions": [ready],
+        "progress": {"rows": 10, "total": 20},
+        "startTime": CREATED,
+        "rayJobName": "job-1",
+        "rayClusterName": "job-1-abcde",
+    }
+    loop.ray_jobs = {"job-1": ray_job_body(**RUNNING, rayClusterName="job-1-abcde")}
+    loop.admission = request.param
+    return loop
+
+
+def test_existing_ray_job_is_adopted_and_completed(adopted: ReconcileLoop) -> None:
+    before = copy.deepcopy(adopted.ray_jobs)
+    adopted.reconcile()
+    adopted.set_report(JobState.RUNNING, rows=15)
+    adopted.reconcile(5)
+    assert adopted.ray_jobs == before
+    assert (adopted.phase, adopted.status["progress"]["rows"]) == ("Running", 15)
+    assert adopted.status["startTime"] == CREATED
+    (attempt,) = adopted.status["attempts"]
+    assert (attempt["number"], attempt["rayJobName"]) == (1, "job-1")
+    assert attempt["startTime"] == CREATED
+    adopted.set_report(JobState.SUCCEEDED, rows=20)
+    adopted.set_kuberay_status(**SUCCEEDED)
+    adopted.reconcile(5)
+    assert (adopted.phase, adopted.attempt["outcome"]) == ("Succeeded", "Succeeded")
+    assert list(adopted.ray_jobs) == ["job-1"]

@@ -86,8 +86,7 @@ def test_active_deadline_applies_to_each_attempt() -> None:
     loop.run()
     loop.now = loop.now.replace(minute=50)
     loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     loop.run()
     loop.reconcile(3599)
     assert loop.phase == "Running"
@@ -279,17 +278,11 @@ def test_deadline_may_change_while_the_job_runs() -> None:
     assert loop.phase == "Running"
 
 
-def lose_first_attempt(loop: ReconcileLoop, rows: int) -> None:
-    """Fail the first attempt and advance until the second attempt may start."""
-    loop.run(rows=rows)
-    loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
-
-
 def test_pending_deadline_holds_in_an_attempt_that_resumes() -> None:
     loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})
-    lose_first_attempt(loop, rows=900)
+    loop.run(rows=900)
+    loop.fail()
+    loop.remove()
     loop.run(rows=900)
     pod = pod_body("job-2-worker", attempt=2, **waiting("ImagePullBackOff", "no such image"))
     loop.pods = (PodView.of(pod),)
@@ -301,7 +294,9 @@ def test_pending_deadline_holds_in_an_attempt_that_resumes() -> None:
 
 def test_rows_of_an_attempt_are_its_own() -> None:
     loop = ReconcileLoop(retry={"backoff": {"initial": "0s"}})
-    lose_first_attempt(loop, rows=900)
+    loop.run(rows=900)
+    loop.fail()
+    loop.remove()
     loop.run(rows=910)
     loop.set_report(JobState.RUNNING, rows=950)
     loop.reconcile(60)
@@ -347,7 +342,9 @@ def test_end_of_a_ray_job_in_the_future_delays_no_end() -> None:
 def test_late_first_report_of_an_attempt_shows_its_rows() -> None:
     """The operator was down while the attempt processed rows."""
     loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})
-    lose_first_attempt(loop, rows=900)
+    loop.run(rows=900)
+    loop.fail()
+    loop.remove()
     loop.start()
     loop.set_kuberay_status(**RUNNING, rayJobInfo={"startTime": to_rfc3339(loop.now)})
     loop.set_report(JobState.RUNNING, rows=2000)

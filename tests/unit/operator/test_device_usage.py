@@ -1,4 +1,5 @@
-"""The usage of a job: device seconds and CPU seconds of its pods."""
+"""The usage of a job: device seconds and CPU seconds of its pods. A job that has used all device
+hours of its limit fails."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from batchinference_operator.reconcile.attempt_start import POD_TERMINATION_SECO
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
+from plugins.messages import Messages
 from support.operator.objects import asking, placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import BEGINNING
@@ -91,8 +93,7 @@ def test_leftover_pods_do_not_count_for_the_next_attempt() -> None:
     loop.pods = (pod(),)
     loop.reconcile(100)
     loop.fail()
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     loop.reconcile(POD_TERMINATION_SECONDS)
     loop.run()
     loop.pods = (pod(), pod("v", since=100 + POD_TERMINATION_SECONDS, attempt=2))
@@ -129,8 +130,7 @@ def test_usage_of_a_job_is_the_sum_of_its_attempts() -> None:
         loop.pods = (pod(since=began, attempt=attempt),)
         loop.reconcile(33.3)
         loop.fail()
-        loop.reconcile()
-        loop.finalize_deletions()
+        loop.remove()
         loop.pods = ()
     attempts = loop.status["attempts"]
     assert used(loop)[0] == sum(attempt.get("deviceSeconds", 0) for attempt in attempts) > 90
@@ -208,3 +208,75 @@ def test_gpus_of_the_status_are_at_most_those_of_the_plan(loop: ReconcileLoop) -
     loop.pods = (pod(gpus=8),)
     loop.reconcile(100)
     assert loop.status["devices"] == 2
+
+
+HOURS = {"limits": {"deviceHours": 1.0}}
+
+
+def running(gpus: int = 4, **spec: object) -> ReconcileLoop:
+    loop = ReconcileLoop(**{"cluster": HOURS, **spec})
+    loop.run()
+    loop.pods = (pod(gpus=gpus),)
+    return loop
+
+
+def test_job_fails_when_its_gpu_hours_are_used(messages: Messages) -> None:
+    loop = running()
+    assert loop.reconcile(899.0).requeue_after == 1.0
+    assert loop.phase == "Running"
+    loop.reconcile(1)
+    assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
+    messages.check(loop.message)
+    assert loop.attempt["cause"] == "LimitExceeded"
+    assert loop.status["deviceSeconds"] == 3600
+    assert [seen.name for seen in loop.reconcile(60).delete_ray_jobs] == ["job-1"]
+
+
+def test_gpu_hours_of_all_attempts_count() -> None:
+    loop = running(retry={"backoff": {"initial": "0s"}})
+    loop.reconcile(600)
+    loop.fail()
+    loop.remove()
+    loop.pods = ()
+    loop.run()
+    loop.pods = (pod(gpus=4, attempt=2, since=600),)
+    loop.reconcile(299)
+    assert loop.phase == "Running"
+    loop.reconcile(1)
+    assert loop.reason == "LimitExceeded"
+
+
+def test_platform_limit_overrides_retries() -> None:
+    loop = running(retry={"maxAttempts": 9, "onCause": {"LimitExceeded": "Retry"}})
+    loop.reconcile(900)
+    assert loop.phase == "Failed"
+
+
+def test_attempt_that_uses_up_gpu_hours_is_not_retried() -> None:
+    loop = running(retry={"backoff": {"initial": "0s"}})
+    loop.now += timedelta(seconds=900)
+    loop.fail()
+    assert loop.phase == "Retrying"
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
+
+
+def test_success_wins_over_the_gpu_hours() -> None:
+    loop = running()
+    loop.set_report(JobState.SUCCEEDED)
+    loop.reconcile(1000)
+    assert loop.phase == "Succeeded"
+
+
+@pytest.mark.parametrize("own", [{}, {"deviceHours": 50.0}], ids=["none", "more"])
+def test_platform_limit_applies_to_every_job(own: dict[str, float]) -> None:
+    loop = running(cluster={"limits": own})
+    loop.limit(device_hours=1.0)
+    loop.reconcile(900)
+    assert loop.reason == "LimitExceeded"
+
+
+def test_job_without_limit_continues() -> None:
+    loop = running(cluster={})
+    loop.reconcile(1_000_000)
+    assert loop.phase == "Running"

@@ -49,8 +49,7 @@ def start(loop: ReconcileLoop) -> dict[str, Any]:
     """Start the next attempt, and return the node selector of its GPU pods."""
     if loop.status:
         loop.pods = ()
-        loop.reconcile()
-        loop.finalize_deletions()
+        loop.remove()
     _, ray_job = loop.reconcile().create
     loop.set_kuberay_status(**INITIALIZING)
     loop.reconcile()
@@ -131,12 +130,16 @@ def test_pods_that_the_autoscaler_replaces_wait_since_the_first_one() -> None:
     assert loop.attempt["cause"] == "NoCapacity"
 
 
-@pytest.mark.parametrize("gap", [61, 7200])
-def test_time_starts_again_after_no_pod_has_waited(gap: float) -> None:
+@pytest.mark.parametrize(
+    ("had_a_node", "gap"),
+    [(False, 61), (False, 7200), (True, 0)],
+    ids=["no pod for a minute", "no pod for hours", "a pod had a node"],
+)
+def test_time_starts_again_after_no_pod_has_waited(had_a_node: bool, gap: float) -> None:
     loop = fallback_loop()
     start(loop)
     wait_for_nodes(loop, 400)
-    loop.pods = ()
+    loop.pods = (worker(loop, placed=True),) if had_a_node else ()
     loop.reconcile(1)
     loop.reconcile(gap)
     wait_for_nodes(loop, 599)
@@ -166,18 +169,6 @@ def test_another_group_waits_after_the_gap_of_the_first_one() -> None:
     assert loop.attempt["waiting"]["group"] == "embed"
     loop.reconcile(61)
     assert loop.attempt["waiting"]["group"] == "other"
-
-
-def test_time_starts_again_after_a_pod_had_a_node() -> None:
-    loop = fallback_loop()
-    start(loop)
-    wait_for_nodes(loop, 400)
-    loop.pods = (worker(loop, placed=True),)
-    loop.reconcile(1)
-    wait_for_nodes(loop, 599)
-    assert "outcome" not in loop.attempt
-    loop.reconcile(2)
-    assert loop.attempt["cause"] == "NoCapacity"
 
 
 def test_loss_of_all_nodes_is_a_lack_of_capacity() -> None:
@@ -233,8 +224,7 @@ def test_operator_that_stops_before_it_writes_the_status_keeps_the_choice() -> N
     start(loop)
     wait_for_nodes(loop, 601)
     loop.pods = ()
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     loop.begin(0)
     loop.reconcile()
     assert loop.attempt["choice"]["acceleratorTypes"] == ["A100"]

@@ -23,8 +23,7 @@ AFFINITY = {
 def start_attempt(loop: ReconcileLoop) -> dict[str, Any]:
     """Start an attempt, and return the affinity of its workers."""
     if loop.status:  # remove the RayJob of the last attempt
-        loop.reconcile(1000)
-        loop.finalize_deletions()
+        loop.remove(1000)
     _, ray_job = loop.reconcile().create
     cluster = ray_job["spec"]["rayClusterSpec"]
     pods = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
@@ -116,8 +115,7 @@ def test_nodes_are_used_again_after_a_suspension() -> None:
     start_attempt(loop)
     loop.run()
     loop.spec["suspend"] = True
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     loop.reconcile(100)
     loop.spec["suspend"] = False
     assert start_attempt(loop) == {}

@@ -1,18 +1,23 @@
-"""The whole status: the source of each field, and the fields that are kept."""
+"""The whole status: the source of each field, the fields that are kept, and progress that never
+decreases."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from batchinference.spec.progress import Counts, Progress
+from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import PROCESSING_PHASES, BatchInferenceStatus, Phase
+from batchinference_operator.status.attempts import without_decrease
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import RUNNING, SUCCEEDED, ray_job_body, report
+from support.tiers import examples
 
 NOW, LATER = "2026-03-01T12:30:00Z", "2026-03-01T12:31:00Z"
 ACTIVE = Summary("Running", "rows are being processed")
@@ -141,3 +146,58 @@ def test_same_observation_leaves_the_status_unchanged() -> None:
     assert built(running(report(rows=10, counts=COUNTS)), before, now=LATER) == before
     built(running(report(rows=20)), before, now=LATER)
     assert before == copy
+
+
+def status_after(found_report: Report | None, before: Status | None = None) -> Status:
+    """Return the status after a report of the driver."""
+    shown = without_decrease(before or {}, found_report)
+    return built(StatusUpdate(Phase.RUNNING, ACTIVE, None, shown), before)
+
+
+@pytest.mark.parametrize(
+    "restarted",
+    [
+        report(JobState.PREPARING),
+        report(JobState.PREPARING, rows=0),
+        report(JobState.RUNNING),
+        report(JobState.RUNNING, rows=9, counts=Counts(read=9, written=9, failed=0, filtered=0)),
+    ],
+    ids=["no-progress", "zero-rows", "running-without-progress", "fewer-rows"],
+)
+def test_progress_and_counts_are_kept_when_a_driver_restarts(restarted: Report) -> None:
+    before = status_after(report(rows=10, counts=COUNTS))
+    after = status_after(restarted, before)
+    assert after["progress"] == {"rows": 10}
+    assert after["counts"] == COUNTS.model_dump(exclude_none=True)
+
+
+def test_final_report_may_decrease_progress() -> None:
+    before = status_after(report(rows=10, counts=COUNTS))
+    last = report(JobState.FAILED, rows=4)
+    assert status_after(last, before)["progress"] == {"rows": 4}
+
+
+REPORTS = st.builds(
+    lambda state, rows: report(state, rows=rows),
+    st.sampled_from([JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING]),
+    st.none() | st.integers(0, 50),
+)
+
+
+@given(found_report=st.lists(st.none() | REPORTS, max_size=12))
+@settings(max_examples=examples(200), deadline=None)
+def test_progress_never_decreases(found_report: list[Report | None]) -> None:
+    status: dict[str, Any] = {}
+    rows = 0
+    for each in found_report:
+        status = status_after(each, status)
+        now = status.get("progress", {}).get("rows", 0)
+        assert now >= rows
+        rows = now
+
+
+def test_replaced_files_are_kept_when_a_driver_restarts() -> None:
+    files = {"recomputed": 2, "removed": 1}
+    before = status_after(report(rows=10, replacedFiles=ReplacedFiles(**files)))
+    assert before["replacedFiles"] == files
+    assert status_after(report(JobState.PREPARING), before)["replacedFiles"] == files

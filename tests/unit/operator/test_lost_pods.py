@@ -89,8 +89,7 @@ def test_retry_does_not_inherit_the_lost_head_of_the_previous_attempt(loop: Reco
     loop.report = None
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Retrying"
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     loop.begin(LOST_PODS_SECONDS)
     assert loop.attempt["number"] == 2
     assert "outcome" not in loop.attempt
@@ -138,7 +137,12 @@ def test_loss_of_a_whole_group_ends_the_attempt(loop: ReconcileLoop) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"deleting": False}, {"disruption": Disruption(Cause.OUT_OF_MEMORY, "a sidecar", False, 0.0)}],
+    [
+        {"deleting": False},
+        {"disruption": Disruption(Cause.OUT_OF_MEMORY, "a sidecar", False, 0.0)},
+        {"ended_at": 0.0},
+    ],
+    ids=["not deleted", "killed", "ended"],
 )
 def test_worker_that_its_node_has_not_taken_is_not_lost(
     loop: ReconcileLoop, change: dict[str, Any]
@@ -165,12 +169,6 @@ def test_attempt_continues_with_a_remaining_or_starting_worker(
     lost = lost_worker(loop)
     other = replace(lost, name="job-1-other", disruption=None, **change)
     loop.disruptions, loop.pods = (), (lost, other)
-    loop.reconcile(LOST_PODS_SECONDS + 1)
-    assert loop.phases[-1] == "Running"
-
-
-def test_ended_pods_of_lost_workers_are_replaced_by_kuberay(loop: ReconcileLoop) -> None:
-    loop.disruptions, loop.pods = (), (replace(lost_worker(loop), ended_at=loop.now.timestamp()),)
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 

@@ -21,8 +21,7 @@ STEPS = [python_step("load", resources={"memory": "2Gi"})]
 def start_attempt(loop: ReconcileLoop) -> dict[str, str]:
     """Start an attempt, and return the memory of each group by its plan and its pods."""
     if loop.status:  # remove the RayJob of the last attempt
-        loop.reconcile(1000)
-        loop.finalize_deletions()
+        loop.remove(1000)
     config_map, ray_job = loop.reconcile().create
     loop.ray_job["spec"]["rayClusterSpec"] = cluster = ray_job["spec"]["rayClusterSpec"]
     plan = parse_plan(config_map["data"]["plan.json"])

@@ -61,8 +61,7 @@ def suspended(phase: str = "Running") -> ReconcileLoop:
 def removed() -> ReconcileLoop:
     """Return a suspended job whose RayJob was deleted."""
     loop = suspended()
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     return loop
 
 
@@ -154,8 +153,7 @@ def test_job_created_suspended_creates_objects_when_resumed() -> None:
     loop.start()
     loop.spec["suspend"] = True
     loop.reconcile(50)
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     loop.reconcile()
     resume(loop, 200)
     assert loop.status["operator"]["suspendedSeconds"] == 300
@@ -247,8 +245,7 @@ def test_failure_before_suspension_counts_and_waits_for_resume() -> None:
     loop.spec["suspend"] = True
     loop.fail()
     assert (loop.phase, loop.attempt["outcome"]) == ("Retrying", "Failed")
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     loop.reconcile()
     assert (loop.phase, loop.status["failedAttempts"]) == ("Suspended", 1)
 
@@ -258,11 +255,9 @@ def test_resumed_job_skips_the_backoff() -> None:
     loop.run()
     loop.fail()
     loop.spec["suspend"] = True
+    loop.remove()
     loop.reconcile()
-    loop.finalize_deletions()
-    loop.reconcile()
-    loop.spec["suspend"] = False
-    loop.reconcile(1)
+    resume(loop, 1)
     assert (loop.phase, loop.attempt["number"]) == ("Planning", 2)
 
 

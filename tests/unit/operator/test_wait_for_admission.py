@@ -23,8 +23,7 @@ def failed(backoff: str) -> ReconcileLoop:
     """Return a job whose first attempt has failed and was removed."""
     loop = ReconcileLoop(retry={"backoff": {"initial": backoff}})
     loop.lose()
-    loop.reconcile()
-    loop.finalize_deletions()
+    loop.remove()
     return loop
 
 

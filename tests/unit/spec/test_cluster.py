@@ -10,7 +10,7 @@ from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
-from support.documents.refusals import refused, short
+from support.documents.refusals import refused
 
 NODE: Document = {"name": "v", "hostPath": {"path": "/var"}}
 MOUNT: Document = {"name": "v", "mountPath": "/v"}
@@ -131,25 +131,3 @@ def test_keys_of_an_object_are_no_reserved_variables(prefix: str, messages: Mess
 def test_volume_outside_of_the_reserved_paths_is_accepted(path: str) -> None:
     mounts = [{**MOUNT, "mountPath": path}]
     assert settings(volumes=[NODE], volumeMounts=mounts).volume_mounts[0].mount_path == path
-
-
-KEY = {"name": "object", "key": "key"}
-BOTH = {"secretKeyRef": KEY, "configMapKeyRef": KEY}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"value": "x", "valueFrom": {"secretKeyRef": KEY}},
-        {"valueFrom": {}},
-        {"valueFrom": BOTH},
-        {"valueFrom": {"secretKeyRef": {"name": "object"}}},
-        {"valueFrom": {"fieldRef": {}}},
-        {"value": 7},
-        {"value": "x" * 4097},
-    ],
-    ids=short,
-)
-def test_env_requires_exactly_one_value(fields: Document, messages: Messages) -> None:
-    messages.check(refused(with_cluster(env=[{"name": "A", **fields}])))

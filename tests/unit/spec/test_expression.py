@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from batchinference.spec.expression import FUNCTIONS, columns_of, parse_expression
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
+from support.documents.refusals import short
 from support.tiers import examples
 
 VALID: dict[str, set[str]] = {
@@ -83,56 +84,48 @@ UNSUPPORTED = [
 ]
 """Python expressions outside the expression language."""
 
-INVALID = {
-    "": "not an expression: invalid syntax at its end",
-    "a >": "not an expression: invalid syntax at its end",
-    "a > > 1": "not an expression: invalid syntax at character 5",
-    "a b": "not an expression: invalid syntax at character 3. Write col('a b') for a column, or "
-    "\"'a b'\" for a text",
-    "./a": "not an expression: invalid syntax at character 1. Write \"'./a'\" for a text",
-    "class == 'a=1'": "not an expression: invalid syntax at character 1. Write col('class') for a "
-    "column of that name",
-    "a == '. Use =' b": "not an expression: invalid syntax at character 16",
-    "a = 1": "not an expression: invalid syntax at character 3. Write a == 1",
-    "a; b": "not an expression: invalid syntax at character 2. Write a and b",
-    "a > 1\nb > 2": "not an expression: invalid syntax at line 2",
-    "'open": "not an expression: unterminated string literal (detected at line 1) at character 1. "
-    "Add the quote that is missing",
-    "len(a": "not an expression: '(' was never closed at character 4. Add the ')' that is missing",
-    "a in ['x'": "not an expression: '[' was never closed at character 6. Add the ']' that is "
-    "missing",
-    "import os": "not an expression: invalid syntax at character 1",
-    "a or 'b'": "'b' is no condition, so it cannot be used with and or or",
-    "contain(a, 'x')": "unknown function 'contain'; did you mean 'contains'?",
-    "class == 'pug'": "not an expression: invalid syntax at character 1. Write col('class') for a "
-    "column of that name",
-    "a is 1": "'is' can only compare with None. Write a == 1",
-    "None is a": "'is' can only compare with None. Use '=='",
-    "a == None": "a comparison with None is never true. Write a is None",
-    "None != a": "a comparison with None is never true. Use 'is None' or 'is not None'",
-    "1 < a < None": "a comparison with None is never true. Use 'is None' or 'is not None'",
-    "a in b": "'in' needs a list of constants on its right. Write a list such as ['a', 'b']",
-    "a in 'text'": "'in' needs a list of constants on its right. Write a in ['text']",
-    "a in [b]": "'in' needs a list of constants on its right. Write a list such as ['a', 'b']",
-    "a in [[1]]": "'in' needs a list of constants on its right. Write a list such as ['a', 'b']",
-    "a in {1, 2}": "'in' needs a list of constants on its right. Write a in [1, 2]",
-    "a > 9223372036854775808": "an integer is at most 9223372036854775807",
-    "a in [0xffffffffffffffff]": "an integer is at most 9223372036854775807",
-    "col(a) > 1": "the last argument of col() must be a string in quotes. Write col('a')",
-    "col(b'a') > 1": "the last argument of col() must be a string in quotes",
-    "startswith(a, b)": "the last argument of startswith() must be a string in quotes. Write 'b' "
-    "for this text; a column needs a python step",
-    "contains('x', a)": "the last argument of contains() must be a string in quotes. "
-    "Write contains(a, 'x')",
-    "len()": "len() takes 1 argument(s)",
-    "len(a, b)": "len() takes 1 argument(s)",
-    "matches(a)": "matches() takes 2 argument(s)",
-    "col(name='a')": "col() takes 1 argument(s)",
-    "len(**a)": "len() takes 1 argument(s)",
-    "len(a, more=b)": "len() takes 1 argument(s)",
-    "(" * 150 + "~" * 150 + "a" + ")" * 150: "not an expression: nested too deeply",
-    "not " * 150 + "a": "not an expression: nested too deeply",
-}
+INVALID = [
+    "",
+    "a >",
+    "a > > 1",
+    "a b",
+    "./a",
+    "class == 'a=1'",
+    "a == '. Use =' b",
+    "a = 1",
+    "a; b",
+    "a > 1\nb > 2",
+    "'open",
+    "len(a",
+    "a in ['x'",
+    "import os",
+    "a or 'b'",
+    "contain(a, 'x')",
+    "a is 1",
+    "None is a",
+    "a == None",
+    "None != a",
+    "1 < a < None",
+    "a in b",
+    "a in 'text'",
+    "a in [b]",
+    "a in [[1]]",
+    "a in {1, 2}",
+    "a > 9223372036854775808",
+    "a in [0xffffffffffffffff]",
+    "col(a) > 1",
+    "col(b'a') > 1",
+    "startswith(a, b)",
+    "contains('x', a)",
+    "len()",
+    "len(a, b)",
+    "matches(a)",
+    "col(name='a')",
+    "len(**a)",
+    "len(a, more=b)",
+    "(" * 150 + "~" * 150 + "a" + ")" * 150,
+    "not " * 150 + "a",
+]
 """Invalid expressions."""
 
 UNKNOWN = {"print(a)": "print", "a.split('x')": "a.split", "len(a)(b)": "len(a)"}
@@ -160,9 +153,9 @@ def test_unsupported_part_of_an_expression_is_named(text: str, messages: Message
     messages.check(refusal_of(text))
 
 
-@pytest.mark.parametrize(("text", "message"), INVALID.items())
-def test_invalid_expression_is_refused(text: str, message: str) -> None:
-    assert refusal_of(text) == message
+@pytest.mark.parametrize("text", INVALID, ids=short)
+def test_invalid_expression_is_refused(text: str, messages: Messages) -> None:
+    messages.check(refusal_of(text))
 
 
 @pytest.mark.parametrize("key", ["1:", "-1", "True", "b", "1.5", "0, 1", "None", str(2**31)])

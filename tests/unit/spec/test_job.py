@@ -58,11 +58,6 @@ def test_status_is_ignored() -> None:
     assert parse({**document(), "status": {"phase": "Whatever", "more": [1]}}).status
 
 
-def test_duplicate_step_names_are_refused(messages: Messages) -> None:
-    twice = document(steps=[model_step("embed"), model_step("other"), model_step("embed")])
-    messages.check(refused(twice))
-
-
 def test_steps_are_limited_to_32() -> None:
     steps = [model_step(f"step-{number}") for number in range(33)]
     assert parse(document(steps=steps[:32]))

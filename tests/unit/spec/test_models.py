@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from plugins.messages import Messages
-from support.documents.minimal import Document, document, model_step
-from support.documents.refusals import refused, running, short
+from support.documents.minimal import Document
+from support.documents.refusals import running, short
 from support.documents.runtimes import full_model
 from support.documents.variations import REMOVED
 
@@ -55,43 +54,3 @@ FACTORY = {
 )
 def test_model_without_optional_fields_is_accepted(model: Document | str, fields: Document) -> None:
     assert parse(changed(model, **fields))
-
-
-@pytest.mark.parametrize(
-    ("model", "fields"),
-    [
-        (TORCH, {"task": "fill-mask"}),
-        (TORCH, {"factory": "models.build"}),
-        (TORCH, {"source": 7}),
-        (TORCH, {"inputs": {f"input{number}": "x" for number in range(33)}}),
-        ("torch", {"dtype": "float8"}),
-        (TORCH, {"trustSource": REMOVED}),
-        (TORCH, {"factory": "own:build"}),
-        ("torch", {"factory": REMOVED, "source": "model.pt2", "trustSource": True}),
-        ("torchvision", {"arch": REMOVED}),
-        ("torchvision", {"arch": "ResNet152"}),
-        ("torchvision", {"weights": "default"}),
-        ("torchvision", {"inputs": {"pixels": "image"}}),
-        ("torchvision", {"topK": 0}),
-        ("torchvision", {"source": REMOVED}),
-        ("torchvision features", {"topK": 5}),
-        ("torchvision features", {"labels": ["cat"], "source": "own.pt"}),
-        ("onnx", {"outputName": ""}),
-        ("sentenceTransformers", {"inputs": {"text": "a", "image": "b"}}),
-        ("sentenceTransformers", {"prompt": "search: "}),
-        ("sentenceTransformers", {"inputs": {"image": "photo"}}),
-        ("sentenceTransformers", {"source": "s3://models/minilm"}),
-    ],
-    ids=short,
-)
-def test_model_is_refused(model: Document | str, fields: Document, messages: Messages) -> None:
-    messages.check(refused(changed(model, **fields)))
-
-
-@pytest.mark.parametrize(("model", "got"), [(None, None), (["x"], "a list"), ("x", "'x'")])
-def test_model_must_be_a_mapping(model: Any, got: str | None, messages: Messages) -> None:
-    message = refused(document(steps=[model_step(model=model)]))
-    if got is None:
-        messages.check(message)
-    else:
-        assert message == f"{MODEL}: expected a mapping, got {got}"

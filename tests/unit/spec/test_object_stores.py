@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.parsed import job
-from support.documents.refusals import accepted_at, refused_at
+from support.documents.refusals import accepted_at
 
 SIDES = ["read", "write"]
 
@@ -32,17 +31,3 @@ def test_storage_of_read_and_write_are_independent(side: str, endpoint: str) -> 
     assert getattr(spec, side).storage.model_dump() == given
     (other,) = set(SIDES) - {side}
     assert getattr(spec, other).storage == FROM_ENVIRONMENT
-
-
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize(
-    "endpoint",
-    [
-        *("minio:9000", "s3://minio", "https://", "https://user:hunter2@minio"),
-        *("https://minio/?key=hunter2", "https://minio#hunter2"),
-    ],
-)
-def test_storage_endpoint_is_refused_and_not_shown(
-    side: str, endpoint: str, messages: Messages
-) -> None:
-    messages.check(refused_at(f"spec.{side}.storage", {"endpoint": endpoint}))

@@ -421,7 +421,7 @@ def _item_of(value: Operand, index: int) -> Operand:
 
 def _to_integer(value: Operand) -> Operand:
     """Return a number without its fraction, or a text with an integer, as an integer."""
-    if _is_text(value.kind):
+    if is_text(value.kind):
         return _without_hexadecimal(value).exactly_cast(pa.int64())
     value = _wide_decimal(value)
     if pa.types.is_floating(value.kind) or pa.types.is_decimal(value.kind):

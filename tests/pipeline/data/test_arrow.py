@@ -148,8 +148,8 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
 
 
 def test_to_column_rejects_values_without_a_type() -> None:
-    tensors = [np.zeros(2), np.zeros((2, 2))]
-    for values in ([1, "x"], [object(), object()], tensors, 5, None, np.array(5)):
+    tensors, wide = [np.zeros(2), np.zeros((2, 2))], np.zeros(2, np.longdouble)
+    for values in ([1, "x"], [object(), object()], tensors, wide, 5, None, np.array(5)):
         with pytest.raises(TypeError):
             to_column(values)
     with pytest.raises(Exception, match="Error converting data to Arrow"):

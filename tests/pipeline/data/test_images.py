@@ -128,6 +128,20 @@ def test_more_threads_fetch_files_once_the_reader_waits() -> None:
         assert [*fetched] == [(number, -number) for number in range(1, 8)]
 
 
+def test_reader_that_ends_waits_for_no_further_file() -> None:
+    fetched = list[int]()
+
+    def fetch(number: int) -> None:
+        fetched.append(number)
+        if number == 1:
+            wait_until(prefetch._ended.is_set, "the reader has ended")
+
+    with Prefetch(fetch, threads=1) as prefetch:
+        assert next(prefetch.fetched([[0], [1, 2]])) == (0, None)
+        wait_until(lambda: fetched == [0, 1], "the next group is fetched")
+    assert fetched == [0, 1]
+
+
 def test_missing_file_fails_the_job(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     opened = open_input("images", tmp_path)

@@ -410,9 +410,22 @@ class Reusing:
         self._tensor[:] = torch.tensor(batch["n"])
         return {"n": self._tensor}
 
+    def ragged(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {"n": np.split(self._filled(batch).ravel(), [1, 3])}
+
+    def arrow(self, batch: dict[str, np.ndarray]) -> pa.Table:
+        self._filled(batch)
+        return pa.table({"n": pa.FixedSizeListArray.from_arrays(self._results.ravel(), 2)})
+
+    def series(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        return {"n": self.frame(batch)["n"]}
+
     def row(self, row: dict[str, Any]) -> dict[str, Any]:
         self._row["n"][:] = row["n"]
         return self._row
+
+    def nested(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {"n": [self.row(row)["n"]]}
 
     def rows(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for factor in (1, 1):
@@ -423,8 +436,9 @@ class Reusing:
 @pytest.mark.parametrize(
     ("call", "fields"),
     [
-        *(("numbers", {}), ("vectors", {}), ("frame", {}), ("tensor", {})),
-        *(("row", {"method": "map"}), ("rows", {"method": "flatMap"})),
+        *(("numbers", {}), ("vectors", {}), ("frame", {}), ("tensor", {}), ("ragged", {})),
+        *(("arrow", {}), ("series", {}), ("row", {"method": "map"}), ("nested", {"method": "map"})),
+        ("rows", {"method": "flatMap"}),
     ],
 )
 def test_code_may_use_its_memory_again(
@@ -435,5 +449,5 @@ def test_code_may_use_its_memory_again(
     before = tensors_to_lists(first).to_pydict()
     step(pa.table({"n": [7, 8, 9], "text": ["", "", ""]}))
     assert tensors_to_lists(first).to_pydict() == before
-    flat = np.unique(np.array(before["n"]))
+    flat = np.unique(np.hstack(before["n"]))
     assert flat.tolist() == [1, 2, 3]

@@ -35,6 +35,8 @@ MAX_LIST_BYTES = (1 << 31) - 1
 """Maximum bytes of tensors that become one list array. Its offsets have 32 bits."""
 NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """The exceptions that Arrow raises for values that a type cannot hold."""
+_NUMBERS = "?" + np.typecodes["AllInteger"] + "efd"
+"""The NumPy types of numbers that Arrow knows."""
 _FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 """Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 
@@ -170,7 +172,7 @@ def to_column(values: Any) -> pa.ChunkedArray:
         return values
     if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
         return _texts(values)
-    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biuf":
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.char in _NUMBERS:
         native = values.astype(values.dtype.newbyteorder("="), copy=False)
         return pa.chunked_array([pa.array(native)])
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):

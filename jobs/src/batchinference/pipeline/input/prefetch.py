@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, takewhile
+from threading import Event
 from typing import Generic, TypeVar
 
 File = TypeVar("File")
@@ -24,12 +25,14 @@ class Prefetch(Generic[File, Content]):
     def __init__(self, fetch: Callable[[File], Content], threads: int) -> None:
         self._fetch, self.threads = fetch, threads
         self._pool = ThreadPoolExecutor(MAX_THREADS)
+        self._ended = Event()
 
     def __enter__(self) -> Prefetch[File, Content]:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)  # fetch nothing if the reader stops early
+        self._ended.set()  # a thread has a part of a group, and the reader may stop early
+        self._pool.shutdown(cancel_futures=True)
 
     def fetched(self, groups: Iterable[list[File]]) -> Iterator[tuple[File, Content]]:
         """Yield the files of all groups with their contents, in order."""
@@ -38,7 +41,7 @@ class Prefetch(Generic[File, Content]):
             # the first group is not fetched ahead, so waiting for it does not count
             if number and not all(part.done() for part in parts):
                 self.threads = min(2 * self.threads, MAX_THREADS)
-            contents = itertools.chain.from_iterable(part.result() for part in parts)
+            contents = chain.from_iterable(part.result() for part in parts)
             yield from zip(group, contents, strict=True)
 
     def _start(self, group: list[File]) -> list[Future[list[Content]]]:
@@ -49,7 +52,7 @@ class Prefetch(Generic[File, Content]):
         return [self._pool.submit(self._fetch_all, part) for part in parts]
 
     def _fetch_all(self, files: list[File]) -> list[Content]:
-        return [self._fetch(file) for file in files]
+        return [self._fetch(file) for file in takewhile(lambda _: not self._ended.is_set(), files)]
 
 
 def _one_ahead(items: Iterable[Item]) -> Iterator[Item]:

@@ -12,7 +12,6 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult
+from batchinference.pipeline.steps.own_values import own
 from batchinference.pipeline.steps.result_columns import (
     ResultColumns,
     check_has_rows,
@@ -125,7 +125,7 @@ class MapBatches(_UserFunction):
     ) -> pa.Table | TransformResult:
         """Return the result of the step. Columns whose arrays are not replaced stay as they are."""
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
-        changed = {name: _own(values) for name, values in returned.items() if name not in untouched}
+        changed = {name: own(values) for name, values in returned.items() if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
         columns, misfits = self.result_columns.of(changed, input_columns(replaced, _as_array))
         fitting = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
@@ -166,7 +166,7 @@ class MapRows(_UserFunction):
             raise JobFailure(f"step '{self._name}' must return a row as a dict, got {got}")
         for column in row:
             check_reserved(self._name, column)
-        return {name: _own(value) for name, value in row.items()}
+        return {name: own(value) for name, value in row.items()}
 
     def _result(
         self,
@@ -216,7 +216,7 @@ class PredictBatchTransform(_UserFunction):
         require_columns(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
         inputs = [_with_pillow(value) for value in values]
-        results = _own(_without_tensors(self._function(inputs, **self._arguments)))
+        results = own(_without_tensors(self._function(inputs, **self._arguments)))
         if len(results) != batch.num_rows:
             raise JobFailure(
                 f"step '{self._name}': predict_batch returned "
@@ -224,14 +224,6 @@ class PredictBatchTransform(_UserFunction):
                 "must return one for each"
             )
         return self.result_columns.added(batch, {self._columns.output: results}, failed={})
-
-
-def _own(values: Any) -> Any:
-    """Return a copy of values that the user's code may change in its next call, such as an array
-    that it uses again for each batch."""
-    if hasattr(values, "detach"):  # a tensor of torch
-        return values.detach().clone()
-    return copy(values) if isinstance(values, np.ndarray | list | dict | bytearray) else values
 
 
 def _as_array(column: pa.ChunkedArray) -> np.ndarray:
@@ -358,7 +350,7 @@ def _series(series: pd.Series) -> Any:
     are returned as a list, as if the code had returned a dict, so that arrays become tensors."""
     text = isinstance(series.dtype, sys.modules["pandas"].StringDtype)
     if series.dtype != object and not text:
-        return pa.Array.from_pandas(series.copy())  # otherwise it shares the memory of the code
+        return pa.Array.from_pandas(series)
     values = series.to_numpy(dtype=object, copy=True)
     values[series.isna().to_numpy()] = None
     return list(values)

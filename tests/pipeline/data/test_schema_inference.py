@@ -310,7 +310,7 @@ FIXES = {
     "contains(n, '1')": "contains(str(n), '1')",
     "abs(t) > 3": "abs(float(t)) > 3",
     "n and x > 1": "n != 0 and x > 1",
-    "not t": "not t != ''",
+    "not t": "t == ''",
     "'x' if n else 'y'": "'x' if n != 0 else 'y'",
     "flag == 'true'": "flag",
     "flag == 0": "not flag",

@@ -193,7 +193,7 @@ class TestInputWithinOutput:
 
     @pytest.mark.parametrize(
         ("mode", "message"),
-        [(mode, r"is an output path and contains the input '.*'. Choose another")
+        [(mode, r"spec.write.path: '.*' contains the input '.*', .*. Choose another")
          for mode in ("append", "overwrite", "error")],
         ids=["append", "overwrite", "error"],
     )  # fmt: skip
@@ -212,7 +212,7 @@ class TestInputWithinOutput:
 
     def test_errors_within_the_input_are_refused(self, data: Path, tmp_path: Path) -> None:
         errors = {"maxRows": 1, "path": str(data)}
-        with pytest.raises(BadOutput, match=r"Choose another write\.path or errors\.path"):
+        with pytest.raises(BadOutput, match=r"spec\.errors\.path: .* contains the input"):
             prepare_job(job_document("job", data, tmp_path / "out", errors=errors))
 
     def test_path_with_a_common_prefix_is_accepted(self, data: Path, tmp_path: Path) -> None:

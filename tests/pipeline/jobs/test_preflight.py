@@ -98,8 +98,7 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
     ),
     "a directory for the output": (
         {"write": {"path": "job.yaml/out"}},
-        "spec.write.path: 'TMP/job.yaml/out' cannot be used: no file can be created in "
-        "'TMP/job.yaml'",
+        "spec.write.path: 'TMP/job.yaml/out' cannot be used: 'TMP/job.yaml' is a file",
     ),
     "an output that is free": (
         {"write": {"path": "busy"}},

@@ -14,7 +14,7 @@ _LINE = re.compile(r"not valid YAML: line (\d+): .*\. Write (.*)")
 _COLUMN = re.compile(r"not valid YAML: line (\d+): .*Let it begin in column (\d+)")
 _CODE = re.compile(
     r".*'steps:\w+' (?:reads|changes|returns) (?P<old>.+?) (?:in |\()line (?P<line>\d+)\)?.*"
-    r"Write (?P<new>.+?)(?:(?P<before> before it)(?:, with '(?P<top>.*?)')?)?"
+    r"Write (?P<new>.+?)(?:(?P<before> before (?:it|the loop.+?))(?:, with '(?P<top>.*?)')?)?"
     r"(?:, or set method.*| for a column)?"
 )
 _OTHER_CODE = (
@@ -65,7 +65,7 @@ def _fixed_code(
     code: str, old: str, new: str, line: str, before: str | None = None, top: str | None = None
 ) -> str | None:
     lines = code.splitlines()
-    at = int(line) - 1
+    at = int(before.split()[-1] if before and "loop" in before else line) - 1
     indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
     if before:
         lines.insert(at, f"{indent}{new}")

@@ -108,9 +108,7 @@ MISTAKES = {
         files={"model/config.json": _config("BertForSequenceClassification")},
     ),
     "no address": _http("api: chat\n      name: m", _URL, "url: ADDRESS"),
-    "an address without http": _http(
-        _URL.replace("http://", ""), _URL, "begins with http://"
-    ),
+    "an address without http": _http(_URL.replace("http://", ""), _URL, "begins with http://"),
     "a key in the file": _http(f"{_URL}\n      apiKey: sk-abcdefghijklmnop",
                                f"{_URL}\n      apiKeyEnv: HOME", "does not belong in the file"),
     "a key as the name of a variable": _http(
@@ -118,7 +116,7 @@ MISTAKES = {
         "OPENAI_API_KEY",
     ),
     "headers": _http(f"{_URL}\n      headers: {{X: HOME}}",
-                     f"{_URL}\n      headersFrom: {{X: HOME}}", "'headersFrom'"),
+                     f"{_URL}\n      headersFrom: {{X: HOME}}", "headersFrom: {HEADER:"),
     "a timeout without a unit": _http(f"{_URL}\n      timeout: 30", f"{_URL}\n      timeout: 30s",
                                       "30s"),
     "openai as the API": _http(_URL.replace("chat", "openai"), _URL, "'chat'"),

@@ -66,16 +66,15 @@ MISTAKES = {
         "def clean(batch):\n    return {'x': batch['txt']}\n",
         "def clean(batch):\n    return {'x': batch['text']}\n", "'text'?",
     ),
-    "a name that is not defined": _code(
-        "def clean(batch):\n    return bacth\n", CLEAN, "'batch'?"
-    ),
-    "an import that is missing": _code(
-        "def clean(batch):\n    return {'x': np.zeros(len(batch['id']))}\n",
-        "import numpy as np\ndef clean(batch):\n    return {'x': np.zeros(len(batch['id']))}\n",
-        "Add 'import numpy as np'",
-    ),
+    "a name that is not defined": _code("def clean(batch):\n    return bacth\n", CLEAN, "'batch'?"),
     "a misspelled import": _code(
         f"from h import gg\n{CLEAN}", f"from h import g\n{CLEAN}", "'g'?", others="g = 1\n"
+    ),
+    "a misspelled module that is imported": _code(
+        f"import jsno\n{CLEAN}", CLEAN, "did you mean 'json'?"
+    ),
+    "a part of a batch": _code(
+        "def clean(batch):\n    return {'x': batch[-1:]}\n", CLEAN, "Write batch['COLUMN'][-1:]"
     ),
     "a function in a function": _code(
         "def outer():\n    def clean(batch): return batch\n", CLEAN, "to the top level"
@@ -156,10 +155,6 @@ MISTAKES = {
         "def clean(batch):\n    return {'x': [text for text in batch['text']]}\n",
         "Write return {'NAME': values}",
     ),
-    "a column that does not exist": _code(
-        "def clean(batch):\n    return {'x': batch['txt']}\n",
-        "def clean(batch):\n    return {'x': batch['text']}\n", "did you mean 'text'?",
-    ),
     "a batch as a row": _code(
         "def clean(row):\n    return {'x': row['text'].upper()}\n",
         "def clean(row):\n    return {'x': [text.upper() for text in row['text']]}\n",
@@ -205,7 +200,7 @@ MISTAKES = {
         "        batch['n'][i] = 0\n    return batch\n",
         "def clean(batch):\n    batch['n'] = batch['n'].copy()\n"
         "    for i in range(len(batch['id'])):\n        batch['n'][i] = 0\n    return batch\n",
-        "Write batch['n'] = batch['n'].copy() before it",
+        "Write batch['n'] = batch['n'].copy() before the loop in line 2",
     ),
     "two columns as the result": _code(
         "def clean(batch):\n    return batch['text'], batch['n']\n",

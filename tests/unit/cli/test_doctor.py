@@ -168,7 +168,7 @@ def test_problem_of_the_job_is_reported(
     assert done.exit_code == 1
     (found,) = (each for each in json.loads(done.stdout) if each["check"] == "job file")
     assert found["result"] == "failed"
-    assert found["found"] == "job.yaml: spec.write.format: required, but missing"
+    assert found["found"].startswith("job.yaml: spec.write.format: required, but missing.")
 
 
 def test_quiet_doctor_shows_only_what_is_missing(

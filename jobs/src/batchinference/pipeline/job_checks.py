@@ -44,13 +44,18 @@ def check_paths(read: Read, layout: Layout) -> None:
         return
     for path in read.locations.values():
         source = Location(path, read.storage)
-        for target in (layout.output, layout.errors):
+        for field, target in (("write", layout.output), ("errors", layout.errors)):
             is_same = source.path.rstrip("/") == target.path.rstrip("/")
             if target.holds(source) or (is_same and source.in_store_of(target)):
-                raise BadOutput(
-                    f"'{target.uri}' is an output path and contains the input '{source.uri}'. "
-                    "Choose another write.path or errors.path"
-                )
+                raise _contains_input(field, target, source.uri)
+
+
+def _contains_input(field: str, target: Location, source: str) -> BadOutput:
+    """Return the error about an output path, of `write` or `errors`, that contains an input."""
+    return BadOutput(
+        f"spec.{field}.path: '{target.uri}' contains the input '{source}', and a job removes files "
+        "from its output. Choose another path"
+    )
 
 
 def check_errors_path(layout: Layout) -> None:
@@ -81,12 +86,10 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     """Raise BadOutput if an input file is in an output path, where attempts remove files. Raise
     BadInput if a step reads a missing or unsuitable column, if the first rows must be computed
     first but can differ in each read, or if the job does not accept that files are ignored."""
-    for target in (layout.output, layout.errors) if spec.write.mode != "addColumn" else ():
+    targets = (("write", layout.output), ("errors", layout.errors))
+    for field, target in targets if spec.write.mode != "addColumn" else ():
         if (inside := source.path_inside(target)) is not None:
-            raise BadOutput(
-                f"'{target.uri}' is an output path and contains an input file ({inside}). Choose "
-                "another write.path or errors.path"
-            )
+            raise _contains_input(field, target, inside)
     source.ignored.check(spec.errors.warnings)
     for field in () if source.repeatable else spec.first_rows_columns:
         raise BadInput(

@@ -138,6 +138,9 @@ def check_writable(location: Location) -> None:
         return
     parents = [Path(location.path), *Path(location.path).parents]
     existing = next(path for path in parents if path.exists())
+    if not existing.is_dir():
+        problem = f"'{existing}' is a file, and the output is a directory. Choose another path"
+        raise BadOutput(f"spec.write.path: '{location.uri}' cannot be used: {problem}")
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass

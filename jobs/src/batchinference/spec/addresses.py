@@ -6,6 +6,10 @@ from typing import Any
 SCHEMES = ("file", "s3", "gs", "az")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _VARIABLE = re.compile(r"(?:^|/)(\$[A-Za-z_]\w*)(?=/|$)|(\$\{[A-Za-z_]\w*\})")
+_REFERENCE = re.compile(
+    r"\$?\{\{? *(?:\w*\.)*[A-Za-z_]\w* *\}\}?|\$\([A-Za-z_]\w*\)|\$[A-Za-z_]\w*|%[A-Za-z]\w*%"
+)
+"""Matches a reference to a variable in the syntax of a shell, of Windows or of a template."""
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
 """The drive of a Windows path, also after a directory that was put before a relative path."""
 
@@ -32,13 +36,20 @@ def unexpanded_variable(path: str) -> str:
     return found[1] or found[2] if found else ""
 
 
+def reference_in(path: str) -> str:
+    """Return the first reference to a variable in a path that does not exist, such as `{{ day }}`,
+    `$(day)` or `%day%`; empty if there is none."""
+    found = _REFERENCE.search(path)
+    return found[0] if found else ""
+
+
 def fix_of_variable(variable: str) -> str:
-    """Return what to write instead of a shell variable."""
-    name = variable.strip("${}%").lower()
+    """Return what to write instead of a reference to a variable."""
+    name = re.sub(r"[^\w.]", "", variable).rpartition(".")[2].lower()
     if name in ("home", "userprofile"):
         return f"Write ~ instead of {variable}"
     return (
-        f"Write {{{{ params.{name} }}}} instead of {variable}, the path in quotes, and declare it: "
+        f"Write {{{{ params.{name} }}}} instead of {variable}, the path in quotes, with "
         f"parameters: [{{name: {name}, value: TEXT}}]"
     )
 

@@ -29,9 +29,16 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        near = (known for known in sorted(available_timezones()) if known.endswith(f"/{name}"))
-        written = next(near, "a name of the IANA database such as Europe/Berlin")
+        written = zone_like(name) or "a name of the IANA database such as Europe/Berlin"
         raise ValueError(f"there is no such time zone. Write {written}") from None
+
+
+def zone_like(name: str) -> str:
+    """Return the time zone of a city, or with another case; empty if there is none. In the zones
+    below Etc, the sign of a difference is reversed: Etc/GMT+1 is UTC-1."""
+    word = name.strip().replace(" ", "_").lower()
+    zones = (zone for zone in sorted(available_timezones()) if not zone.startswith("Etc/"))
+    return next((zone for zone in zones if f"/{zone}".lower().endswith(f"/{word}")), "")
 
 
 def check_schedule(schedule: str) -> None:

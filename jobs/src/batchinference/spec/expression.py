@@ -65,10 +65,17 @@ _PLAIN_TEXT = re.compile(r"\w*[./:@-][\w./:@-]*")
 """Matches what is probably a text without quotes, such as a path."""
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
+_CHANGE = re.compile(
+    r"(?P<name>\w+) *(?:(?P<sign>[-+*/%])=|:=|=(?= *(?P=name) *[-+*/%])) *(?P<value>.+)"
+)
+"""Matches a statement that changes a variable, such as `n += 1`."""
+_REFERENCE = re.compile(r"(?:\$\{?|\{\{) *([a-z]\w*)")
+"""Matches a reference to a variable in the syntax of other tools, such as ${name}."""
 _COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
 _KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
 _CLOSING = {"(": "')'", "[": "']'", "{": "'}'", "unterminated string": "quote"}
+_LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
 """Python keywords that the language supports."""
 
@@ -80,7 +87,9 @@ def parse_expression(text: str) -> ast.expr:
     try:
         return _checked_tree(text)
     except ValueError as error:
-        problem, translation = _FIX.split(str(error))[0], _translation(text)
+        is_change = _CHANGE.fullmatch(text)
+        problem = _FIX.split(str(error))[0]
+        translation = None if is_change else _translation(text)
         if translation is None and "\n" in (joined := text.strip()):
             joined = re.sub(r"\s*\n\s*", " ", joined)
             translation = _translation(joined) or (joined if columns_in(joined) else None)
@@ -189,10 +198,21 @@ def _for_other_types(tree: ast.expr, text: str) -> str:
     match tree:
         case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)):
             return f", or {name} == 0 for a number"
-        case ast.Call(func=ast.Name(id="contains"), args=[column, item]) if " in " in text:
-            first = f"{ast.unparse(column)}[0] == {ast.unparse(item)}"
-            return f", or {first} for the first item of a list"
-    return ""
+        case (
+            ast.Call(ast.Name("contains"), [ast.Name(column), item])
+            | ast.UnaryOp(operand=ast.Call(ast.Name("contains"), [ast.Name(column), item]))
+        ) if " in " in text:
+            code = search_in_list(column, item)
+            code = code if isinstance(tree, ast.Call) else code.replace(" in ", " not in ", 1)
+            return f", or {code} in a python step for a list"
+    names = _REFERENCE.findall(text)
+    return f", or {{{{ params.{names[0]} }}}} for a parameter" if len(names) == 1 else ""
+
+
+def search_in_list(column: str, item: ast.expr) -> str:
+    """Return the code of a python step that searches an item in a column of lists, which
+    expressions cannot."""
+    return f"[{ast.unparse(item)} in each for each in batch[{column!r}]]"
 
 
 def _has_adjacent_texts(text: str) -> bool:
@@ -212,6 +232,11 @@ def _hint(text: str, problem: str) -> str:
         if "string" in problem and '"' not in text and text.count("'") > 2:
             return ". Write a text that has ' in it with double quotes"
         return f". Add the {_CLOSING[unclosed[1]]} that is missing"
+    if change := _CHANGE.fullmatch(text):
+        name, sign, value = change.groups()
+        return f". Use a step addColumns: {{{name}: {f'{name} {sign} ' if sign else ''}{value}}}"
+    if re.match(r"(?:for|while)\b.*:", text):
+        return ", because expressions have no loops. Use a python step"
     code = _TEXT.sub("", text)
     for name in _COMPARED.findall(code):
         if keyword.iskeyword(name) and name not in _KEYWORDS:
@@ -350,7 +375,7 @@ def _checked_parts(node: ast.expr) -> list[ast.expr]:
             return []
         case ast.Name():
             return []
-    fix = ". Use a python step" if isinstance(node, ast.BinOp) else ""
+    fix = ". Use a python step" if isinstance(node, (ast.BinOp, *_LOOPS)) else ""
     raise ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language{fix}")
 
 

@@ -80,7 +80,7 @@ _SYNTAX = tuple(
         (rf"{_OPERAND} ?([<>]=?) ?([\w.]+) (and|or) (?=[<>=!])", r"\1 \2 \3 \4 \1 "),
         (rf"\b(?:date|timestamp) (?={_HIDDEN})", ""),
         (
-            r"(?:\byear\(([^\W\d]\w*)\)|\b([^\W\d]\w*)(?:\.dt)?\.year) ?([<>=]=?) ?(\d{4})\b",
+            r"(?:\byear\(([^\W\d]\w*)\)|\b([^\W\d]\w*)(?:\.dt)?\.year) ?([<>=!]=?) ?(\d{4})\b",
             lambda found: _of_year(found[1] or found[2], found[3], int(found[4])),
         ),
         (r"\bif ?\(", "iff("),
@@ -160,6 +160,7 @@ def _of_year(column: str, operator: str, year: int) -> str:
         "<": begins.replace(">=", "<"),
         "<=": ends,
         ">": ends.replace("<", ">="),
+        "!=": f"({begins.replace('>=', '<')} or {ends.replace('<', '>=')})",
     }.get(operator, f"({begins} and {ends})")
 
 

@@ -37,12 +37,14 @@ NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
 """Domains of labels and annotations by which BatchInference, KubeRay and Kueue select objects."""
 _RESERVED_KEY = "belongs to BatchInference, KubeRay or Kueue. Remove it"
+_QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
     for key in values:
         if key.partition("/")[0] in RESERVED_DOMAINS:
-            raise invalid(f"'{key}' {_RESERVED_KEY}")
+            instead = ", and set cluster.queueName" if key == _QUEUE else ""
+            raise invalid(f"'{key}' {_RESERVED_KEY}{instead}")
     return values
 
 

@@ -33,6 +33,7 @@ _OTHER_ADDRESSES = (
 )  # fmt: skip
 """Patterns of HTTP addresses of object stores and of dbfs: paths, and what to write instead."""
 _DOWNLOAD = "Download it and write its path, or copy it to an object store (s3://, gs:// or az://)"
+_NO_ESCAPES = ", which '\\' makes in double quotes. Write '/' instead of '\\'"
 _URI_FIELD = Field(
     min_length=1,
     max_length=1024,
@@ -79,7 +80,8 @@ def _check_uri(uri: str, http_fix: str = "") -> str:
     if not rest:
         raise invalid("a file:// address needs a path")
     if _CONTROL.search(uri):
-        raise invalid("an address must not contain control characters")
+        fix = "" if uri.endswith("\n") or scheme != "file" else _NO_ESCAPES
+        raise invalid(f"an address must not contain control characters{fix}")
     return uri
 
 

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from batchinference.spec import base
+from batchinference.spec import base, unknown_names, value_fixes
+from batchinference.spec.cron import zone_like
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
 from batchinference.spec.durations import PATTERN as DURATION
@@ -35,31 +36,7 @@ from batchinference.spec.problems import (
     type_name,
 )
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
-from batchinference.spec.unknown_names import (
-    METHODS,
-    OF_OTHER_KINDS,
-    REMOVED,
-    RENAMED,
-    UNSUPPORTED,
-    meant_by,
-)
 from batchinference.spec.uri_fields import HIDDEN, HTTP_PREFIX, URI_PREFIX
-from batchinference.spec.value_fixes import (
-    cron_fix,
-    duration_fix,
-    example_fix,
-    flag_fix,
-    in_units,
-    length_fix,
-    list_fix,
-    mapping_fix,
-    memory_fix,
-    module_fix,
-    name_fix,
-    number_fix,
-    percent_fix,
-    text_fix,
-)
 from batchinference.spec.write.tables import COLLECTION, INDEX
 
 MAX_LISTED = 17
@@ -108,13 +85,14 @@ PATTERNS = {
 }
 """The description of the expected value, by the pattern of a field."""
 _PATTERN_FIXES: dict[str, Callable[[object], str]] = {
-    base.CRON: cron_fix,
-    base.MEMORY: memory_fix,
-    DURATION: duration_fix,
-    base.MODULE_PATH: module_fix,
+    base.CRON: value_fixes.cron_fix,
+    base.MEMORY: value_fixes.memory_fix,
+    DURATION: value_fixes.duration_fix,
+    base.MODULE_PATH: value_fixes.module_fix,
     base.DELIMITER: lambda text: "" if str(text).strip() else ". Write delimiter: '|', in quotes",
-    base.DNS_LABEL: partial(name_fix, sign="-"),
-    base.PARAMETER_NAME: partial(name_fix, sign="_"),
+    base.DNS_LABEL: partial(value_fixes.name_fix, sign="-"),
+    base.PARAMETER_NAME: partial(value_fixes.name_fix, sign="_"),
+    base.TIME_ZONE: lambda name: f". Write {zone}" if (zone := zone_like(str(name))) else "",
 }
 _ACCELERATOR = ". Write gpu: 1, and acceleratorType: {}"
 _FIX = re.compile(
@@ -172,8 +150,10 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
     unknown = (at for at, details in enumerate(errors) if details["type"] == "extra_forbidden")
     described = {at: _problem(errors[at], model) for at in islice(unknown, MAX_PROBLEMS)}
     for problem in described.values():
-        if problem.path in OF_OTHER_KINDS and problem.message.startswith("unknown field"):
-            yield Problem(*OF_OTHER_KINDS[problem.path])
+        if problem.path in unknown_names.OF_OTHER_KINDS and problem.message.startswith(
+            "unknown field"
+        ):
+            yield Problem(*unknown_names.OF_OTHER_KINDS[problem.path])
             return
     repeated = _repetitions(errors)
     meant = {_meant_path(each) for at, each in described.items() if at not in repeated}
@@ -251,7 +231,7 @@ def _unknown_field(
     if loc[-2:-1] == ("options",):
         *_, format_, _, option = loc  # read, its format, options, the unknown option
         return f"unknown option '{option}' for {format_}{near}"
-    other_word = meant_by(str(loc[-1]), known)
+    other_word = unknown_names.meant_by(str(loc[-1]), known)
     for count in range(len(location) - 2, 0, -1) if not other_word else ():
         if loc[-1] in _fields(owners[count]) and loc[-1] != location[count]:
             return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
@@ -269,9 +249,12 @@ def _with_value(name: str, model: type[BaseModel] | None, value: object) -> str:
     only the name changes."""
     kind = _fields(model).get(name)
     if name == "callable" and ":" not in str(value):
-        return module_fix(value).removeprefix(". ").replace("Write ", "Write callable: ")
-    if isinstance(value, str) and typing.get_origin(kind) is list and len(value) <= MAX_SHOWN:
-        return f"Write {name}: {list_fix('', value).removeprefix('. Write ')}"
+        return (
+            value_fixes.module_fix(value).removeprefix(". ").replace("Write ", "Write callable: ")
+        )
+    is_list = typing.get_origin(kind) is list and not _is_model(_plain(typing.get_args(kind)[0]))
+    if isinstance(value, str) and is_list and len(value) <= MAX_SHOWN:
+        return f"Write {name}: {value_fixes.list_fix('', value).removeprefix('. Write ')}"
     match value:
         case [str(text)] if kind is str:
             return f"Write {name}: {text}"
@@ -285,14 +268,20 @@ def _of_another_version(
     name = _last_names(location)
     if new := _new_name(location, parent, value):
         return f"was renamed. Use {new}"
-    if new := REMOVED.get(name):
+    if new := unknown_names.REMOVED.get(name):
         return f"was removed. Use {new}"
-    if name in METHODS:
+    if name in unknown_names.METHODS:
         path = value.get("callable", value.get("function")) if isinstance(value, dict) else value
         known = isinstance(path, str) and re.fullmatch(base.MODULE_PATH, path)
-        fields = f"callable: '{path if known else 'steps:NAME'}', method: {METHODS[name]}"
+        fields = (
+            f"callable: '{path if known else 'steps:NAME'}', method: {unknown_names.METHODS[name]}"
+        )
         return f"unknown field. Write python: {{{fields}}}"
-    return f"unknown field. {UNSUPPORTED[name]}" if name in UNSUPPORTED else ""
+    return (
+        f"unknown field. {unknown_names.UNSUPPORTED[name]}"
+        if name in unknown_names.UNSUPPORTED
+        else ""
+    )
 
 
 def _new_name(
@@ -302,8 +291,8 @@ def _new_name(
     name = to_camel(str(location[-1]))
     if location[-2:-1] == ["options"] and name != location[-1] and name in _fields(parent):
         return name
-    new = RENAMED.get(_last_names(location))
-    duration = in_units(value) if name.endswith("Seconds") else ""
+    new = unknown_names.RENAMED.get(_last_names(location))
+    duration = value_fixes.in_units(value) if name.endswith("Seconds") else ""
     return f"{new}: {duration}" if new and duration else new
 
 
@@ -324,7 +313,7 @@ def _field_below(parent: object, name: str) -> str | None:
     found = {
         f"{key}: {{{inner}: ...}}"
         for key, kind in _fields(parent).items()
-        if (inner := name if name in _fields(kind) else meant_by(name, _fields(kind)))
+        if (inner := name if name in _fields(kind) else unknown_names.meant_by(name, _fields(kind)))
     }
     return found.pop() if len(found) == 1 else None
 
@@ -369,7 +358,7 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
     """Return the message about an invalid or missing value of a field."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
-        return f"required, but missing{example_fix('Add', field)}"
+        return f"required, but missing{value_fixes.example_fix('Add', field)}"
     if expected := PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
         got = f"{_actual(details, value)}{_if_short(_fix(details, value, field))}"
         return f"expected {_with_numbers(expected, context)}, got {got}"
@@ -417,15 +406,15 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         case "a text" if value.secret and value.value is not None:
             return "" if value.nested else ". Put it in quotes"
         case "a text":
-            return text_fix(value.value, field, is_item=is_item)
+            return value_fixes.text_fix(value.value, field, is_item=is_item)
         case "a list":
-            return list_fix(field, known)
+            return value_fixes.list_fix(field, known)
         case "a mapping":
-            return mapping_fix(field, known, is_item=is_item)
+            return value_fixes.mapping_fix(field, known, is_item=is_item)
         case "a whole number" if field == "gpu" and isinstance(known, float):
             return _NO_PART_OF_A_GPU
         case "a number" | "a whole number" as expected:
-            return percent_fix(field, known) or number_fix(
+            return value_fixes.percent_fix(field, known) or value_fixes.number_fix(
                 known, whole=expected == "a whole number"
             )
     if kind in _UNITS:
@@ -433,7 +422,7 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         fix = _length_fix(kind, context, len(details["input"]), field)
         return _sign_fix(field, known) if is_sign else fix
     if kind.startswith("bool"):
-        return flag_fix(known)
+        return value_fixes.flag_fix(known)
     return _pattern_fix(context.get("pattern", ""), value, known) or _with_numbers(
         _BOUND_FIXES.get(kind, ""), context
     )
@@ -454,9 +443,9 @@ def _sign_fix(field: str, value: object) -> str:
 
 def _length_fix(kind: str, context: dict[str, Any], length: int, field: str) -> str:
     """Return the fix for a text or a list that is too short or too long."""
-    example = "" if length else example_fix("Write", field)
+    example = "" if length else value_fixes.example_fix("Write", field)
     bound = context["min_length" if kind == "too_short" else "max_length"]
-    return example or length_fix(length, bound, _UNITS[kind])
+    return example or value_fixes.length_fix(length, bound, _UNITS[kind])
 
 
 @dataclass(frozen=True)
@@ -487,9 +476,9 @@ class _Value:
 
 def _not_one_of(value: _Value, expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
-    if isinstance(value.value, str) and (new := REMOVED.get(value.value)):
+    if isinstance(value.value, str) and (new := unknown_names.REMOVED.get(value.value)):
         return f"{value} was removed. Use {new}"
-    if isinstance(value.value, str) and (fix := UNSUPPORTED.get(value.value.lower())):
+    if isinstance(value.value, str) and (fix := unknown_names.UNSUPPORTED.get(value.value.lower())):
         return f"{value} is not supported. {fix}"
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
     if len(known) == 1 and value.value is True:
@@ -571,7 +560,9 @@ def _suggestion(word: object, known: list[str], *, listed: bool = False) -> str:
     by_lower_case = {name.lower(): name for name in known}
     lower_case = str(word).lower()
     nearest = closest(lower_case, by_lower_case.keys(), _MIN_SIMILARITY)
-    meant = meant_by(lower_case, known) or (by_lower_case[nearest] if nearest else None)
+    meant = unknown_names.meant_by(lower_case, known) or (
+        by_lower_case[nearest] if nearest else None
+    )
     if meant:
         return f"; did you mean '{meant}'?"
     return f". Use one of {', '.join(known)}" if known and not listed else ""

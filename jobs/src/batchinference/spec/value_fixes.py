@@ -39,6 +39,7 @@ _EXAMPLES = {
     "api": "api: chat, or completions, embeddings or json",
     "output": "output: result",
     "path": "path: ./DIRECTORY",
+    "format": "format: csv, or another format",
     "url": "url: ADDRESS",
     "table": "table: NAME",
     "callArgs": "callArgs: {NAME: VALUE}",
@@ -52,6 +53,7 @@ _EXAMPLES = {
     "labelFromPath": "labelFromPath: {column: label, index: -2}",
     "workers": "workers: {min: 1, max: 4}",
     "nodeSelector": "nodeSelector: {LABEL: VALUE}",
+    "envFrom": "envFrom: [{secretRef: {name: NAME}}]",
     "env": "env: [{name: NAME, value: TEXT}]",
     "parameters": "parameters: [{name: NAME, value: TEXT}]",
     "messages": "messages: [{role: user, content: TEXT}]",
@@ -326,6 +328,8 @@ def cron_fix(value: object) -> str:
     if time := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", text):
         return _quoted(f"{int(time[2])} {int(time[1])} * * *")
     fields = _plain(value).replace("?", "*").split()
+    if zone := re.fullmatch("(?:CRON_)?TZ=(.+)", fields[0]) if len(fields) == 6 else None:
+        return f"{_quoted(' '.join(fields[1:]))}, and timeZone: {zone[1]}"
     with_seconds = len(fields) == 6 and fields[0] == "0"
     return _quoted(" ".join(fields[-5:])) if with_seconds or len(fields) == 5 else ""
 

@@ -22,7 +22,7 @@ _YAML_HINTS = {
     r"'\t'": ". Indent with spaces instead of tabs",
     "unhashable key": ": a key must be a text. Put one that begins with '{' or '[' in quotes",
     "undefined alias": ". Define it above with '&', or put a text that begins with '*' in quotes",
-    "unknown escape character": ". Write '/' instead of '\\', or put the text in single quotes",
+    "escape": ". Write '/' instead of '\\', or put the text in single quotes",
     "mapping values are not allowed": ". Put a text that contains ': ' in quotes",
     "expected ',' or": ". Add the ',' or the bracket that is missing before it",
 }
@@ -158,7 +158,7 @@ def _is_syntax(error: MarkedYAMLError, text: str) -> bool:
     problem = error.problem or ""
     is_syntax = isinstance(error, ScannerError | ParserError)
     is_syntax = is_syntax or (problem == "found unhashable key" and "{{" in text)
-    return is_syntax and r"'\t'" not in problem and "escape character" not in problem
+    return is_syntax and r"'\t'" not in problem and "escape" not in problem
 
 
 def parse(document: dict[str, Any], values: ParameterValues | None = None) -> BatchInference:

@@ -602,6 +602,8 @@ def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     if is_number and any(isinstance(value, str) for value in values):
         raise TypeError(f"a list of texts cannot be compared with {kind}")
     if _is_temporal(kind):
+        if not all(isinstance(value, str | None) for value in values):
+            raise TypeError(f"a list of numbers cannot be compared with {kind}")
         return pa.array([_parse_time(v, kind) if isinstance(v, str) else v for v in values], kind)
     return pa.array(values)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
 from batchinference.pipeline.type_widening import is_list
-from batchinference.spec.expression import parse_expression, syntax_tree
+from batchinference.spec.expression import parse_expression, search_in_list, syntax_tree
 from batchinference.spec.expression_translation import translated
 
 CONVERT = "Convert a column, for example with int(NAME)"
@@ -31,28 +31,42 @@ Part = tuple[ast.expr, pa.DataType]
 def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
     """Return the fix of an expression for a message. `type_of` returns the type of a part of it, or
     raises an exception if the part cannot be computed."""
+    search = ""
     for _ in range(MAX_FIXES):
         tree = parse_expression(text)
         if sum(1 for _ in ast.walk(tree)) > MAX_PARTS:
             return CONVERT
         bad, types = _first_bad_part(tree, type_of)
         if bad is None:
-            return f"Write {text}"
+            return f"Write {text}{search}"
         children = [part for part in ast.iter_child_nodes(bad) if isinstance(part, ast.expr)]
+        search = search or _search_in_list(bad, types)
         fix = _replacement(bad, [(part, types[part]) for part in children if part in types])
         if fix is None:
             break
         text = _replaced(tree, *fix)
     lists = (part for part in children if part in types and is_list(types[part]))
     if (part := next(lists, None)) is not None:
-        item = f"{ast.unparse(part)}[0]"
-        return f"Read one item, such as {item}, or make a row of each with a step explode"
+        item = f"Read one item, such as {ast.unparse(part)}[0]"
+        return f"{item}{search or ', or make a row of each with a step explode'}"
     if isinstance(bad, ast.Attribute | ast.Subscript) and (other := translated(text)) != text:
         return f"Write {other}"
     if any(pa.types.is_temporal(kind) for kind in types.values()):
         return "Compare it with a text such as '2026-01-31'"
     is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
     return "Compare a number with a number" if is_number else CONVERT
+
+
+def _search_in_list(node: ast.expr, types: Mapping[ast.expr, pa.DataType]) -> str:
+    """Return how to search an item in all items of a list; empty for a node that is no search."""
+    match node:
+        case ast.Compare(ast.Name() as column, [ast.Eq()], [ast.Constant() as item]) | ast.Call(
+            ast.Name("contains"), [ast.Name() as column, ast.Constant() as item]
+        ) if is_list(kind := types.get(column, pa.null())):
+            if not _alike(kind.value_type, pa.scalar(item.value).type):
+                return ""
+            return f", or {search_in_list(column.id, item)} in a python step for any item"
+    return ""
 
 
 def _first_bad_part(
@@ -95,7 +109,10 @@ def _replacement(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] 
             tests = (condition_on(ast.unparse(part), kind) for part, kind in parts if part is test)
             written = next(tests, "")
             return (test, written) if written else None
-        case ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            written = condition_on(ast.unparse(operand), dict(parts).get(operand, pa.null()))
+            return (node, written.replace("!=", "==")) if written else None
+        case ast.BoolOp():
             fixes = ((part, condition_on(ast.unparse(part), kind)) for part, kind in parts)
             return next((fix for fix in fixes if fix[1]), None)
         case ast.Call(func=ast.Name(id=name), args=[value, *_]):
@@ -197,6 +214,10 @@ def _for_pair(node: ast.expr, left: Part, right: Part) -> tuple[ast.expr, str] |
     operator = node.ops[0] if isinstance(node, ast.Compare) else getattr(node, "op", None)
     for (part, kind), (other, other_kind) in ((left, right), (right, left)):
         value = other.value if isinstance(other, ast.Constant) else None
+        if (pa.types.is_date(kind) or pa.types.is_timestamp(kind)) and type(value) is int:
+            column = ast.unparse(part)
+            written = translated(ast.unparse(node).replace(column, f"{column}.year", 1))
+            return None if ".year" in written else (node, written)
         if pa.types.is_boolean(kind) and isinstance(value, str | int):
             return _for_boolean(node, ast.unparse(part), operator, str(value).lower())
         if _is_number(kind) and pa.types.is_string(other_kind):

@@ -25,8 +25,8 @@ from batchinference.pipeline.storage.location import Location, base_name, is_hid
 from batchinference.spec.addresses import (
     fix_of_variable,
     is_windows_path,
+    reference_in,
     scheme_of,
-    unexpanded_variable,
 )
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
@@ -361,15 +361,13 @@ def _describe_empty(files: PathFiles) -> str:
 
 def _fix_of_path(address: Location) -> str:
     """Return the end of a message about a path that does not exist."""
-    if is_windows_path(address.path):
-        return " on this machine. Write a path with '/' instead of a path of Windows"
+    if is_windows_path(address.path.replace(":/", ":\\")):
+        return " on this machine. Write a path with '/' and no drive instead of a path of Windows"
     if "\\" in address.path:
         return ". Write '/' instead of '\\'"
     if "," in address.path:
         return ". Write each path as an item of the list"
-    if "{{" in address.path:
-        return ". Only {{ params.NAME }} is replaced. Declare NAME in spec.parameters"
-    if variable := unexpanded_variable(address.path):
+    if variable := reference_in(address.path):
         return f". {variable} is not expanded. {fix_of_variable(variable)}"
     return _missing_parent(address) or ". Correct the path"
 

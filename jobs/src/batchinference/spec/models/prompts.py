@@ -32,6 +32,12 @@ def fields_in(template: str) -> list[str]:
     for _, name, format_spec, conversion in string.Formatter().parse(template):
         if name is None:
             continue
+        if (format_spec or conversion) and name.isidentifier() and (format_spec or "")[:1] != " ":
+            end = f"!{conversion}" if conversion else f":{format_spec}"
+            raise ValueError(
+                f"'{{{name}{end}}}' has a format, and a placeholder has none. Write {{{name}}}, or "
+                "{NAME} for a column that a step addColumns computes, such as round(COLUMN, 2)"
+            )
         if format_spec or conversion or not _FIELD.fullmatch(name):
             raise ValueError(
                 f"'{{{name}' does not begin a valid placeholder. {_placeholder_fix(name)}"
@@ -44,7 +50,7 @@ def _placeholder_fix(name: str) -> str:
     field = re.sub(r"""\[["']?(\w+)["']?\]""", r".\1", name)
     if _FIELD.fullmatch(field) and field != name:
         return f"Write {{{field}}}"
-    if re.match(r"\w+[.(\[ +*/-]|\w+$", name):
+    if re.match(r"\w+[.(\[ +*/-]", name):
         return "Write {NAME} for a column that a step addColumns computes"
     return "Write {name} for an input, {name.field} for a field of it, and double a literal brace"
 

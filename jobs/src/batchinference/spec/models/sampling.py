@@ -1,6 +1,7 @@
 """Checks the field `sampling` before a model is loaded: names, types, and parameters whose results
 a row cannot hold. Numbers may be values of the row."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -91,10 +92,11 @@ _INSTEAD = {
     **_CUT,
     **dict.fromkeys(("max_new_tokens", "max_length", "max_completion_tokens"), "max_tokens"),
     **dict.fromkeys(("min_new_tokens", "min_length"), "min_tokens"),
-    **dict.fromkeys(("stop_strings", "stop_sequences"), "stop"),
+    **dict.fromkeys(("stop_strings", "stop_sequences", "stop_words"), "stop"),
     **dict.fromkeys(("guided_json", "response_format"), _STRUCTURED % "json"),
     **{f"guided_{name}": _STRUCTURED % name for name in ("choice", "regex", "grammar")},
     "guided_decoding": "structured_outputs",
+    "temp": "temperature",
     "eos_token_id": "stop_token_ids",
     "bad_words_ids": "bad_words",
     "num_return_sequences": "n",
@@ -201,4 +203,5 @@ def _unknown(name: str, task: str) -> PydanticCustomError:
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    return did_you_mean(name, known) or f". Use one of {', '.join(known)}"
+    snake_case = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return did_you_mean(snake_case, known) or f". Use one of {', '.join(known)}"

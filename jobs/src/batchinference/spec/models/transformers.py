@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
+from batchinference.spec.models import transformers_tasks as tasks
 from batchinference.spec.models.base import (
     LABELED,
     Inputs,
@@ -25,23 +26,6 @@ from batchinference.spec.models.base import (
 from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import Images, Messages, Template, check_prompt
 from batchinference.spec.models.sampling import TRANSFORMERS_LOST, check_lost
-from batchinference.spec.models.transformers_tasks import (
-    ANSWERING,
-    CLASSIFICATION,
-    EMBEDDING,
-    FIELDS,
-    GENERATION,
-    INPUTS,
-    PADDED_TEXTS,
-    TIMED,
-    TOKENIZED,
-    TYPES,
-    WINDOWED,
-    ZERO_SHOT,
-    Task,
-    describe_inputs,
-    describe_tasks,
-)
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
@@ -57,7 +41,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
 
     runtime: Literal["transformers"]
     """The library that runs the model."""
-    task: Task
+    task: tasks.Task
     """The transformers name of the task. For models with separate encoders for text and images,
     such as CLIP or SigLIP, feature-extraction and image-feature-extraction return embeddings in
     the same vector space."""
@@ -129,18 +113,22 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        is_padded = self.task in PADDED_TEXTS and self.request is None
+        is_padded = self.task in tasks.PADDED_TEXTS and self.request is None
         return tuple(self.inputs.values()) if is_padded else ()
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        if self.task not in TOKENIZED or self.too_long == "windows" or self.request is not None:
+        if (
+            self.task not in tasks.TOKENIZED
+            or self.too_long == "windows"
+            or self.request is not None
+        ):
             return ()
         return tuple(name for name in ("text", "text_pair") if name in self.inputs)
 
     @property
     def generates_text(self) -> bool:
-        return self.task in GENERATION
+        return self.task in tasks.GENERATION
 
     @property
     def has_times(self) -> bool:
@@ -151,8 +139,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     @property
     def has_labels(self) -> bool:
         """Return whether the result is a label, or the best labels."""
-        by_embedding = self.task in EMBEDDING and bool(self.candidate_labels)
-        return self.task in CLASSIFICATION or by_embedding
+        by_embedding = self.task in tasks.EMBEDDING and bool(self.candidate_labels)
+        return self.task in tasks.CLASSIFICATION or by_embedding
 
     @property
     def classifies(self) -> bool:
@@ -183,31 +171,31 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         """Return the type of the result for a row, for tasks that do not generate text."""
         if self.has_labels:
             return [LABELED] if self.top_k else LABELED
-        return TIMED if self.has_times else TYPES[self.task]
+        return tasks.TIMED if self.has_times else tasks.TYPES[self.task]
 
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:
-        for field, tasks in FIELDS.items():
+        for field, suited in tasks.FIELDS.items():
             is_set = getattr(self, field) != type(self).model_fields[field].default
-            if is_set and self.task not in tasks:
-                description = describe_tasks(tasks)
+            if is_set and self.task not in suited:
+                description = tasks.describe_tasks(suited)
                 message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'. "
                 message += "Remove it, or change task"
                 raise invalid(message)
         if self.request is not None or self.request_url is not None:
             self._check_request()
-        elif self.task in GENERATION:
+        elif self.task in tasks.GENERATION:
             self._check_prompt()
         else:
             self._check_inputs()
-        if self.task in ZERO_SHOT and not self.candidate_labels:
+        if self.task in tasks.ZERO_SHOT and not self.candidate_labels:
             raise invalid(f"task '{self.task}' needs 'candidateLabels'")
         self.check_details()
         self.check_score()
         self.check_schema(self.sampling)
         self.check_overlap()
-        if self.too_long == "windows" and self.task not in WINDOWED:
-            raise invalid(f"tooLong windows is for task {', '.join(WINDOWED)}")
+        if self.too_long == "windows" and self.task not in tasks.WINDOWED:
+            raise invalid(f"tooLong windows is for task {', '.join(tasks.WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
             raise invalid(
@@ -217,16 +205,18 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         return self
 
     def _check_request(self) -> None:
-        if self.task not in ANSWERING:
-            message = f"'request' is for {describe_tasks(ANSWERING)}, not for '{self.task}'"
+        if self.task not in tasks.ANSWERING:
+            message = (
+                f"'request' is for {tasks.describe_tasks(tasks.ANSWERING)}, not for '{self.task}'"
+            )
             raise invalid(message)
         self.check_request()
 
     def _check_inputs(self) -> None:
-        known = INPUTS[self.task]
+        known = tasks.INPUTS[self.task]
         if known[0] not in self.inputs or not self.inputs.keys() <= set(known):
-            message = f"task '{self.task}' takes {describe_inputs(self.task)}"
-            raise invalid(message)
+            described = tasks.describe_inputs(self.task, self.inputs)
+            raise invalid(f"inputs: task '{self.task}' takes {described}")
 
     def _check_prompt(self) -> None:
         check_lost(self.sampling, TRANSFORMERS_LOST)

@@ -1,5 +1,6 @@
 """The tasks of transformers, with the inputs and the fields of each."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from batchinference.spec.column_types import ColumnType
@@ -54,11 +55,14 @@ INPUTS: dict[str, tuple[str, ...]] = {
 because their prompts define their inputs."""
 
 
-def describe_inputs(task: str) -> str:
-    """Return the inputs that a task takes."""
+def describe_inputs(task: str, inputs: Mapping[str, str]) -> str:
+    """Return the inputs that a task takes, and what to write instead of `inputs`."""
     required, *optional = INPUTS[task]
     rest = f", and may take {optional[0]}" if optional else ""
-    return f"inputs: {{{required}: COLUMN}}{rest}"
+    (name, column), *others = inputs.items()
+    has_other_kind = others or any(name in each for each in INPUTS.values())
+    column = "COLUMN" if has_other_kind else column
+    return f"{required}{rest}, got {', '.join(inputs)}. Write inputs: {{{required}: {column}}}"
 
 
 GENERATION = ("text-generation", "image-text-to-text")

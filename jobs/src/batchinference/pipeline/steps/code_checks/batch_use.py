@@ -97,8 +97,14 @@ class BatchUse:
                 reads = node
             case ast.Subscript(ast.Name(self.name), ast.Compare()) if what == "batch":
                 return _misread(node, "a batch is a dict", "Use a filter step, or method: flatMap")
-            case ast.Subscript(ast.Name(self.name), ast.Constant(int() as number), ast.Load()):
-                item = f"[{number}]" if what == "batch" else ""
+            case ast.Subscript(
+                ast.Name(self.name),
+                ast.Constant(int())
+                | ast.UnaryOp(operand=ast.Constant(int()))
+                | ast.Slice() as part,
+                ast.Load(),
+            ):
+                item = f"[{ast.unparse(part)}]" if what == "batch" else ""
                 fix = f"Write {self.name}['COLUMN']{item}"
                 return _misread(node, f"a {what} is a dict of columns", fix)
             case _:
@@ -177,10 +183,16 @@ class BatchUse:
                 return None
             case ast.For(ast.Name(row), ast.Name(self.name), body):
                 return self._loop_problem(row, body, node.lineno)
-            case ast.For(_, ast.Call(ast.Name("range"), [ast.Call(_, [part])]), body) if (
-                self.is_column(part) and "range(len(" in ast.unparse(node)
-            ):
-                return next(filter(None, map(self._statement_problem, body)), None)
+            case ast.For(
+                _, ast.Call(ast.Name("range"), [ast.Call(ast.Name("len"), [part])]), body
+            ) | ast.For(_, ast.Call(ast.Name("enumerate"), [part]), body) if self.is_column(part):
+                problem = next(filter(None, map(self._statement_problem, body)), None)
+                before = f" before the loop in line {node.lineno}"
+                return problem.replace(" before it", before) if problem else None
+            case ast.For(
+                ast.Name(row), ast.Call(_, [ast.Call(ast.Name("len"), [ast.Name(self.name)])]), body
+            ) if f"{self.name}[{row}]" in ast.unparse(node):
+                return self._loop_problem(f"{self.name}[{row}]", body, node.lineno)
             case ast.ListComp(part, [ast.comprehension(ast.Name(row), ast.Name(self.name), [])]):
                 return self._loop_problem(row, [ast.Expr(part)], node.lineno)
         if why := self._array_problem(node):
@@ -193,11 +205,13 @@ class BatchUse:
     def _change_in_place(self, node: ast.AST) -> tuple[str, str] | None:
         """Return the column that a statement changes in place, and what to assign to it instead."""
         match node:
+            case ast.Assign([ast.Subscript(ast.Subscript() as column)]) | ast.AugAssign(
+                ast.Subscript(ast.Subscript() as column)
+            ) if self.is_column(column):
+                return ast.unparse(column), f"{ast.unparse(column)}.copy() before it"
             case ast.AugAssign(ast.Subscript() as column, operator, value):
                 changed = ast.unparse(ast.BinOp(column, operator, value))
                 return (ast.unparse(column), changed) if self.is_column(column, stores=1) else None
-            case ast.Assign([ast.Subscript(ast.Subscript() as column)]) if self.is_column(column):
-                return ast.unparse(column), f"{ast.unparse(column)}.copy() before it"
         return None
 
     def _array_problem(self, node: ast.AST) -> str | None:
@@ -239,7 +253,7 @@ class BatchUse:
             return None
         for node in own_nodes(ast.Module(body, []), certain=True):
             match node:
-                case ast.Subscript(ast.Name(of), ast.Constant(str())) if of == row:
+                case ast.Subscript(of, ast.Constant(str())) if ast.unparse(of) == row:
                     return (
                         f"loops over {self.name} in line {line}, and that gives the names of "
                         "columns. Set method: map, and write code for one row"

@@ -55,7 +55,9 @@ def _check_imports(
         if package == "__main__" or (found is None and not certain):
             continue
         if found is None:
-            near = did_you_mean(package, packages_distributions())
+            own = (module.name for module in iter_modules([str(file.parent)]))
+            near = did_you_mean(package, [*own, *packages_distributions()])
+            near = near or did_you_mean(package, sys.stdlib_module_names, 0.75)
             raise ModelLoad(
                 f"step '{step}': {file.name}, line {line} imports '{package}', which is not "
                 f"installed{near or '.'} Install it, put it into the directory of the job's file, "

@@ -97,8 +97,8 @@ def _keeps(function: Function, name: str) -> bool:
         match node:
             case ast.Name(id, ast.Load()) if id == name:
                 unknown_uses += 1
-            case ast.Subscript(
-                ast.Name(id), ast.Constant() | ast.Compare(), ast.Load() | ast.Store()
+            case ast.Subscript(ast.Name(id), ctx=ast.Load()) | ast.Subscript(
+                ast.Name(id), ast.Constant() | ast.Compare(), ast.Store()
             ):
                 unknown_uses -= id == name
             case ast.For(iter=ast.Name(id)) | ast.comprehension(iter=ast.Name(id)):

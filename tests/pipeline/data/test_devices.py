@@ -71,7 +71,7 @@ def test_pytorch_gets_the_part_of_the_memory_of_a_gpu(monkeypatch: pytest.Monkey
 def test_unusable_device_is_rejected() -> None:
     for kind, reason in (
         ("npu", "given the device 'npu', for which PyTorch needs the package torch_npu"),
-        ("abacus", "has no devices of the kind 'abacus', which a profile names"),
+        ("abacus", "does not know the kind of device 'abacus', which a profile names"),
     ):
         with pytest.raises(ModelLoad, match=reason):
             torch_device(Device(kind))

@@ -217,7 +217,7 @@ def test_table_takes_one_merge_of_a_series(target: TableTarget, filled: bool) ->
     with pytest.raises(BadOutput):
         target.table().register(files, Fence("second", "series", passed))
     assert [row["id"] for row in target.rows()] == [1, 9][: 1 + filled]
-    assert (table.commits("first"), table.commits("second")) == (1, 0)
+    assert (table.commit_count("first"), table.commit_count("second")) == (1, 0)
 
 
 def test_rows_of_others_that_arrive_during_a_merge_are_merged_too(target: TableTarget) -> None:
@@ -255,7 +255,7 @@ def test_merges_that_block_each_other_are_repeated(target: TableTarget) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(register, placed))
     assert [row["n"] for row in target.rows()] == [1] * len(ids)
-    assert all(target.table().commits(name) for name in placed)
+    assert all(target.table().commit_count(name) for name in placed)
 
 
 @databases

@@ -177,8 +177,8 @@ def test_table_takes_one_commit_of_a_series(target: TableTarget, filled: bool, m
     table.register(files, Fence("first", "series", pass_check))
     with pytest.raises(BadOutput):
         table.register(files, Fence("second", "series", pass_check))
-    assert (target.rows(), table.commits("second")) == (rows, 0)
-    assert (table.commits("first"), table.commits("series")) == (1, 1)
+    assert (target.rows(), table.commit_count("second")) == (rows, 0)
+    assert (table.commit_count("first"), table.commit_count("series")) == (1, 1)
 
 
 def test_job_with_removed_state_is_a_new_run(target: TableTarget) -> None:

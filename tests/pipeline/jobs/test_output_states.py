@@ -272,7 +272,7 @@ class UnreachableTable:
     def holds_rows(self) -> bool:
         raise ConnectionError("the catalog is away")
 
-    def commits(self, mark: str) -> int:
+    def commit_count(self, mark: str) -> int:
         raise ConnectionError("the catalog is away")
 
     def register(self, rows: TableFiles, fence: Fence) -> None:

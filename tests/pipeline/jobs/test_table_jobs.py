@@ -135,7 +135,7 @@ def test_commit_that_gives_up_keeps_the_rows(
     """Another writer is faster than the job, as often as it tries."""
     assert table.run().state == JobState.SUCCEEDED
     table.lines("b", ["b1"])
-    monkeypatch.setattr(table_commit, "ATTEMPTS", 3)
+    monkeypatch.setattr(table_commit, "TRIES", 3)
 
     def always_late(mark: str, series: str, *_: object) -> Fence:
         return Fence(mark, series, lambda: append(table.format, table.place, "z"))

@@ -288,7 +288,7 @@ def test_lines_after_the_limit_are_not_kept(content: bytes) -> None:
     checker = LineChecker(10)
     for _ in range(100):
         checker.add(content)
-    assert len(checker._ids) == 11
+    assert len(checker._id_hashes) == 11
     assert [error.code for error in checker.end().errors][:1] == ["too_many_tasks"]
 
 

@@ -72,14 +72,14 @@ class Checked:
 
 def validate_files(
     files: list[str],
-    settings: Sequence[str] = (),
+    parameters: Sequence[str] = (),
     *,
     deep: bool = False,
     form: Format = Format.TEXT,
 ) -> int:
     """Check files (with `deep` also inputs, models, code), print results, return the exit code."""
     checked = []
-    for each in (found for file in files for found in _check_file(file, settings, deep=deep)):
+    for each in (found for file in files for found in _check_file(file, parameters, deep=deep)):
         checked.append(each)
         if form is Format.TEXT:
             _show_checked(each)
@@ -97,10 +97,10 @@ def _show_checked(checked: Checked) -> None:
         echo(f"{checked.file}: {problem}", err=True)
 
 
-def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[Checked]:
+def _check_file(file: str, parameters: Sequence[str], *, deep: bool) -> Iterator[Checked]:
     """Yield a result for each document of a file, or one result if the file cannot be read."""
     try:
-        values = parameter_values(settings)
+        values = parameter_values(parameters)
         documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
     except SpecError as error:
         yield Checked(file, valid=False, problems=error.problems)
@@ -135,8 +135,9 @@ def _check_deep(job: BatchInference, directory: Path) -> list[str]:
     """Check the input, columns, models, code and output of a job, and return notes on it. Raises
     SpecError with all problems."""
     if not pipeline_is_installed():
-        fix = "Install what is missing, or check the fields alone with --fields-only"
-        raise SpecError([Problem("", f"the files that it names cannot be checked. {fix}")])
+        fix = "Install them, or check the fields alone with --fields-only"
+        problem = f"the packages that check inputs, models and code are not installed. {fix}"
+        raise SpecError([Problem("", problem)])
     from batchinference.pipeline.commit.lease import identity_of
     from batchinference.pipeline.preflight import preflight
     from batchinference.pipeline.steps.import_path import add_import_path
@@ -170,7 +171,7 @@ def show_plan(
     file: str,
     defaults_file: Path | None,
     policy_file: Path | None,
-    settings: Sequence[str] = (),
+    parameters: Sequence[str] = (),
     form: Format = Format.TEXT,
 ) -> int:
     """Print the plan of a job, or in the formats JSON and YAML the objects that the operator would
@@ -181,7 +182,7 @@ def show_plan(
         current_file = str(policy_file)
         policy = parse_policy(read_file_or_stdin(current_file)) if policy_file else None
         current_file = file
-        job = parse_one(read_file_or_stdin(file), parameter_values(settings))
+        job = parse_one(read_file_or_stdin(file), parameter_values(parameters))
         if policy:
             raise_for_problems(policy.check_spec(job.spec))
         job = with_platform_defaults(job, defaults)

@@ -80,7 +80,7 @@ class LineChecker:
         self._max_lines = max_lines
         self._rest = bytearray()
         self._too_long = False
-        self._ids = array("Q")
+        self._id_hashes = array("Q")
         """A hash of the custom_id of each line; 0 if it has none."""
 
     def add(self, block: bytes) -> None:
@@ -105,19 +105,19 @@ class LineChecker:
         if self._too_long or len(self._rest) + len(part) > MAX_LINE:
             self._too_long = True
             self._rest.clear()
-        elif len(self._ids) <= self._max_lines:
+        elif len(self._id_hashes) <= self._max_lines:
             self._rest += part
 
     def _end_line(self) -> None:
-        if len(self._ids) > self._max_lines:
+        if len(self._id_hashes) > self._max_lines:
             return
         line, too_long = bytes(self._rest), self._too_long
-        if not self._ids:
+        if not self._id_hashes:
             line = line.removeprefix(codecs.BOM_UTF8)
         self._rest.clear()
         self._too_long = False
-        self._ids.append(0)
-        if len(self._ids) > self._max_lines:
+        self._id_hashes.append(0)
+        if len(self._id_hashes) > self._max_lines:
             message = f"The file has more than {self._max_lines} lines. Split it"
             self._error("too_many_tasks", message)
         elif too_long:
@@ -146,32 +146,33 @@ class LineChecker:
             yield _MISSING, "custom_id", "expected a text that no other line has"
         else:
             hashed = hashlib.blake2b(custom_id.encode(), digest_size=8)
-            self._ids[-1] = int.from_bytes(hashed.digest()) or 1
+            self._id_hashes[-1] = int.from_bytes(hashed.digest()) or 1
         if method != "POST":
             yield "invalid_method", "method", "expected POST"
         if path is None:
             yield "invalid_url", "url", f"expected one of {', '.join(ENDPOINTS)}"
         elif f"/v1{path}" != (self.found.url or f"/v1{path}"):
-            yield "mismatched_url", "url", "another line has another. Use one per file"
+            yield "mismatched_url", "url", f"an earlier line has {self.found.url}. Use one per file"
         else:
             self.found.url = f"/v1{path}"
         if not _is_text(model) or len(model) > MAX_MODEL:
             message = f"expected the name of a model, of at most {MAX_MODEL} characters"
             yield _MISSING, "body.model", message
         elif model != (self.found.model or model):
-            yield "mismatched_model", "body.model", "another line has another. Use one per file"
+            message = f"an earlier line has {self.found.model}. Use one per file"
+            yield "mismatched_model", "body.model", message
         else:
             self.found.model = model
 
     def _error(
         self, code: str, message: str, line: int | None = None, param: str | None = None
     ) -> None:
-        number = len(self._ids) if line is None else line
+        number = len(self._id_hashes) if line is None else line
         self.found.add(LineError(code=code, message=message, line=number, param=param))
 
     def _repeated(self) -> list[int]:
         """Return the numbers of the lines whose custom_id an earlier line already has."""
-        ids = np.frombuffer(self._ids, dtype=np.uint64)
+        ids = np.frombuffer(self._id_hashes, dtype=np.uint64)
         ordered = np.sort(ids)
         twice = ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]
         if not len(twice):

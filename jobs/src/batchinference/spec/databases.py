@@ -103,7 +103,7 @@ class Database(Addressed):
     postgresql+psycopg://user@host/name."""
 
     @property
-    def file(self) -> dict[str, str]:
+    def file_location(self) -> dict[str, str]:
         """Return the path of a SQLite file as `{"url": PATH}`; empty for any other database."""
         file = sqlite_file(self.url or "")
         return {"url": file} if file else {}

@@ -18,8 +18,8 @@ from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
     TableFiles,
+    has_rows_error,
     table_errors_as_bad_output,
-    table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location, base_name, delete_all, remnant_of
@@ -213,7 +213,7 @@ class Attempt:
         self._write_final_state(final, report)
         with table_errors_as_bad_output():
             if write.mode == "error" and table.holds_rows():
-                raise table_has_rows(write)
+                raise has_rows_error(write)
             lease, is_later = self.lease, self.number > 1
             fence = Fence(lease.commit_id, lease.series_id, self.check_lease, is_later)
             table.register(rows, fence)

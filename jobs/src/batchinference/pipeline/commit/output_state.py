@@ -216,13 +216,13 @@ def _load_table(
     own_lease = lease if lease is not None and lease.key == layout.key else None
     if complete and own_lease is not None:
         return TableState()
-    if own_lease is not None and table.commits(own_lease.commit_id):
+    if own_lease is not None and table.commit_count(own_lease.commit_id):
         return TableState(attempt_committed=True)
     # with a lease of other work, `decide` refuses the output anyway, so the table is not read
     refuses_rows = request.write.mode == "error" and own_lease == lease
     reads_rows = refuses_rows or request.own_only
     return TableState(
-        series_committed=own_lease is not None and table.commits(own_lease.series_id) > 0,
+        series_committed=own_lease is not None and table.commit_count(own_lease.series_id) > 0,
         has_rows=reads_rows and table.holds_rows(),
     )
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 from batchinference.pipeline.commit.lease import Lease, is_cluster_job, without_uid
 from batchinference.pipeline.commit.output_state import OutputState, Request
-from batchinference.pipeline.commit.table_commit import table_has_rows
+from batchinference.pipeline.commit.table_commit import has_rows_error
 from batchinference.pipeline.errors import RESTART, RETRY, BadOutput
 from batchinference.spec.write import WriteTable
 
@@ -175,4 +175,4 @@ def _check_rows_of_others(state: OutputState, request: Request) -> None:
     own_work = state.lease is not None and state.lease.key == state.layout.key
     needs_empty = write.mode == "error" or (request.own_only and not own_work)
     if isinstance(write, WriteTable) and needs_empty and state.table and state.table.has_rows:
-        raise table_has_rows(write)
+        raise has_rows_error(write)

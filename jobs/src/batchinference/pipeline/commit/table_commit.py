@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from batchinference.spec.write import WriteTable
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
-ATTEMPTS, FIRST_WAIT, MAX_WAIT = 60, 0.1, 10.0
+TRIES, FIRST_WAIT, MAX_WAIT = 60, 0.1, 10.0
 """How often a commit is tried that conflicts with other writers, and the first and the longest
 backoff in seconds. That is about 7 minutes in total."""
 
@@ -74,10 +74,10 @@ class Fence:
         staged rows remain for the next run."""
         is_conflict = lambda error: isinstance(error, conflicts)  # noqa: E731
         try:
-            RetryPolicy(ATTEMPTS, FIRST_WAIT, is_conflict, MAX_WAIT).call(commit)
+            RetryPolicy(TRIES, FIRST_WAIT, is_conflict, MAX_WAIT).call(commit)
         except conflicts as error:
             raise BadOutput(
-                f"write: other writers have changed the table during each of {ATTEMPTS} tries to "
+                f"write: other writers have changed the table during each of {TRIES} tries to "
                 f"commit the rows ({type(error).__name__}). Run the job again when there are fewer "
                 "writers. It computes no row again"
             ) from None
@@ -97,7 +97,7 @@ def table_errors_as_bad_output() -> Iterator[None]:
         ) from error
 
 
-def table_has_rows(write: WriteTable) -> BadOutput:
+def has_rows_error(write: WriteTable) -> BadOutput:
     """Return the error for a table with rows, if the write mode must not append or replace."""
     return BadOutput(
         f"write.mode: the table has rows already ({write.format}, "
@@ -112,7 +112,7 @@ class CommittedTable(Protocol):
     def holds_rows(self) -> bool:
         """Return whether the table exists and has rows."""
 
-    def commits(self, mark: str) -> int:
+    def commit_count(self, mark: str) -> int:
         """Return the number of commits with this mark of an attempt or a series."""
 
     def register(self, rows: TableFiles, fence: Fence) -> None:

@@ -177,17 +177,16 @@ def part_of(
     if not pa.types.is_struct(kind) or not kind.num_fields:
         return ""
     fields = [kind.field(number) for number in range(kind.num_fields)]
-    with_numbers = any(map(_is_number, others))
-    suited = [
-        field
-        for field in fields
-        if field.type in others or (with_numbers and _is_number(field.type))
-    ]
+    suited = [field for field in fields if any(_alike(field.type, other) for other in others)]
     if only and len(suited or fields) > 1:
         return ""
     field = (suited or fields)[0]
     part = f"{written}.{field.name}" if field.name.isidentifier() else f"{written}[{field.name!r}]"
     return part_of(part, field.type, others, only=only) or part
+
+
+def _alike(one: pa.DataType, other: pa.DataType) -> bool:
+    return one == other or (_is_number(one) and _is_number(other))
 
 
 def _is_number(kind: pa.DataType) -> bool:

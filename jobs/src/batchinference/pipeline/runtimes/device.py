@@ -27,7 +27,8 @@ _BACKENDS = {"npu": "torch_npu"}
 
 @dataclass(frozen=True)
 class Device:
-    """The devices assigned to a replica. `kind` is the torch device type: cpu, cuda, npu..."""
+    """The devices assigned to a replica. `kind` is the torch device type: cpu, cuda, npu...
+    `name` is the device that Ray has assigned, and `used_name` the one that code computes on."""
 
     kind: str = "cpu"
     count: int = 1
@@ -44,7 +45,7 @@ class Device:
         return self.kind if self.kind == "cpu" else f"{self.kind}:0"
 
     @property
-    def assigned_name(self) -> str:
+    def used_name(self) -> str:
         """`cpu` if GPUs are simulated, else `name`. For code that does not call `torch_device`."""
         return "cpu" if os.environ.get(SIMULATED) else self.name
 
@@ -75,7 +76,7 @@ def _load_backend(kind: str, module: str) -> None:
     except ImportError as error:
         raise ModelLoad(
             f"this replica was given the device '{kind}', for which PyTorch needs the package "
-            f"{module} ({error}): build an image with the one that fits its PyTorch and its driver"
+            f"{module} ({error}): build an image with the version for its PyTorch and driver"
         ) from error
 
 
@@ -119,8 +120,8 @@ def torch_device(device: Device) -> torch.device:
         return torch.device(device.name)
     except RuntimeError:
         raise ModelLoad(
-            f"PyTorch {torch.__version__} has no devices of the kind '{device.kind}', which a "
-            "profile names (cluster.profiles)"
+            f"PyTorch {torch.__version__} does not know the kind of device '{device.kind}', which "
+            "a profile names (cluster.profiles)"
         ) from None
 
 
@@ -157,8 +158,8 @@ def _check_simulated() -> None:
         built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
         raise ModelLoad(
             f"this replica was given a GPU, and PyTorch {torch.__version__}, built for {built}, "
-            "finds none. Use an image that fits the nodes' driver. Where GPUs are only counted, as "
-            f"on a cluster for tests, set {SIMULATED}=1 in cluster.env"
+            "finds none. Use an image that fits the nodes' driver. If the cluster only simulates "
+            f"GPUs, as for tests, set {SIMULATED}=1 in cluster.env"
         ) from _cuda_error()
 
 

@@ -70,7 +70,7 @@ def model_digest(model: Model, device: Device) -> str:
         "files": sorted(_hashes_of(facts, sampled=False)),
         "commits": [commit_of(place, files, revision) for place in hub],
         "versions": [__version__, *(_package_version(name) for name in packages)],
-        "device": device.assigned_name,
+        "device": device.used_name,
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
 

@@ -66,7 +66,7 @@ class ResultColumns:
         finally:
             self._types = types
 
-    def of(
+    def fitting(
         self, values: Mapping[str, Any], inputs: Mapping[str, InputColumn] | None = None
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
         """Return the columns without the rows that do not fit, and the errors of these rows. There
@@ -93,7 +93,7 @@ class ResultColumns:
         rows failed or were skipped, as a TransformResult without the failed rows. `values` has the
         values of each column for the rows that are neither failed nor skipped."""
         computed = [x for x in range(batch.num_rows) if x not in failed and x not in skipped]
-        columns, misfits = self.of(values) if computed else ({}, {})
+        columns, misfits = self.fitting(values) if computed else ({}, {})
         if not failed and not misfits and not skipped:
             return _with_columns(batch, columns)
         fitting = [row for at, row in enumerate(computed) if at not in misfits]
@@ -111,16 +111,16 @@ class ResultColumns:
         return TransformResult(_with_columns(batch.take(parents), columns), parents, errors)
 
     def _column(self, name: str, values: Any, input_column: InputColumn | None) -> _Column:
-        check_has_rows(self._step, name, values)
-        unchanged: Mapping[int, pa.ChunkedArray] = {}
-        if input_column is not None and _has_rows(values):
-            values, unchanged = input_column.restored(values)
-        if unchanged:
-            return self._row_by_row(name, values, unchanged)
+        check_is_column(self._step, name, values)
+        same: Mapping[int, pa.ChunkedArray] = {}
+        if input_column is not None and _is_sequence(values):
+            values, same = input_column.restored(values)
+        if same:
+            return self._row_by_row(name, values, same)
         try:
             column = to_column(values)
         except _NO_COLUMN as error:
-            if not _has_rows(values):
+            if not _is_sequence(values):
                 raise no_column_error(self._step, name, values, error) from error
             return self._row_by_row(name, values, {})
         kind = _wider(self._types.get(name, pa.null()), column.type)
@@ -170,7 +170,7 @@ def check_reserved(step: str, column: object) -> None:
         )
 
 
-def check_has_rows(step: str, column: str, values: Any) -> None:
+def check_is_column(step: str, column: str, values: Any) -> None:
     """Raise JobFailure if a column is a single value that happens to have a length, as a text."""
     if isinstance(values, _NOT_ROWS):
         raise _one_value_error(step, column, values)
@@ -190,12 +190,12 @@ def no_column_error(step: str, column: str, values: Any, error: Exception) -> Jo
     except TypeError:
         return _one_value_error(step, column, values)
     return JobFailure(
-        f"step '{step}' returned {with_article(type(values).__name__)} in column '{column}' that "
-        f"is not a column: {error}. Return a list with one value for each row"
+        f"step '{step}' returned {with_article(type(values).__name__)} for column '{column}', "
+        f"which cannot be used as a column: {error}. Return a list with one value for each row"
     )
 
 
-def _has_rows(values: Any) -> bool:
+def _is_sequence(values: Any) -> bool:
     if isinstance(values, np.ndarray):
         return values.ndim > 0
     return isinstance(values, Sequence) and not isinstance(values, str | bytes)

@@ -25,7 +25,7 @@ from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.own_values import own
 from batchinference.pipeline.steps.result_columns import (
     ResultColumns,
-    check_has_rows,
+    check_is_column,
     check_reserved,
     no_column_error,
 )
@@ -71,7 +71,7 @@ class UserCode(Transform):
 
     @classmethod
     def load(cls, step: str, settings: PythonStep, device: Device) -> Transform:
-        return python_transform(step, settings, device.assigned_name)
+        return python_transform(step, settings, device.used_name)
 
 
 class _UserFunction(UserCode):
@@ -109,7 +109,7 @@ class MapBatches(_UserFunction):
 
     def _check(self, name: str, values: Any, rows: int) -> None:
         check_reserved(self._name, name)
-        check_has_rows(self._name, name, values)
+        check_is_column(self._name, name, values)
         try:
             returned = len(values)
         except TypeError as error:
@@ -127,7 +127,7 @@ class MapBatches(_UserFunction):
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
         changed = {name: own(values) for name, values in returned.items() if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
-        columns, misfits = self.result_columns.of(changed, input_columns(replaced, _as_array))
+        columns, misfits = self.result_columns.fitting(changed, input_columns(replaced, _as_array))
         fitting = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
         if fitting is not None and len(fitting) == 0:
             return TransformResult(pa.table({}), fitting, misfits)  # no rows, so no types
@@ -178,7 +178,7 @@ class MapRows(_UserFunction):
         """Return the result of the step: the rows that the code has returned, and their parents."""
         names = dict.fromkeys(name for row in results for name in row)
         replaced = batch.select([name for name in batch.column_names if name in names])
-        columns, misfits = self.result_columns.of(
+        columns, misfits = self.result_columns.fitting(
             {name: [row.get(name) for row in results] for name in names},
             input_columns(replaced.take(pa.array(parents, pa.int64())), values_of),
         )

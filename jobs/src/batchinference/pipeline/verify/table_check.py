@@ -25,10 +25,10 @@ def commit_defects(job: StoredJob, write: WriteTable, rows: int) -> Iterator[Def
         with table_errors_as_bad_output():
             settings = {"path": output.uri, "storage": output.storage}
             table = table_for(write.model_copy(update=settings))
-            if not table.commits(lease.commit_id):
+            if not table.commit_count(lease.commit_id):
                 yield Kind.NO_COMMIT, Position(output.uri), 1
-            elif (commits := table.commits(lease.series_id)) > 1:
-                detail = f"delayed attempts made them, {commits} commits in all"
+            elif (commits := table.commit_count(lease.series_id)) > 1:
+                detail = f"{commits} commits of the same rows, the later ones by delayed attempts"
                 yield Kind.DUPLICATED, Position(output.uri, detail=detail), (commits - 1) * rows
             elif job.merges:
                 yield from _key_defects(table, job.layout.keys, rows)

@@ -54,7 +54,7 @@ class ReadSql(ReadModel, Database):
 
     @property
     def locations(self) -> dict[str, str]:
-        return self.file
+        return self.file_location
 
     def map_locations(self, change: Callable[[str], str]) -> Self:
         return self.map_file(change)

@@ -155,7 +155,7 @@ class WriteSql(WriteKeyed, WriteVectors, Database):
 
     @property
     def locations(self) -> dict[str, str]:
-        return super().locations | self.file
+        return super().locations | self.file_location
 
     def map_locations(self, change: Callable[[str], str]) -> Self:
         return super().map_locations(change).map_file(change)

@@ -52,7 +52,7 @@ class DataFile:
 
 
 @dataclass(frozen=True)
-class TableFiles:
+class FilesToRead:
     """The data files of a version of a table, or of changes (see `TableVersion.since`). The schema
     of `version` includes the columns in `DataFile.constants`, such as the kind of change."""
 
@@ -71,10 +71,10 @@ class VersionedTable(Protocol):
     def current(self) -> int:
         """Return the version that the job reads: the latest, or the one that the spec names."""
 
-    def at(self, version: int) -> TableFiles:
+    def at(self, version: int) -> FilesToRead:
         """Return the data files of a version."""
 
-    def between(self, since: int, version: int) -> TableFiles:
+    def between(self, since: int, version: int) -> FilesToRead:
         """Return the changes after the version `since`, up to `version`."""
 
     def live(self) -> Collection[str]:
@@ -126,7 +126,7 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
     return snapshot
 
 
-def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> TableFiles:
+def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
     """Return the part of the table that is in none of the versions in `read`: normally the changes
     after the last of them. If an earlier output is computed again, it is what that output had: a
     version, or the changes between two versions. Raises BadInput if a version that was read is of
@@ -151,7 +151,7 @@ def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> TableFiles:
     return table.between(since, version)
 
 
-def snapshot_of(read: ReadVersioned, root: Location, listed: TableFiles) -> InputSnapshot:
+def snapshot_of(read: ReadVersioned, root: Location, listed: FilesToRead) -> InputSnapshot:
     """Return an input snapshot of the files. Files are left out if no row can match the filter."""
     schema, files = listed.version.schema, list(listed.files)
     condition = reader_of(read, listed.version).condition

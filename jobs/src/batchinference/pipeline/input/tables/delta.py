@@ -32,7 +32,7 @@ from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,
     INSERT,
     DataFile,
-    TableFiles,
+    FilesToRead,
     check_change_columns,
 )
 from batchinference.pipeline.storage.location import Location, is_inside
@@ -107,7 +107,7 @@ class DeltaVersions:
             )
         return latest if version is None else version
 
-    def at(self, version: int) -> TableFiles:
+    def at(self, version: int) -> FilesToRead:
         is_latest = version == self._latest.version()
         table = self._latest if is_latest else self._open(version)
         listed = self._latest_files if is_latest else pa.table(table.get_add_actions())
@@ -131,7 +131,7 @@ class DeltaVersions:
             for row in rows
         ]
         files.sort(key=lambda file: (file.modified, file.path))
-        return TableFiles(self._version(table, None, changes=self._includes_changes), files)
+        return FilesToRead(self._version(table, None, changes=self._includes_changes), files)
 
     @property
     def _includes_changes(self) -> bool:
@@ -184,13 +184,13 @@ class DeltaVersions:
         """The data files of the latest version, as the library lists them."""
         return pa.table(self._latest.get_add_actions())
 
-    def between(self, since: int, version: int) -> TableFiles:
+    def between(self, since: int, version: int) -> FilesToRead:
         table = self._latest if version == self._latest.version() else self._open(version)
         commits = [self._commit(number) for number in range(since + 1, version + 1)]
         self._find_feeds(table, since, commits)
         changed = self._version(table, since, changes=True)
         files = [file for commit in commits for file in self._changes(commit, changed.schema)]
-        return TableFiles(changed, files)
+        return FilesToRead(changed, files)
 
     def _commit(self, version: int) -> Commit:
         log = self._place / f"_delta_log/{version:020}.json"

@@ -42,7 +42,7 @@ from batchinference.pipeline.input.table_version import TableVersion
 from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,
     DataFile,
-    TableFiles,
+    FilesToRead,
     check_change_columns,
 )
 from batchinference.pipeline.input.tables.iceberg_changes import (
@@ -129,7 +129,7 @@ class IcebergVersions:
             )
         return snapshot
 
-    def at(self, version: int) -> TableFiles:
+    def at(self, version: int) -> FilesToRead:
         snapshot = self._snapshot(version) if version != NO_SNAPSHOT else None
         schema = self._schema_at(snapshot)
         rows = self._files(schema).at(snapshot) if snapshot else []
@@ -138,9 +138,9 @@ class IcebergVersions:
         files = [self._file(change, typed, added) for change in rows]
         if snapshot == self._metadata.current_snapshot():
             self._latest_paths = [file.path for file in files]
-        return TableFiles(self._version(version, schema, added), files)
+        return FilesToRead(self._version(version, schema, added), files)
 
-    def between(self, since: int, version: int) -> TableFiles:
+    def between(self, since: int, version: int) -> FilesToRead:
         now = self._metadata.snapshot_by_id(version)
         schema = self._schema_at(now)
         files_of = self._files(schema)
@@ -150,7 +150,7 @@ class IcebergVersions:
             changes = files_of.changes(commits_after(self._metadata, since, now))
         typed = _columns(schema)
         files = [self._file(change, typed, _CHANGES) for change in changes]
-        return TableFiles(self._version(version, schema, _CHANGES, since), files)
+        return FilesToRead(self._version(version, schema, _CHANGES, since), files)
 
     def live(self) -> list[str]:
         return self._latest_paths

@@ -175,7 +175,7 @@ class Table(Writer, CommittedTable):
     def existing(self) -> Any:
         """Return the table, opened by the library of the format; None if it does not exist."""
 
-    def commits_in(self, existing: Any, mark: str) -> int:
+    def commit_count_in(self, existing: Any, mark: str) -> int:
         """Return the number of commits with this mark in the opened version of a table."""
         raise NotImplementedError
 
@@ -183,9 +183,9 @@ class Table(Writer, CommittedTable):
     def head(self, existing: Any, count: int) -> list[Row]:
         """Return up to `count` rows of an opened table."""
 
-    def commits(self, mark: str) -> int:
+    def commit_count(self, mark: str) -> int:
         existing = self.existing()
-        return 0 if existing is None else self.commits_in(existing, mark)
+        return 0 if existing is None else self.commit_count_in(existing, mark)
 
     def first_rows(self, count: int) -> list[Row]:
         """Return up to `count` rows of the table."""

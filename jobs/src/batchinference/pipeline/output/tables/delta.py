@@ -77,7 +77,7 @@ class DeltaLakeTable(MergingTable):
         options = self._address.storage_options
         return DeltaTable(self._address.library_uri, storage_options=options)
 
-    def commits_in(self, existing: DeltaTable, mark: str) -> int:
+    def commit_count_in(self, existing: DeltaTable, mark: str) -> int:
         return int(existing.transaction_version(_application(mark)) is not None)
 
     def head(self, existing: DeltaTable, count: int) -> list[Row]:
@@ -104,7 +104,7 @@ class DeltaLakeTable(MergingTable):
             self._create(rows, properties, fence)
         elif rows.files:
             self._write(table, rows, properties, fence)
-        elif not self._adds and not fence.has_committed(partial(self.commits_in, table)):
+        elif not self._adds and not fence.has_committed(partial(self.commit_count_in, table)):
             fence.check()
             table.delete(commit_properties=properties)
 
@@ -128,7 +128,7 @@ class DeltaLakeTable(MergingTable):
         schema = typed_columns(rows.schema, self.partition_by)
         if self._adds:
             schema = self._widen(table, schema)
-        if fence.has_committed(partial(self.commits_in, table)):
+        if fence.has_committed(partial(self.commit_count_in, table)):
             return
         fence.check()
         table.create_write_transaction(
@@ -154,7 +154,7 @@ class DeltaLakeTable(MergingTable):
     ) -> None:
         schema = typed_columns(rows.schema)
         unified = self._widen(table, schema)
-        if fence.has_committed(partial(self.commits_in, table)):
+        if fence.has_committed(partial(self.commit_count_in, table)):
             return
         rows.keys.check_unique_in_table(rows.keys.matched_numbers(self.keys_in(table)))
         fence.check()

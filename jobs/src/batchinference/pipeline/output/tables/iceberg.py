@@ -120,7 +120,7 @@ class IcebergTable(MergingTable):
     def existing(self) -> ExistingTable | None:
         return self._table(self._catalog())
 
-    def commits_in(self, existing: ExistingTable, mark: str) -> int:
+    def commit_count_in(self, existing: ExistingTable, mark: str) -> int:
         summaries = (snapshot.summary for snapshot in existing.snapshots())
         found = [summary.additional_properties for summary in summaries if summary is not None]
         return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
@@ -150,7 +150,7 @@ class IcebergTable(MergingTable):
                 self._add(creation, rows, fence)
 
     def _put(self, table: ExistingTable, rows: TableFiles, fence: Fence) -> None:
-        if fence.has_committed(partial(self.commits_in, table)):
+        if fence.has_committed(partial(self.commit_count_in, table)):
             return
         # no retries by pyiceberg, because it would not check the marks of the new commits
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"

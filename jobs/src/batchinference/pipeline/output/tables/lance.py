@@ -94,7 +94,7 @@ class LanceTable(Table):
         options = self._address.storage_options
         return lance.dataset(self._address.library_uri, storage_options=options)
 
-    def commits_in(self, existing: lance.LanceDataset, mark: str) -> int:
+    def commit_count_in(self, existing: lance.LanceDataset, mark: str) -> int:
         transactions = (entry for entry in existing.get_transactions(existing.version) if entry)
         found = (entry.transaction_properties or {} for entry in transactions)
         return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
@@ -107,7 +107,7 @@ class LanceTable(Table):
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         dataset = self.existing()
-        if dataset is not None and fence.has_committed(partial(self.commits_in, dataset)):
+        if dataset is not None and fence.has_committed(partial(self.commit_count_in, dataset)):
             return
         if not rows.files and (not rows.schema if dataset is None else self._append):
             return

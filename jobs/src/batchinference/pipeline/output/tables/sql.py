@@ -109,7 +109,7 @@ class SqlTable(MergingTable):
                 rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
         return dict(rows)
 
-    def commits(self, mark: str) -> int:
+    def commit_count(self, mark: str) -> int:
         """Return 1 if a commit has this mark, even if the table was dropped since, else 0."""
         with self._engine().connect() as connection:
             marks = self._marks()
@@ -172,7 +172,7 @@ class SqlTable(MergingTable):
 
         Raises BadOutput if another attempt has committed the rows."""
         try:
-            found = {mark: self.commits(mark) for mark in (fence.commit_id, fence.series)}
+            found = {mark: self.commit_count(mark) for mark in (fence.commit_id, fence.series)}
         except (SQLAlchemyError, BadOutput):
             return False
         return fence.has_committed(found.__getitem__)

@@ -189,7 +189,7 @@ class UpsertTable(MergingTable):
         with self._session() as client:
             return self.find_vectors(client)
 
-    def commits(self, mark: str) -> int:
+    def commit_count(self, mark: str) -> int:
         with self._session() as client:
             return self._count_mark(client, mark)
 

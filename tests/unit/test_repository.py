@@ -19,10 +19,10 @@ SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 45_747,
-    "jobs/src": 69_632,
+    "jobs/src/batchinference/pipeline": 46_000,
+    "jobs/src": 69_900,
     "operator/src": 8_900,
-    "tests": 116_688,
+    "tests": 116_050,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 243

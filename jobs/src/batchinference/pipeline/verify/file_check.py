@@ -25,7 +25,7 @@ from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
-from batchinference.spec.write import Write
+from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteOpenaiBatch, WriteWebdataset
 
 CHUNK_BYTES = 4 << 20
 LINE_END, QUOTE = b'\n"'
@@ -140,10 +140,16 @@ def _checksum_and_rows(file: Location, count: StreamCounter | None) -> tuple[int
 
 def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None]:
     """Return the functions `from_header` and `from_bytes` of StoredFiles. One of them is None."""
-    counters = {"json": _lines, "openaiBatch": _lines, "csv": _records, "webdataset": _samples}
-    if (count := counters.get(write.format)) is None:
-        return footer_rows, None
-    return None, partial(_decompressed, count, getattr(write, "compression", ""))
+    match write:
+        case WriteJson():
+            return None, partial(_decompressed, _lines, write.compression)
+        case WriteOpenaiBatch():
+            return None, _lines
+        case WriteCsv():
+            return None, partial(_decompressed, _records, write.compression)
+        case WriteWebdataset():
+            return None, _samples
+    return footer_rows, None
 
 
 def footer_rows(file: Location) -> int:

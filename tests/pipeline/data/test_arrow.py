@@ -149,7 +149,8 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
 
 def test_to_column_rejects_values_without_a_type() -> None:
     tensors, wide = [np.zeros(2), np.zeros((2, 2))], np.zeros(2, np.longdouble)
-    for values in ([1, "x"], [object(), object()], tensors, wide, 5, None, np.array(5)):
+    masked = np.ma.masked_array(np.zeros((2, 2)), [[0, 0], [0, 1]])
+    for values in ([1, "x"], [object(), object()], tensors, wide, masked, 5, None):
         with pytest.raises(TypeError):
             to_column(values)
     with pytest.raises(Exception, match="Error converting data to Arrow"):

@@ -175,6 +175,8 @@ def to_column(values: Any) -> pa.ChunkedArray:
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.char in _NUMBERS:
         native = values.astype(values.dtype.newbyteorder("="), copy=False)
         return pa.chunked_array([pa.array(native)])
+    if np.ma.is_masked(values):
+        raise TypeError("only arrays of one dimension may have masked values")
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
     first = next((value for value in values if value is not None), None)

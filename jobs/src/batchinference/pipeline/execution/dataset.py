@@ -409,8 +409,10 @@ def _actor(stage: Stage, segment: Segment) -> type:
             )
 
         def __del__(self) -> None:  # runs when Ray Data ends the actor
-            flush_caches()
-            unload_stages()
+            try:
+                flush_caches()
+            finally:
+                unload_stages()
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:

@@ -21,7 +21,7 @@ LONG = 35
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_000,
     "jobs/src": 69_910,
-    "operator/src": 8_900,
+    "operator/src": 8_910,
     "tests": 116_050,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""

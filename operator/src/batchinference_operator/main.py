@@ -16,7 +16,6 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 from pydantic import ValidationError
 
-from batchinference_operator.controller.background import reload_policy, resync
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import (
     MAX_POLLS,
@@ -26,6 +25,8 @@ from batchinference_operator.controller.driver_poller import (
 from batchinference_operator.controller.job_controller import JobController, stores
 from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
 from batchinference_operator.controller.notifier import WORKERS
+from batchinference_operator.controller.policy_reload import reload_policy
+from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused
@@ -38,10 +39,11 @@ from batchinference_operator.kube.leader_election import (
     LeaseForbidden,
 )
 from batchinference_operator.kube.reflector import Reflector, WatchHealth
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import EventRecorder, Telemetry
+from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings

@@ -26,11 +26,10 @@ from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
+from batchinference.pipeline.runtimes.http_concurrency import MIN_REJECTED, ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     DOWN_AFTER,
-    MIN_REJECTED,
     BadAnswer,
-    ConcurrencyLimit,
     EndpointDown,
     NoResponse,
     Overloaded,
@@ -38,7 +37,6 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RateLimiter,
     RequestFailed,
     Retries,
-    Slots,
     TimedOut,
 )
 from batchinference.pipeline.steps import load_step

@@ -13,8 +13,9 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import EventRecorder, Telemetry
+from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches, Object

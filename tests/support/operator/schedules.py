@@ -8,8 +8,9 @@ from typing import Any
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference_operator.controller.schedule_controller import ScheduleController
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import EventRecorder, Telemetry
+from batchinference_operator.observability.telemetry import Telemetry
 from support.documents.minimal import schedule_document
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.objects import CONFIG, NAMESPACE

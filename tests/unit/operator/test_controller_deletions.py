@@ -10,8 +10,8 @@ from datetime import timedelta
 
 import pytest
 
-from batchinference_operator.controller.background import RESYNC_SECONDS, resync
 from batchinference_operator.controller.job_controller import ORPHAN_SECONDS, JobController
+from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness

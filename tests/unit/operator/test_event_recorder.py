@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference_operator.kube.errors import Refused, Unreachable
-from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import (
+from batchinference_operator.observability.event_recorder import (
     EVENT_BURST,
     EVENT_QPS,
     MAX_WAITING,
     EventRecorder,
     event_body,
 )
+from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.job_events import Event
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi

@@ -9,7 +9,7 @@ import pytest
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.job import SCHEDULE_KIND
-from batchinference_operator.controller.background import RELOAD_SECONDS, reload_policy
+from batchinference_operator.controller.policy_reload import RELOAD_SECONDS, reload_policy
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.settings import OperatorSettings
 from support.documents.minimal import schedule_document

@@ -23,9 +23,9 @@ from batchinference.pipeline.exact_json import as_text
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
+from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
-    ConcurrencyLimit,
     NoResponse,
     Overloaded,
     RateLimited,
@@ -33,7 +33,6 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RequestFailed,
     RequestInvalid,
     Retries,
-    Slots,
     TimedOut,
 )
 from batchinference.pipeline.runtimes.openai_requests import json_bytes

@@ -1,46 +1,14 @@
-"""Loops beside the work queues: reload the policy, and forget jobs whose deletion was missed."""
+"""Forgets jobs whose deletion a watch has missed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.errors import Conflict, Refused
-
-RELOAD_SECONDS = 10.0
-"""Interval of reading the file. The kubelet updates it about a minute after its ConfigMap."""
-logger = logging.getLogger("batchinference.operator")
-
-
-async def reload_policy(
-    controller: JobController, schedules: ScheduleController, read: Callable[[], PlatformPolicy]
-) -> None:
-    """Reload the policy every RELOAD_SECONDS until cancelled.
-
-    The policy applies to attempts that have not started, and to the templates of schedules. If it
-    cannot be read, the last policy remains in effect.
-    """
-    failure = ""
-    while True:
-        try:
-            policy, failure = read(), ""
-        except (OSError, ValueError) as error:
-            if str(error) != failure:
-                failure = str(error)
-                logger.error("the policy is not reloaded: %s", failure)
-        else:
-            if policy != controller.config.policy:
-                controller.config = replace(controller.config, policy=policy)
-                schedules.change_config(controller.config)
-                logger.info("the policy has changed")
-        await asyncio.sleep(RELOAD_SECONDS)
-
 
 RESYNC_SECONDS = 3600.0
 logger = logging.getLogger("batchinference.operator")

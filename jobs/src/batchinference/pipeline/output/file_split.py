@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
+from batchinference.pipeline.storage.partitions import directory_name
 from batchinference.spec.expression import root_of
 from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
 
-MAX_VALUE = 200
-"""Maximum number of bytes of a partition value in a directory name. Longer values are shortened."""
-MAX_SEGMENT = 255 - len("=~")
 _INDEX = f"{OWN_PREFIX}index"
-SHORTENED, HASH_DIGITS = "~", 32
-_CUT_ESCAPE = re.compile("%.?$")
 _SCALARS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
     *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
@@ -129,29 +122,8 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
                 f"write.partitionBy: column '{name}' cannot name directories ({column.type}). "
                 "Use a column of texts, numbers, dates or booleans"
             )
-        parts.append([_segment(name, value) for value in column.to_pylist()])
+        parts.append([directory_name(name, value) for value in column.to_pylist()])
     return ["/".join(row) for row in zip(*parts, strict=True)]
-
-
-def _segment(name: str, value: object) -> str:
-    """Return the directory name for a value of a partition column. A long value is replaced by its
-    beginning and its hash, because file systems limit names to 255 bytes."""
-    column = quote(name, safe="")
-    text = NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
-    room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
-    if room < 1:
-        raise JobFailure(
-            f"write.partitionBy: the name of column '{name}' is too long for a directory. Rename it"
-        )
-    if len(text) > room:
-        digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
-        text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
-    return f"{column}={text}"
-
-
-def value_text(value: object) -> str:
-    """Return the text of a partition value that is not null."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def safe(text: str) -> str:

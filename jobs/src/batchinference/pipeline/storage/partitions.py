@@ -1,11 +1,41 @@
-"""Parses Hive partition directories, whose names have a column and a value (`day=2026-01-31`)."""
+"""Names Hive partition directories (`day=2026-01-31`), and parses their names."""
 
 from __future__ import annotations
 
-from urllib.parse import unquote
+import hashlib
+import re
+from urllib.parse import quote, unquote
+
+from batchinference.pipeline.errors import JobFailure
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 """The text of the value null."""
+MAX_VALUE = 200
+"""Maximum number of bytes of a partition value in a directory name. Longer values are shortened."""
+MAX_SEGMENT = 255 - len("=~")
+SHORTENED, HASH_DIGITS = "~", 32
+_CUT_ESCAPE = re.compile("%.?$")
+
+
+def directory_name(name: str, value: object) -> str:
+    """Return the directory name for a value of a partition column. A long value is replaced by its
+    beginning and its hash, because file systems limit names to 255 bytes."""
+    column = quote(name, safe="")
+    text = NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
+    room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
+    if room < 1:
+        raise JobFailure(
+            f"write.partitionBy: the name of column '{name}' is too long for a directory. Rename it"
+        )
+    if len(text) > room:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+        text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
+    return f"{column}={text}"
+
+
+def value_text(value: object) -> str:
+    """Return the text of a partition value that is not null."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def partition_values(path: str) -> dict[str, str | None]:

@@ -16,12 +16,13 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.file_split import partitions, value_text
+from batchinference.pipeline.output.file_split import partitions
 from batchinference.pipeline.output.tables import Row, lake_types, partitions_of, typed_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked, tables_in
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.partitions import value_text
 from batchinference.pipeline.type_widening import cast_to, unify_schemas
 from batchinference.spec.write import WriteDelta
 

@@ -387,6 +387,15 @@ def test_part_of_a_column_names_directories() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.dictionary(pa.int8(), pa.large_string())], ids=str
+)
+def test_texts_are_noticed_that_name_the_partition_of_null(kind: pa.DataType) -> None:
+    table = pa.table({"kind": pa.array(["a", None, NULL_DIRECTORY], kind), "n": [1, 2, 3]})
+    assert [*FileSplit(partition_by=("n", "kind")).null_names(table)] == [2]
+    assert [*FileSplit().null_names(table)] == []
+
+
 def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
     for number, (directory, part) in enumerate(
         FileSplit(partition_by=("kind", "flag")).split(TABLE)

@@ -191,7 +191,7 @@ class WarningName(StrEnum):
     )
     WRITTEN_AS_NULL = (
         "WrittenAsNull",
-        "NaN or infinity was written as null, because the output cannot hold it",
+        "NaN, infinity or the text that names partitions of null was written as null",
         "Write Parquet, or replace the values in a step before the output",
         "row",
         "values",

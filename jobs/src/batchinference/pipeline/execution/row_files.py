@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -93,7 +94,9 @@ class OutputFiles:
         """Return the batch with a warning about each row with values that the output writes as
         null. If the job does not accept this warning, these rows become failed rows."""
         written = batch.table.select(self.layout.written(batch.table.column_names))
-        if not (nulled := self.writer.nulled_rows(written)):
+        nulled = Counter(self.writer.nulled_rows(written))
+        nulled.update(self.layout.null_names(batch.table))
+        if not nulled:
             return batch
         name = WarningName.WRITTEN_AS_NULL
         warnings = [RowWarning(row, name, count) for row, count in nulled.items()]

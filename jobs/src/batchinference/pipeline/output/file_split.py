@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.storage.partitions import directory_name
+from batchinference.pipeline.storage.partitions import NULL_DIRECTORY, directory_name
+from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.expression import root_of
 from batchinference.spec.reserved import OWN_PREFIX
 
@@ -76,6 +79,15 @@ class FileSplit:
         numbered = table.append_column(_INDEX, pa.array(np.arange(table.num_rows)))
         for _, rows in replace(self, columns=(_INDEX,)).split(numbered):
             yield rows.column(_INDEX).to_numpy()
+
+    def null_names(self, table: pa.Table) -> Iterator[int]:
+        """Yield the index of each row with a partition value that is the name of null."""
+        names = self.partition_by if table.num_rows else ()
+        for column in map((self.chosen(table) if names else table).column, names):
+            column = decoded(column)
+            if is_text(column.type):
+                same = pc.equal(column, pa.scalar(NULL_DIRECTORY, column.type))
+                yield from np.flatnonzero(pc.fill_null(same, False).to_numpy()).tolist()
 
     def chosen(self, table: pa.Table) -> pa.Table:
         """Return the columns to write and to partition by. Raises JobFailure if one is missing."""

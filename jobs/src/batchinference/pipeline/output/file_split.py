@@ -82,9 +82,9 @@ class FileSplit:
 
     def null_names(self, table: pa.Table) -> Iterator[int]:
         """Yield the index of each row with a partition value that is the name of null."""
-        names = self.partition_by if table.num_rows else ()
-        for column in map((self.chosen(table) if names else table).column, names):
-            column = decoded(column)
+        if not (self.partition_by and table.num_rows):
+            return
+        for column in map(decoded, map(self.chosen(table).column, self.partition_by)):
             if is_text(column.type):
                 same = pc.equal(column, pa.scalar(NULL_DIRECTORY, column.type))
                 yield from np.flatnonzero(pc.fill_null(same, False).to_numpy()).tolist()

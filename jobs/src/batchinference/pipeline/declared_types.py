@@ -30,6 +30,8 @@ _RANGES = {
 }
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+INT64_TEXT = re.compile("0|-?[1-9][0-9]{0,17}")
+"""Matches texts of integers that int64 holds and prints unchanged."""
 
 
 def arrow_type(declared: ColumnType) -> pa.DataType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,6 +15,7 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.declared_types import INT64_TEXT
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.tables import table_for
@@ -26,9 +26,6 @@ from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
-
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-"""Matches integers that Arrow prints as they are written."""
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
@@ -123,7 +120,7 @@ def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
     as `007`, which Arrow would read as 7."""
     kinds: dict[str, pa.DataType] = {}
     for name, text in (pair for path in paths for pair in partition_values(path).items()):
-        is_integer = text is None or _INTEGER.fullmatch(text)
+        is_integer = text is None or INT64_TEXT.fullmatch(text)
         kinds[name] = kinds.get(name, pa.int64()) if is_integer else pa.string()
     return pads.HivePartitioning(pa.schema(list(kinds.items())))
 

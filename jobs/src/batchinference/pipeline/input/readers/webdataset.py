@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.declared_types import INT64_TEXT
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.exact_json import lines_of
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
@@ -65,8 +65,6 @@ _KINDS = {
 }
 """The kind of a member by its last extension. Other members are bytes."""
 _TYPES = {"text": pa.string(), "label": pa.string(), "bytes": pa.large_binary()}
-_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
-"""Matches labels that int64 holds and prints unchanged."""
 _NOT_DECODED = ValueError("the sample is only counted")
 ReadSamples: TypeAlias = Callable[[BinaryIO, list[str] | None, int], Iterator[Sample]]
 Row = dict[str, Any]
@@ -105,7 +103,7 @@ class WebdatasetReader(Reader):
             return self._declared[name] == "int64"
         labels = (sample.members[name] for sample in samples if name in sample.members)
         texts = (label.decode("utf-8-sig", "replace").strip() for label in labels)
-        return self._kind(name) == "label" and all(map(_INTEGER.fullmatch, filter(None, texts)))
+        return self._kind(name) == "label" and all(map(INT64_TEXT.fullmatch, filter(None, texts)))
 
     def _check_types(self) -> None:
         """Raise BadInput if a type is declared for a member whose extension defines its type."""
@@ -210,7 +208,7 @@ class WebdatasetReader(Reader):
     def _label(self, name: str, text: str) -> str | int:
         if name not in self._integers:
             return text
-        if not _INTEGER.fullmatch(text.strip()):
+        if not INT64_TEXT.fullmatch(text.strip()):
             origin = "its declared type" if name in self._declared else "as the first samples have"
             raise ValueError(
                 f"column '{name}': {text!r} is not an integer, {origin}. Set read.options.types: "

@@ -62,7 +62,7 @@ class CsvWriter(RewritingWriter):
         try:
             content = unpacked(part)
             convert = pac.ConvertOptions(
-                column_types=dict.fromkeys([*texts, *self._quoted(content)], pa.string()),
+                column_types=dict.fromkeys([*texts, *self._quoted_columns(content)], pa.string()),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
             )
@@ -75,7 +75,7 @@ class CsvWriter(RewritingWriter):
         except DAMAGE as error:
             raise unreadable(part, error) from None
 
-    def _quoted(self, content: bytes) -> Iterator[str]:
+    def _quoted_columns(self, content: bytes) -> Iterator[str]:
         """Yield the columns with values in quotes. These were texts, also if they are `007`."""
         fields = replace(self, compression="none").read(content)
         for name, column in zip(fields.column_names, fields.columns, strict=True):

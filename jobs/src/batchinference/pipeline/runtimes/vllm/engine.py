@@ -44,6 +44,7 @@ Prompt = dict[str, Any]
 _Result = TypeVar("_Result")
 
 
+_ENGINES: WeakValueDictionary[tuple[str, Device], Engine] = WeakValueDictionary()
 _LOADING = threading.Lock()
 
 
@@ -258,9 +259,6 @@ class Engine:
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-
-_ENGINES: WeakValueDictionary[tuple[str, Device], Engine] = WeakValueDictionary()
 
 
 async def _result_or_error(awaited: Coroutine[Any, Any, Any]) -> Any:

@@ -208,7 +208,7 @@ class Report(SpecModel):
     errors: str | None = None
     """The path of the error records; absent if there are none."""
     attempt: int | None = None
-    """The number of the attempt for this output, from 1."""
+    """The number of the last pass over the missing rows of this output, from 1."""
     started_at: Timestamp
     """When the driver started."""
     updated_at: Timestamp

@@ -120,7 +120,7 @@ def test_env_variables_are_read_by_the_operator(
         "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3},
         "clusterDomain": "corp.example",
         "metrics": {"maxNamespaces": 7},
-        "prices": {"currency": "EUR", "deviceHour": 2.5},
+        "prices": {"currency": "EUR", "deviceHour": "2.5"},
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:
@@ -133,7 +133,7 @@ def test_env_variables_are_read_by_the_operator(
     assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
     assert settings.metrics_namespaces == 7
-    assert settings.prices == Prices(currency="EUR", cpuHour=0, deviceHour=2.5)
+    assert settings.prices == Prices(currency="EUR", cpuHour="0", deviceHour="2.5")
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}

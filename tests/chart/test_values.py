@@ -55,7 +55,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "policy.hostAccess": (True, "hostAccess: true"),
     "clusterDomain": ("m-domain", "value: m-domain"),
     "prices.currency": ("MMM", '"currency":"MMM"'),
-    "prices.cpuHour": (0.82, '"cpuHour":0.82'),
+    "prices.cpuHour": ("0.82", '"cpuHour":"0.82"'),
     "prices.deviceHour": (83, '"deviceHour":83'),
     "tokenKey.existingSecret": ("m-secret", "secretName: m-secret"),
     "serviceAccount.name": ("m-account", "serviceAccountName: m-account"),

@@ -129,7 +129,7 @@ SETS: dict[str, Object] = {
     },
     "default resources": {"defaults": {"requests": {"cpu": 0.1}, "workers": {"max": 100}}},
     "another domain": {"clusterDomain": "corp.example"},
-    "prices": {"prices": {"currency": "EUR", "cpuHour": 0.04, "deviceHour": 2.5}},
+    "prices": {"prices": {"currency": "EUR", "cpuHour": "0.04", "deviceHour": "2.5"}},
     "limited jobs": {"concurrency": {"maxRunning": 50, "maxRunningPerNamespace": 10}},
     "busy API server": {"api": {"qps": 20.5, "burst": 30}, "workers": 2},
     "plain log": {"logging": {"format": "plain", "level": "WARNING"}},

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 
 _CONTROLS = re.compile(
     "["
@@ -76,6 +77,6 @@ def money(amount: float | str, currency: str) -> str:
     return f"{float(amount):,.2f} {currency}"
 
 
-def decimal_text(amount: float) -> str:
+def decimal_text(amount: float | Decimal) -> str:
     """Return an amount of money as reports and statuses hold it, such as `1234.5000`."""
     return f"{amount:.4f}"

@@ -44,7 +44,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-PRICES = {"currency": "EUR", "cpuHour": 4, "deviceHour": 25}
+PRICES = {"currency": "EUR", "cpuHour": "4", "deviceHour": "25"}
 """High, because the pods request little. Older charts have no prices."""
 
 

@@ -18,7 +18,7 @@ from support.documents.parsed import job
 from support.operator.objects import CONFIG, UID, job_body
 from support.operator.rendered import render
 
-PRICES = Prices(currency="EUR", cpuHour=0.04, deviceHour=2.5)
+PRICES = Prices(currency="EUR", cpuHour="0.04", deviceHour="2.5")
 USED = {"deviceSeconds": 7200, "cpuSeconds": 36_000}
 """5 EUR for GPUs and 0.40 EUR for CPUs."""
 

@@ -74,7 +74,7 @@ def test_usage_of_a_deleted_pod_is_kept(loop: ReconcileLoop) -> None:
 
 
 def test_attempt_is_charged_to_its_last_second(loop: ReconcileLoop) -> None:
-    loop.config = replace(loop.config, prices=Prices(currency="EUR", deviceHour=3600))
+    loop.config = replace(loop.config, prices=Prices(currency="EUR", deviceHour="3600"))
     loop.run()
     loop.pods = (pod(),)
     loop.set_report(JobState.RUNNING, rows=20, total=100)

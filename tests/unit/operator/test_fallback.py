@@ -242,7 +242,7 @@ def test_choice_of_a_rayjob_that_users_have_changed_is_ignored() -> None:
 def test_cost_has_the_price_of_each_choice() -> None:
     """An hour of an H100 on a spot node costs 4 x 0.4, and one of an A100 2.5 x 0.4."""
     loop = fallback_loop(retry={"backoff": {"initial": "0s"}})
-    loop.config = replace(loop.config, prices=Prices(currency="EUR", deviceHour=9.0))
+    loop.config = replace(loop.config, prices=Prices(currency="EUR", deviceHour="9"))
     for expected in ("1.6", "2.6"):
         start(loop)
         since = loop.now.timestamp()

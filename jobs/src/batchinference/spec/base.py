@@ -123,8 +123,8 @@ Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Uniqu
 Text = Annotated[str, Field(max_length=2048)]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
-MONEY = r"^[0-9]{1,15}(\.[0-9]{1,4})?$"
-Money = Annotated[str, Field(pattern=MONEY, max_length=20)]
+MONEY = r"^[0-9]{1,15}(\.[0-9]{1,9})?$"
+Money = Annotated[str, Field(pattern=MONEY, max_length=25)]
 """An amount of money: a decimal number as text, because JSON numbers are not exact."""
 
 

@@ -222,7 +222,7 @@ class Internal(SpecModel):
     """The time up to which `deviceSeconds` and `cpuSeconds` are counted."""
     priced_seconds: Rows | None = None
     """The device seconds of attempts whose devices have a price of their own."""
-    priced_cost: float | None = None
+    priced_cost: Money | None = None
     """The cost of the device seconds in `pricedSeconds`."""
 
 
@@ -235,8 +235,9 @@ class BatchInferenceStatus(SpecModel):
     observed_generation: int
     """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], *keyed("type", 8)]
-    """Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present
-    while they are true, and Notified once the notifications of the job were sent or given up."""
+    """Ready (also of a suspended job), Complete, Failed and Suspended are always present.
+    Reconciling and Stalled are present while they are true, and Notified once the notifications of
+    the job were sent or given up."""
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None

@@ -22,17 +22,20 @@ REMOVED = {
     "steps.repartition": "batchSize of the steps that get the rows",
     "model.padToMultipleOf": "options: {padding: max_length}",
     "model.maxConcurrentBatches": "engine: {max_num_seqs: NUMBER}",
-    "keras": "the runtime onnx, after model.export('model.onnx', format='onnx')",
-    "tfrecords": "parquet or webdataset",
-    "images": "webdataset with members such as .png, or parquet",
-    "any-to-any": "image-text-to-text",
+    "write.order": "rowNumber, and sort by this column when the rows are read",
+    "mode.ignore": "error, with which a job that is complete does nothing and succeeds",
+    "format.numpy": "parquet with lists, or webdataset with members such as .npy",
+    "runtime.keras": "the runtime onnx, after model.export('model.onnx', format='onnx')",
+    "format.tfrecords": "parquet or webdataset",
+    "format.images": "webdataset with members such as .png, or parquet",
+    "task.any-to-any": "image-text-to-text",
     **dict.fromkeys(
-        ("decision", "document-question-answering", "keypoint-matching", "mask-generation",
-         "table-question-answering", "text-to-audio"),
+        ("task.decision", "task.document-question-answering", "task.keypoint-matching",
+         "task.mask-generation", "task.table-question-answering", "task.text-to-audio"),
         "a python step that calls the pipeline of the library",
     ),
 }  # fmt: skip
-"""What to use in place of fields and values that were removed after v1alpha1."""
+"""What to use in place of fields, and of values (FIELD.VALUE), that were removed after v1alpha1."""
 _KEYS_OF_A_STORE = (
     "Keys do not belong in the file. Put them into environment variables or, on a cluster, into a "
     "Secret that cluster.envFrom names"

@@ -199,12 +199,12 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     elif kind == "extra_forbidden":
         message = _unknown_field(details["loc"], location, owners, details["input"])
     elif kind == "union_tag_invalid":
-        message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
+        message = _not_one_of(value.child(location[-1]), location, details["ctx"]["expected_tags"])
     elif location == ["apiVersion"] and str(details["input"]).endswith("/v1alpha1"):
         new = details["ctx"]["expected"].strip("'")
         message = f"{value} is an older version. Use {new}, and convert the file: docs/upgrades.md"
     elif kind in ("literal_error", "enum"):
-        message = _not_one_of(value, details["ctx"]["expected"])
+        message = _not_one_of(value, location, details["ctx"]["expected"])
         message += _of_other_variants(location, owners, value.value)
         if (location[-1], details["input"]) == ("shuffle", "rows"):
             message += _NO_SHUFFLE_OF_ROWS
@@ -474,9 +474,9 @@ class _Value:
         return shortened(repr(self.value))
 
 
-def _not_one_of(value: _Value, expected: str) -> str:
+def _not_one_of(value: _Value, location: list[str | int], expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
-    if isinstance(value.value, str) and (new := unknown_names.REMOVED.get(value.value)):
+    if new := unknown_names.REMOVED.get(f"{location[-1]}.{value.value}"):
         return f"{value} was removed. Use {new}"
     if isinstance(value.value, str) and (fix := unknown_names.UNSUPPORTED.get(value.value.lower())):
         return f"{value} is not supported. {fix}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,7 +18,7 @@ from batchinference_operator.status.job_status import Status, internal, without
 from batchinference_operator.status.pods import requested_cpus
 from batchinference_operator.status.ray_job import Object, gpus_of
 
-Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Price = Annotated[Decimal, Field(ge=0, le=10**9, allow_inf_nan=False)]
 
 
 class Prices(BaseModel):
@@ -27,21 +28,21 @@ class Prices(BaseModel):
 
     currency: Annotated[str, Field(pattern="^([A-Z]{3})?$")] = ""
     """ISO 4217 code. If it is empty, no cost is estimated."""
-    cpu_hour: Price = 0.0
-    device_hour: Price = 0.0
+    cpu_hour: Price = Decimal(0)
+    device_hour: Price = Decimal(0)
 
-    def of(self, usage: Status | Attempt) -> float:
+    def of(self, usage: Status | Attempt) -> Decimal:
         """Return the cost of the usage in the status of a job or in an attempt.
 
         Device seconds of attempts with a price of their own are priced when they are counted
         (`device_usage`); the status of a job has their sum and their cost.
         """
         cpus, gpus = usage.get("cpuSeconds", 0), usage.get("deviceSeconds", 0)
-        device_hour = float(usage.get("choice", {}).get("deviceHour", self.device_hour))
+        device_hour = Decimal(usage.get("choice", {}).get("deviceHour", self.device_hour))
         priced = internal(usage)
         gpus -= priced.get("pricedSeconds", 0)
         cost = (cpus * self.cpu_hour + gpus * device_hour) / 3600
-        return float(cost + priced.get("pricedCost", 0.0))
+        return Decimal(cost + Decimal(priced.get("pricedCost", 0)))
 
 
 def add_cost(status: Status, prices: Prices) -> Status:
@@ -56,7 +57,7 @@ def add_cost(status: Status, prices: Prices) -> Status:
     return {**status, "cost": cost}
 
 
-def _remaining_cost(status: Status, prices: Prices) -> float | None:
+def _remaining_cost(status: Status, prices: Prices) -> Decimal | None:
     """Return the expected cost of the remaining rows, from the cost per row of the last attempt.
 
     None until this attempt has finished 1 % of all rows, and after the end of the job.
@@ -76,8 +77,8 @@ def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
     cluster = ray_job["spec"]["rayClusterSpec"]
     of_pods = PodPrices(
         currency=prices.currency,
-        perHour={group: prices.of(usage) for group, usage in _usage_per_hour(cluster)},
-        before=round(prices.of(status), 4),
+        perHour={group: float(prices.of(usage)) for group, usage in _usage_per_hour(cluster)},
+        before=float(round(prices.of(status), 4)),
     )
     variable = {"name": PRICES_VARIABLE, "value": of_pods.model_dump_json(by_alias=True)}
     head = cluster["headGroupSpec"]["template"]["spec"]

@@ -8,6 +8,8 @@ run after the end of the attempt.
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
+from typing import Any
 
 from batchinference.spec.progress import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
@@ -40,16 +42,16 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     return update_last({**status, **_incremented(status, used)}, **_incremented(last, used))
 
 
-def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str, float]:
+def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str, Any]:
     """Return the sum and the cost of the device seconds of attempts with their own price, after the
     running attempt has `used` more; empty if it has no price of its own."""
     if (price := attempt.get("choice", {}).get("deviceHour")) is None:
         return {}
     known, seconds = internal(status), used["deviceSeconds"]
-    cost = known.get("pricedCost", 0.0) + seconds * float(price) / 3600
+    cost = Decimal(known.get("pricedCost", 0)) + seconds * Decimal(price) / 3600
     return {
         "pricedSeconds": known.get("pricedSeconds", 0) + seconds,
-        "pricedCost": round(cost, 6),
+        "pricedCost": f"{cost:.9f}",
     }
 
 

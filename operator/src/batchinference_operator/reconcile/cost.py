@@ -37,7 +37,7 @@ class Prices(BaseModel):
         Device seconds of attempts with a price of their own are priced when they are counted
         (`device_usage`); the status of a job has their sum and their cost.
         """
-        cpus, gpus = usage.get("cpuSeconds", 0), usage.get("deviceSeconds", 0)
+        cpus, gpus = Decimal(usage.get("cpuSeconds", 0)), usage.get("deviceSeconds", 0)
         device_hour = Decimal(usage.get("choice", {}).get("deviceHour", self.device_hour))
         priced = internal(usage)
         gpus -= priced.get("pricedSeconds", 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 
 from batchinference.spec.progress import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
@@ -42,7 +41,7 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     return update_last({**status, **_incremented(status, used)}, **_incremented(last, used))
 
 
-def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> dict[str, Any]:
+def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> Status:
     """Return the sum and the cost of the device seconds of attempts with their own price, after the
     running attempt has `used` more; empty if it has no price of its own."""
     if (price := attempt.get("choice", {}).get("deviceHour")) is None:

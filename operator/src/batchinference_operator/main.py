@@ -12,8 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 import aiohttp
-from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
+import kopf
 from pydantic import ValidationError
 
 from batchinference_operator.controller.cache import Cache
@@ -30,7 +29,7 @@ from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused
-from batchinference_operator.kube.http import USER_AGENT, RateLimiter, send
+from batchinference_operator.kube.http import RateLimiter, send
 from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.leader_election import (
     Leadership,
@@ -39,6 +38,7 @@ from batchinference_operator.kube.leader_election import (
     LeaseForbidden,
 )
 from batchinference_operator.kube.reflector import Reflector, WatchHealth
+from batchinference_operator.kube.session import find_credentials, open_session
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
@@ -89,23 +89,23 @@ async def operate(settings: OperatorSettings) -> None:
         # without a handler, the kernel ignores SIGTERM for PID 1; kopf replaces this one later
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     metrics = Metrics(settings.metrics_namespaces)
-    watches_open = 2 * max(1, len(settings.namespace_list))
-    client = ApiClient(await _api_configuration(2 * settings.workers + watches_open))
-    client.user_agent = USER_AGENT
-    async with client:
-        lease = Lease(partial(send, client, metrics.record_request), settings.lease)
+    if (credentials := find_credentials(settings=kopf.OperatorSettings())) is None:
+        raise NotReady("no credentials for the API server. Run in a pod, or set KUBECONFIG")
+    session = open_session(credentials, metrics.record_request)
+    async with session.aiohttp_session:
+        lease = Lease(partial(send, session), settings.lease)
         leadership = Leadership(lease, settings.identity)
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.leader.set_function(lambda: leadership.is_leader)
         async with serve_http(settings.health_port, leadership, watches, metrics):
             with suppress(ApiUnreachable):  # the election waits for the API server
-                await check_api(client, settings.namespace_list)
-            work = partial(_run_as_leader, client, settings, reconcile_config, watches, metrics)
+                await check_api(session, settings.namespace_list)
+            work = partial(_run_as_leader, session, settings, reconcile_config, watches, metrics)
             await leadership.lead(work)
 
 
 async def _run_as_leader(
-    client: ApiClient,
+    session: kopf.AiohttpSession,
     settings: OperatorSettings,
     reconcile_config: Config,
     watches: WatchHealth,
@@ -113,13 +113,13 @@ async def _run_as_leader(
 ) -> None:
     """Reconcile jobs until SIGTERM or until cancelled. Raises NotReady."""
     watches.start()
-    unwatched = await check_api(client, settings.namespace_list)
+    unwatched = await check_api(session, settings.namespace_list)
     connector, cookies = aiohttp.TCPConnector(limit=MAX_POLLS), aiohttp.DummyCookieJar()
-    async with aiohttp.ClientSession(connector=connector, cookie_jar=cookies) as session:
-        api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=cookies) as drivers:
+        api = KubeClient(session, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
         cache = Cache(config=reconcile_config)
-        dashboard = DashboardClient(session, settings.cluster_domain)
+        dashboard = DashboardClient(drivers, settings.cluster_domain)
         polls = metrics.driver_polls
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
         controller = JobController(api, poller, reconcile_config, cache, telemetry=telemetry)
@@ -184,16 +184,3 @@ async def _run(
         workers += [group.create_task(each) for each in loops]
         # in another task, so that a lost Lease ends the workers before kopf has stopped
         group.create_task(run_kopf(registry, namespaces))
-
-
-async def _api_configuration(max_connections: int) -> Configuration:
-    """Return the client configuration of the pod's service account, or of the kubeconfig file."""
-    configuration = Configuration()
-    configuration.connection_pool_maxsize = max_connections
-    # with `trust_env`, each request would read .netrc in a thread; the configuration has the proxy
-    configuration.client_session_kwargs = {"trust_env": False}
-    try:
-        config.load_incluster_config(client_configuration=configuration)
-    except config.ConfigException:
-        await config.load_kube_config(client_configuration=configuration)
-    return configuration

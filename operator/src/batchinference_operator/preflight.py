@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 import aiohttp
-from kubernetes.aio.client import ApiClient
+import kopf
 
 from batchinference.rendering import RAY_JOB
 from batchinference.spec.job import KIND, SCHEDULE_KIND
@@ -39,12 +39,12 @@ _FIXES = {
 """What to do if one of the required kinds is missing."""
 
 
-async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
+async def check_api(session: kopf.AiohttpSession, namespaces: Sequence[str]) -> list[str]:
     """Return the namespaces that cannot be watched, and log a warning for each.
 
     Raises NotReady if no namespace can be watched, or if the API server fails.
     """
-    results = {name: await _first_problem(client, name) for name in namespaces or [""]}
+    results = {name: await _first_problem(session, name) for name in namespaces or [""]}
     problems = {name: problem for name, problem in results.items() if problem}
     if len(problems) == len(results):
         raise NotReady(next(iter(problems.values())))
@@ -53,7 +53,7 @@ async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
     return list(problems)
 
 
-async def _first_problem(client: ApiClient, namespace: str) -> str | None:
+async def _first_problem(session: kopf.AiohttpSession, namespace: str) -> str | None:
     """Return why a required kind cannot be listed in a namespace; None if all kinds can.
 
     An empty namespace means all namespaces. Raises NotReady or ApiUnreachable.
@@ -61,7 +61,7 @@ async def _first_problem(client: ApiClient, namespace: str) -> str | None:
     for kind in _FIXES:
         path = f"{path_of(kind, namespace)}?limit=1"
         try:
-            status, answer, _ = await send(client, lambda *_: None, "GET", path)
+            status, answer, _ = await send(session, "GET", path)
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = f"the API server cannot be reached: {error or 'no answer'}"
             raise ApiUnreachable(problem) from None

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from kubernetes.aio.client import ApiClient, Configuration
+from kopf import ConnectionInfo
 
 from batchinference_operator.kube import object_client
 from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.session import open_session
 from support.operator.harness import Harness
 from support.operator.reconcile_loop import ReconcileLoop
 from support.servers.scripted_http import Answer, Serve, Server, served
@@ -52,9 +53,8 @@ async def connect(
 
         async def start(answer: Answer) -> tuple[KubeClient, Server]:
             server = await serve(answer)
-            configuration = Configuration(host=server.url)
-            configuration.api_key["BearerToken"] = "bearer the-operators-own"
-            client = await stack.enter_async_context(ApiClient(configuration))
-            return KubeClient(client), server
+            session = open_session(ConnectionInfo(server=server.url, token="the-operators-own"))
+            await stack.enter_async_context(session.aiohttp_session)
+            return KubeClient(session), server
 
         yield start

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
+from kopf import ConnectionInfo
 
 from batchinference.rendering import KubeRayDeadlines
 from batchinference_operator.kube import http
@@ -18,6 +18,7 @@ from batchinference_operator.kube.client import MAX_EVENTS, MAX_RUNS, KubeClient
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.http import RateLimiter
 from batchinference_operator.kube.object_client import MAX_LISTS, PAGE, path_of
+from batchinference_operator.kube.session import open_session
 from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
 from plugins.messages import Messages
@@ -421,7 +422,7 @@ async def test_every_request_has_the_operators_token(connect: Connect, call: Cal
     api, server = await connect(answering(200, {"items": [], "metadata": {}}))
     await call(api)
     (sent,) = server.requests
-    assert sent.headers["Authorization"] == "bearer the-operators-own"
+    assert sent.headers["Authorization"] == "Bearer the-operators-own"
     assert sent.headers["Accept"] == "application/json"
 
 
@@ -564,10 +565,10 @@ async def test_object_that_is_too_large_for_etcd_is_refused(
 
 @pytest.mark.usefixtures("no_pauses")
 async def test_missing_server_is_unreachable(unused_port: int) -> None:
-    configuration = Configuration(host=f"http://127.0.0.1:{unused_port}")
-    async with ApiClient(configuration) as client:
+    session = open_session(ConnectionInfo(server=f"http://127.0.0.1:{unused_port}"))
+    async with session.aiohttp_session:
         with pytest.raises(Unreachable, match="Cannot connect"):
-            await KubeClient(client).create(BODY)
+            await KubeClient(session).create(BODY)
 
 
 async def test_request_timeout_is_unreachable(
@@ -602,6 +603,7 @@ async def test_retry_after_pauses_all_requests(serve: Serve) -> None:
             pauses.append(seconds)
 
     server = await serve(at_first(status_code(429, Retry_After="7"), times=1))
-    async with ApiClient(Configuration(host=server.url)) as client:
-        await KubeClient(client, rate=RecordedRate()).create(BODY)
+    session = open_session(ConnectionInfo(server=server.url))
+    async with session.aiohttp_session:
+        await KubeClient(session, rate=RecordedRate()).create(BODY)
     assert pauses == [7, 0]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
+from kopf import ConnectionInfo
 
+from batchinference_operator.kube.session import open_session
 from batchinference_operator.preflight import NotReady, check_api
 from plugins.messages import Messages
 from support.servers.scripted_http import Answer, Serve, Server, answering
@@ -32,8 +33,9 @@ def answers(jobs: Answer = LIST, ray_jobs: Answer = LIST) -> Answer:
 
 
 async def check(server: Server, namespaces: Sequence[str] = ()) -> list[str]:
-    async with ApiClient(Configuration(host=server.url)) as client:
-        return await check_api(client, namespaces)
+    session = open_session(ConnectionInfo(server=server.url))
+    async with session.aiohttp_session:
+        return await check_api(session, namespaces)
 
 
 @pytest.mark.parametrize("namespaces", [[], ["team-b", "team-a"]], ids=["everywhere", "two"])

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
 import aiohttp
-from kubernetes.aio.client import ApiClient
-from kubernetes.aio.client.rest import RESTResponse
+import kopf
 
-from batchinference.rendering import MANAGER
-from batchinference.version import __version__
 from batchinference_operator.kube.json_reader import read_json
 
 QPS = 500.0
@@ -56,60 +53,52 @@ def retry_after_seconds(retry_after: str) -> float:
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 TIMEOUT_SECONDS = 30
-OnRequest = Callable[[str, str, int | None, float], None]
-"""Called after each request with method, path, status code (None without a response), seconds."""
-USER_AGENT = f"{MANAGER}/{__version__}"
-"""The user agent. It is in audit logs, and the API server derives the field manager from it."""
 
 
 async def send(
-    client: ApiClient,
-    on_request: OnRequest,
+    session: kopf.AiohttpSession,
     method: str,
     path: str,
     body: Any = None,
     content_type: str = JSON,
 ) -> tuple[int, Any, float]:
     """Send a request. Return the status, the answer as data or text, and Retry-After in seconds."""
-    start, status = time.monotonic(), None
+    response = await _call(session, method, path, TIMEOUT_SECONDS, body, content_type)
+    content = await response.read()
+    retry_after = retry_after_seconds(response.headers.get("Retry-After", ""))
     try:
-        response = await _call(client, method, path, body, content_type, TIMEOUT_SECONDS)
-        content = await response.read()
-        retry_after = retry_after_seconds(response.getheader("Retry-After") or "")
-        try:
-            answer = await read_json(content)
-        except ValueError:
-            answer = content.decode(errors="replace").strip()
-        status = response.status
-        return status, answer, retry_after
-    finally:
-        on_request(method, path, status, time.monotonic() - start)
+        answer = await read_json(content)
+    except ValueError:
+        answer = content.decode(errors="replace").strip()
+    return response.status, answer, retry_after
 
 
 async def _call(
-    client: ApiClient, method: str, path: str, body: Any, content_type: str, seconds: float
-) -> RESTResponse:
-    request_headers = {"Accept": JSON, "Content-Type": content_type}
-    # without the body, which is already plain data, because param_serialize would copy it slowly
-    method, url, headers, *_ = await client.param_serialize(
-        method, path, header_params=request_headers, auth_settings=["BearerToken"]
+    session: kopf.AiohttpSession,
+    method: str,
+    path: str,
+    seconds: float,
+    body: Any = None,
+    content_type: str = JSON,
+) -> aiohttp.ClientResponse:
+    return await session.aiohttp_session.request(
+        method,
+        f"{session.server}{path}",
+        data=None if body is None else json.dumps(body),
+        headers={"Accept": JSON, "Content-Type": content_type},
+        timeout=aiohttp.ClientTimeout(total=seconds),
+        allow_redirects=False,
     )
-    return await client.call_api(method, url, headers, body, _request_timeout=seconds)
 
 
 @asynccontextmanager
 async def open_stream(
-    client: ApiClient, on_request: OnRequest, path: str, seconds: float
+    session: kopf.AiohttpSession, path: str, seconds: float
 ) -> AsyncIterator[tuple[int, aiohttp.StreamReader]]:
     """Send a GET request. Yield the status and the body as a stream, for at most `seconds`."""
-    start, status = time.monotonic(), None
+    response = await _call(session, "GET", path, seconds)
     try:
-        response = (await _call(client, "GET", path, None, JSON, seconds)).response
-        status = response.status
-    finally:
-        on_request("GET", path, status, time.monotonic() - start)
-    try:
-        yield status, response.content
+        yield response.status, response.content
     finally:
         response.close()
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator
 from functools import lru_cache
 from http import HTTPStatus
-from types import SimpleNamespace
 from typing import Any, Self
 
 import aiohttp
@@ -21,9 +19,10 @@ import kopf
 from aiohttp.connector import Connection
 from pydantic_core import from_json
 
-from batchinference_operator.kube.http import USER_AGENT, OnRequest, read_lines
+from batchinference_operator.kube.http import read_lines
 from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
 from batchinference_operator.kube.reflector import WatchHealth
+from batchinference_operator.kube.session import OnRequest, find_credentials, open_session
 
 MAX_TYPE_BYTES = 64
 """Number of bytes at the beginning of a watch event that contain its type."""
@@ -105,54 +104,33 @@ class KopfLogin:
     """
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
-        self._trace_config = _trace_config(watches, on_request)
+        self._on_request, self._traces = on_request, [_watch_trace(watches)]
         # the same session for the same credentials, or kopf would not know that they were refused
         self._session = lru_cache(maxsize=1)(self._new_session)
 
     async def login(self, **options: Any) -> kopf.AiohttpSession | None:
-        info = kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
+        info = find_credentials(**options)
         return None if info is None else self._session(info)
 
     def _new_session(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
-            headers={**info.as_http_headers(), "User-Agent": USER_AGENT},
-            proxy=info.proxy_url,
-            trust_env=info.trust_env,
-            trace_configs=[self._trace_config],
+        return open_session(
+            info,
+            self._on_request,
+            trace_configs=self._traces,
             response_class=LimitedResponse,
         )
-        return kopf.AiohttpSession(
-            aiohttp_session=session,
-            server=info.server,
-            default_namespace=info.default_namespace,
-            priority=info.priority,
-            expiration=info.expiration,
-        )
 
 
-def _trace_config(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
-    async def started(_: Any, context: SimpleNamespace, __: Any) -> None:
-        context.since = time.monotonic()
+def _watch_trace(watches: WatchHealth) -> aiohttp.TraceConfig:
+    """Return a trace that records which watches the API server accepts."""
 
-    async def answered(
-        _: Any, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams
-    ) -> None:
+    async def answered(_: Any, __: Any, params: aiohttp.TraceRequestEndParams) -> None:
         status, url = params.response.status, params.url
-        on_request(params.method, url.path_qs, status, time.monotonic() - context.since)
         if params.response.ok:
             watches.record_answer(url.path, watch=url.query.get("watch") == "true")
         elif status == HTTPStatus.FORBIDDEN:
             watches.record_refusal(url.path, str(status))
 
-    async def failed(
-        _: Any, context: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams
-    ) -> None:
-        seconds = time.monotonic() - context.since
-        on_request(params.method, params.url.path_qs, None, seconds)
-
     trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(started)
     trace.on_request_end.append(answered)
-    trace.on_request_exception.append(failed)
     return trace

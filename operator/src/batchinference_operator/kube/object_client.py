@@ -11,14 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
-from kubernetes.aio.client import ApiClient
+import kopf
 
 from batchinference.rendering import HEAD_BUDGET, NAME_LABEL, RAY_API_VERSION, RAY_CLUSTER, RAY_JOB
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
 from batchinference_operator.kube.errors import TRANSIENT, Unreachable, raise_for
 from batchinference_operator.kube.http import (
-    OnRequest,
     RateLimiter,
     is_error,
     is_gone,
@@ -75,12 +74,10 @@ class ObjectClient:
 
     def __init__(
         self,
-        client: ApiClient,
-        on_request: OnRequest = lambda *_: None,
+        session: kopf.AiohttpSession,
         rate: RateLimiter | None = None,
     ) -> None:
-        self._client = client
-        self._on_request = on_request
+        self._session = session
         self._rate = rate or RateLimiter()
         self._list_slots = asyncio.Semaphore(MAX_LISTS)
 
@@ -97,7 +94,7 @@ class ObjectClient:
     async def _send(self, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
         try:
-            status, answer, retry_after = await send(self._client, self._on_request, *call)
+            status, answer, retry_after = await send(self._session, *call)
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
         self._rate.pause(retry_after)
@@ -164,7 +161,7 @@ class ObjectClient:
         path = f"{path_of(kind, namespace)}?{'&'.join(parts)}"
         timeout = seconds + WATCH_GRACE_SECONDS
         try:
-            async with open_stream(self._client, self._on_request, path, timeout) as response:
+            async with open_stream(self._session, path, timeout) as response:
                 status, stream = response
                 if status != HTTPStatus.OK:
                     raise_for(status, (await stream.read(MAX_ERROR_BYTES)).decode(errors="replace"))

@@ -21,8 +21,8 @@ LONG = 35
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_000,
     "jobs/src": 69_930,
-    "operator/src": 8_910,
-    "tests": 116_050,
+    "operator/src": 8_950,
+    "tests": 116_145,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 243

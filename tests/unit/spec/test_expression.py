@@ -169,6 +169,11 @@ def test_null_byte_is_refused() -> None:
     assert refusal_of("a\0").removesuffix(" at its end") == message
 
 
+@pytest.mark.parametrize("text", ["''1", "'a'b", "x contains 'b'1", "\u01c20\u01c2 'a' 1"])
+def test_text_beside_a_word_has_no_translation(text: str) -> None:
+    assert "Write" not in refusal_of(text)
+
+
 @pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
 def test_unknown_function_is_refused(text: str, name: str) -> None:
     known = ", ".join(FUNCTIONS)

@@ -18,8 +18,9 @@ ROWS = ("df", "row", "batch", "record", "r")
 """Usual names of tables and rows. `row.NAME` and `row['NAME']` become the column NAME."""
 _STRING = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _HIDDEN = "\u01c2"
-"""A letter that begins placeholders for the quoted texts of an expression, which `_SYNTAX` must not
+"""A letter around the numbers of the quoted texts of an expression, which `_SYNTAX` must not
 change."""
+_PLACEHOLDER = re.compile(rf"{_HIDDEN}(\d+){_HIDDEN}")
 _SYMBOLS = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201c\u201d", "'"),
@@ -71,7 +72,7 @@ _SYNTAX = tuple(
         (r"\b(starts|ends) with\b", r"\1with"),
         (
             rf"{_OPERAND} (not )?(i?like|rlike|regexp|matches|contains|startswith|endswith) "
-            rf"({_HIDDEN}\d+)",
+            rf"({_HIDDEN}\d+{_HIDDEN})",
             r"\2\3(\1, \4)",
         ),
         (r"\bcase (when .+ then .+?) end\b", lambda found: _choice(found[1])),
@@ -125,15 +126,15 @@ def translated(text: str, rows: Sequence[str] = ROWS) -> str:
     if _BITS.search(code) and _JOINED.search(code):  # only Python's parser knows the precedence
         return _with_forms(text, rows, joins=False)
     guess = text if _STRING.search(text) else text.translate(_SYMBOLS)
-    texts = [_quoted(literal) for literal in _STRING.findall(guess)]
-    numbers = iter(range(len(texts)))
-    guess = _STRING.sub(lambda _: f"{_HIDDEN}{next(numbers)}", guess)
+    texts = {str(n): _quoted(literal) for n, literal in enumerate(_STRING.findall(guess))}
+    numbers = iter(texts)
+    guess = _STRING.sub(lambda _: f"{_HIDDEN}{next(numbers)}{_HIDDEN}", guess)
     for pattern, replacement in _SYNTAX:
         guess = pattern.sub(replacement, guess)
     guess = re.sub(r"(?<![.\w])\w+", lambda word: _WORDS.get(word[0].lower(), word[0]), guess)
     if _parsed(guess) is None:
         guess = _SPACED.sub(_named, guess)
-    guess = re.sub(rf"{_HIDDEN}(\d+)", lambda found: texts[int(found[1])], guess.strip())
+    guess = _PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), guess.strip())
     return _with_forms(guess, rows, joins="||" in text)
 
 

@@ -22,8 +22,10 @@ from pyiceberg.transforms import BucketTransform
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
+from batchinference.pipeline.output.output_rows import all_rows
 from batchinference.pipeline.storage.location import Location
 from plugins.messages import Messages
+from support.documents.parsed import spec_of
 from support.jobs.table_writes import TableTarget, in_order
 from support.outputs.builders import succeeded_report
 from support.outputs.tables import catalog_of
@@ -311,6 +313,11 @@ class TestLance:
         target.run(table, mode="append")
         found = lance.dataset(target.place / "out").to_table()
         assert (found.schema, found.to_pylist()) == (table.schema, table.to_pylist() * 2)
+
+    def test_values_that_python_would_round_are_read_back(self, target: TableTarget) -> None:
+        rows = rows_of(time=pa.array([1], pa.timestamp("ns")))
+        lance.write_dataset(rows, target.place / "out")
+        assert all_rows(spec_of(write=target.write()).write) == rows
 
     @pytest.mark.parametrize("filled", [False, True])
     def test_append_to_a_dataset_with_changed_columns_fits_them(

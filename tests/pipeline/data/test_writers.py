@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import arrow
 from batchinference.pipeline.arrow import concat, tensors_to_lists, to_column
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.output.file_split import FileSplit
-from batchinference.pipeline.output.output_rows import first_rows
+from batchinference.pipeline.output.output_rows import all_rows, first_rows
 from batchinference.pipeline.output.writers import Writer, rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers import csv as csv_writer
 from batchinference.pipeline.output.writers import json as json_writer
@@ -156,6 +156,35 @@ def test_csv_of_one_column_keeps_rows_that_are_null(tmp_path: Path) -> None:
         assert len(read_files("csv", tmp_path / "a.csv").good) == len(values)
         form = rewriting_writer_for(write_of("csv"))
         assert form.write([form.read(content.encode())]).decode() == content
+
+
+LONG = pa.array(["1234567890123456789012345678.5", None, "0.2"])
+UNSIGNED = pa.array([2**64 - 1, None, 0], pa.uint64())
+
+
+def read_back(write: Any, table: pa.Table) -> pa.Table:
+    ((extension, content),) = writer_for(write).files(table)
+    Path(write.path, f"a{extension}").write_bytes(content)
+    return all_rows(write)
+
+
+def test_csv_values_that_a_float_would_change_are_read_back(tmp_path: Path) -> None:
+    reals, late = [math.nan, -math.inf, None], [dt.datetime(2500, 1, 1), None, None]
+    expected = pa.table({"big": UNSIGNED, "long": LONG, "real": reals, "late": late})
+    table = expected.set_column(1, "long", LONG.cast(pa.decimal128(38, 1)))
+    for names in (table.column_names, ["big"]):
+        found = read_back(write_of("csv", tmp_path), table.select(names))
+        assert str(found.to_pylist()) == str(expected.select(names).to_pylist())
+    (tmp_path / "a.csv").write_text("a,b\n1,2,3\n4\n")
+    with pytest.raises(BadOutput):
+        all_rows(write_of("csv", tmp_path))
+
+
+def test_json_values_that_have_no_arrow_type_are_read_back_as_json(tmp_path: Path) -> None:
+    pairs = pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64()))
+    found = read_back(write_of("json", tmp_path), pa.table({"big": UNSIGNED, "pairs": pairs}))
+    assert found.column("big").to_pylist() == UNSIGNED.to_pylist()
+    assert found.column("pairs").to_pylist() == ['[["k", 1]]', "[]", None]
 
 
 def test_parquet_writes_structs_without_fields_as_text() -> None:

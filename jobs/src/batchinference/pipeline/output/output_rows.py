@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
+from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -20,7 +21,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import rows_of_file, writer_for
-from batchinference.pipeline.output.writers.csv import CsvWriter
+from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
 from batchinference.pipeline.storage.arrow_files import checked, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
@@ -50,7 +51,8 @@ def all_rows(write: Write) -> pa.Table:
     """Return all rows of an output, with the columns of all files and the partition columns. Raises
     BadOutput if no type holds all values of a column."""
     if isinstance(write, WriteTable):
-        return _table_of(table_for(write).first_rows(sys.maxsize))
+        rows = table_for(write).rows(sys.maxsize)
+        return _table_of(rows) if isinstance(rows, list) else rows
     if isinstance(write, WriteParquet):
         return _parquet(write)
     if isinstance(write, WriteCsv):
@@ -81,9 +83,16 @@ def _table_of(rows: list[Row]) -> pa.Table:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
+    """Return values in a type that holds all of them, or as JSON if none of them is a text."""
+    kinds = {type(value) for value in values if value is not None}
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        if kinds == {int}:
+            with suppress(OverflowError):
+                return pa.array(values, pa.uint64())
+        if str not in kinds:
+            return pa.array([None if value is None else to_json(value) for value in values])
         raise BadOutput(
             f"output: column '{name}' has values without a common type ({error}). Convert them in "
             "a step, or read the files with another library"
@@ -91,28 +100,16 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 
 
 def _csv(write: WriteCsv) -> pa.Table:
-    """Return the rows of CSV files. Columns whose types in these files conflict become text."""
-    parts = list(_files_with_partition_values(write))
+    """Return the rows of CSV files. A column whose values have no common type becomes text."""
     writer = CsvWriter(write.compression, write.delimiter)
-    tables = [writer.table(part) for part, _ in parts]
-    if texts := [*_without_common_type(tables)]:
-        tables = [writer.table(part, texts) for part, _ in parts]
-    for index, (_, values) in enumerate(parts):
-        for name, value in values.items():
-            column = pa.array([value] * tables[index].num_rows, pa.string())
-            tables[index] = tables[index].append_column(name, column)
-    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
-
-
-def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
-    fields: dict[str, list[pa.Field]] = {}
-    for field in (field for table in tables for field in table.schema):
-        fields.setdefault(field.name, []).append(field)
-    for name, found in fields.items():
-        try:
-            pa.unify_schemas([pa.schema([one]) for one in found], promote_options="permissive")
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            yield name
+    parts = [(writer.fields(part), values) for part, values in _files_with_partition_values(write)]
+    if not parts:
+        return pa.table({})
+    rows = with_types(pa.concat_tables([fields for fields, _ in parts], promote_options="default"))
+    for name in dict.fromkeys(name for _, values in parts for name in values):
+        texts = [[values.get(name)] * fields.num_rows for fields, values in parts]
+        rows = rows.append_column(name, pa.chunked_array(texts, pa.string()))
+    return rows
 
 
 def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:

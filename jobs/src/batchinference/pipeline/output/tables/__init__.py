@@ -180,20 +180,26 @@ class Table(Writer, CommittedTable):
         raise NotImplementedError
 
     @abstractmethod
-    def head(self, existing: Any, count: int) -> list[Row]:
-        """Return up to `count` rows of an opened table."""
+    def head(self, existing: Any, count: int) -> pa.Table | list[Row]:
+        """Return up to `count` rows of an opened table: as Arrow if its library can, because Python
+        values round times in nanoseconds."""
 
     def commit_count(self, mark: str) -> int:
         existing = self.existing()
         return 0 if existing is None else self.commit_count_in(existing, mark)
 
-    def first_rows(self, count: int) -> list[Row]:
-        """Return up to `count` rows of the table."""
+    def rows(self, count: int) -> pa.Table | list[Row]:
+        """Return what `head` returns for the table; no rows if it does not exist."""
         existing = self.existing()
         return [] if existing is None else self.head(existing, count)
 
+    def first_rows(self, count: int) -> list[Row]:
+        """Return up to `count` rows of the table."""
+        rows = self.rows(count)
+        return rows if isinstance(rows, list) else list(rows.to_pylist())
+
     def holds_rows(self) -> bool:
-        return bool(self.first_rows(1))
+        return len(self.rows(1)) > 0
 
 
 def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema:

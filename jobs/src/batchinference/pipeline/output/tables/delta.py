@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_split import partitions
-from batchinference.pipeline.output.tables import Row, lake_types, partitions_of, typed_columns
+from batchinference.pipeline.output.tables import lake_types, partitions_of, typed_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked, tables_in
@@ -81,8 +81,8 @@ class DeltaLakeTable(MergingTable):
     def commit_count_in(self, existing: DeltaTable, mark: str) -> int:
         return int(existing.transaction_version(_application(mark)) is not None)
 
-    def head(self, existing: DeltaTable, count: int) -> list[Row]:
-        return list(checked(existing.to_pyarrow_dataset().head(min(count, MAX_ROWS))).to_pylist())
+    def head(self, existing: DeltaTable, count: int) -> pa.Table:
+        return checked(existing.to_pyarrow_dataset().head(min(count, MAX_ROWS)))
 
     def keys_in(self, existing: DeltaTable) -> Iterator[pa.Table]:
         names = ", ".join(map(_quoted, self.key))

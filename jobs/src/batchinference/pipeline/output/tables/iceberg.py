@@ -23,7 +23,6 @@ from pyiceberg.transforms import IdentityTransform
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
-    Row,
     common_types,
     lake_types,
     partitions_of,
@@ -128,8 +127,8 @@ class IcebergTable(MergingTable):
     def keys_in(self, existing: ExistingTable) -> Iterator[pa.Table]:
         return keys_in(existing.transaction(), self.key)
 
-    def head(self, existing: ExistingTable, count: int) -> list[Row]:
-        return list(checked(existing.scan(limit=count).to_arrow()).to_pylist())
+    def head(self, existing: ExistingTable, count: int) -> pa.Table:
+        return checked(existing.scan(limit=count).to_arrow())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         conflicts = (CommitFailedException, TableAlreadyExistsError)

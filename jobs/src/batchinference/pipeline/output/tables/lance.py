@@ -17,7 +17,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import Row, Table, check_columns
+from batchinference.pipeline.output.tables import Table, check_columns
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
 from batchinference.pipeline.storage.arrow_files import checked, table_in
@@ -99,8 +99,8 @@ class LanceTable(Table):
         found = (entry.transaction_properties or {} for entry in transactions)
         return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
-    def head(self, existing: lance.LanceDataset, count: int) -> list[Row]:
-        return list(checked(existing.to_table(limit=count)).to_pylist())
+    def head(self, existing: lance.LanceDataset, count: int) -> pa.Table:
+        return checked(existing.to_table(limit=count))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         fence.retry_conflicts(lambda: self._register(rows, fence), (CommitConflictError,))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, BinaryIO
@@ -25,6 +24,7 @@ from batchinference.pipeline.output.python_rows import (
 )
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import (
+    TEXT,
     TEXT_BYTES,
     ending,
     opened,
@@ -33,13 +33,13 @@ from batchinference.pipeline.output.writers.json import (
     with_exact_times,
 )
 from batchinference.pipeline.storage.location import Location
-
-_LARGEST_BLOCK = (1 << 31) - 1
+from batchinference.pipeline.text_types import typed
 
 
 @dataclass(frozen=True)
 class CsvWriter(RewritingWriter):
-    """`read` returns the text of each field as it is in the file, including quotes."""
+    """`read` returns the text of each field as it is in the file, including quotes. It raises
+    ValueError if a record has too many or too few fields."""
 
     compression: str
     delimiter: str
@@ -52,35 +52,17 @@ class CsvWriter(RewritingWriter):
         yield ending(".csv", self.compression), packed([content], self.compression)
 
     def rows(self, part: Location) -> Iterator[Row]:
-        for batch in self.table(part).to_batches(ROWS_AT_ONCE):
+        for batch in with_types(self.fields(part)).to_batches(ROWS_AT_ONCE):
             yield from batch.to_pylist()
 
-    def table(self, part: Location, texts: Sequence[str] = ()) -> pa.Table:
-        """Return the rows of a CSV file. The columns `texts`, and those with values in quotes, stay
-        text. Others get a type."""
-        parse = pac.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+    def fields(self, part: Location) -> pa.Table:
+        """Return what `read` returns for a file. Raises BadOutput if it is damaged."""
         try:
-            content = unpacked(part)
-            convert = pac.ConvertOptions(
-                column_types=dict.fromkeys([*texts, *self._quoted_columns(content)], pa.string()),
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            )
-            # one block, because pyarrow drops the LF of a CRLF within a text if a block begins with
-            # it; one thread, because another thread could free the content while the interpreter
-            # exits, which aborts the process
-            block = min(len(content) + 1, _LARGEST_BLOCK)
-            reading = pac.ReadOptions(use_threads=False, block_size=block)
-            return pac.read_csv(io.BytesIO(content), reading, parse, convert)
+            fields = replace(self, compression="none").read(unpacked(part))
+            fields.validate(full=True)
         except DAMAGE as error:
             raise unreadable(part, error) from None
-
-    def _quoted_columns(self, content: bytes) -> Iterator[str]:
-        """Yield the columns with values in quotes. These were texts, also if they are `007`."""
-        fields = replace(self, compression="none").read(content)
-        for name, column in zip(fields.column_names, fields.columns, strict=True):
-            if pc.any(pc.starts_with(column, '"')).as_py():
-                yield name
+        return fields
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         table = tensors_to_lists(table)
@@ -92,25 +74,30 @@ class CsvWriter(RewritingWriter):
         names: list[str] = []
         with opened(content, self.compression) as file:
             for text in _records(file):
-                fields, width = self._fields(text)
-                header = [] if names else fields[:width].to_pylist()
-                names = names or [name[1:-1].replace('""', '"') for name in header]
+                fields, widths = self._fields(text)
+                header = [] if names else _without_quotes(fields[: widths[0]]).to_pylist()
+                names = names or header
+                if (widths != len(names)).any():
+                    raise ValueError("the records have different numbers of fields")
                 indexes = np.arange(len(header), len(fields)).reshape(-1, len(names))
                 columns = [fields.take(pa.array(column)) for column in indexes.T]
                 tables.append(pa.table(columns, names))
         return pa.concat_tables(tables)
 
-    def _fields(self, text: bytes) -> tuple[pa.Array, int]:
-        """Return the fields of all records in `text`, and the number of fields of a record."""
+    def _fields(self, text: bytes) -> tuple[pa.Array, np.ndarray]:
+        """Return the fields of all records in `text`, and the number of fields of each record."""
         marks = np.frombuffer(text, np.uint8)
         separators = (marks == ord(self.delimiter)) | (marks == ord("\n"))
         ends = np.flatnonzero(separators & ~_quoted(marks))
+        starts = np.append(0, ends[:-1] + 1)
+        is_last = marks[ends] == ord("\n")
+        ends = ends - (is_last & (marks[ends - 1] == ord("\r")))  # other programs may write CRLF
         # divide into texts that alternate: a field, the separator after it, the next field, ...
-        bounds = np.column_stack([np.append(0, ends[:-1] + 1), ends]).ravel()
+        bounds = np.column_stack([starts, ends]).ravel()
         offsets = pa.py_buffer(np.append(bounds, len(text)))
         texts = pa.LargeStringArray.from_buffers(len(bounds), offsets, pa.py_buffer(text))
-        width = int(np.argmax(marks[ends] == ord("\n"))) + 1
-        return texts.take(pa.array(np.arange(0, len(texts), 2))), width
+        widths = np.diff(np.flatnonzero(is_last), prepend=-1)
+        return texts.take(pa.array(np.arange(0, len(texts), 2))), widths
 
     def write(self, tables: Iterable[pa.Table]) -> bytes:
         return packed((line.encode() for line in self._lines(tables)), self.compression)
@@ -123,6 +110,25 @@ class CsvWriter(RewritingWriter):
             for row in text_rows(table):
                 empty = "" if len(row) > 1 else '""'
                 yield self.delimiter.join(field or empty for field in row) + "\n"
+
+
+def with_types(fields: pa.Table) -> pa.Table:
+    """Return the values of fields from `read`. A column with quotes has texts, also if they are
+    `007`; others get the type that keeps their values."""
+    null = pa.array(["", '""'] if fields.num_columns == 1 else [""], TEXT)
+    columns = [_values(column, null) for column in fields.columns]
+    return pa.table(columns, fields.column_names)
+
+
+def _values(fields: pa.ChunkedArray, null: pa.Array) -> pa.ChunkedArray:
+    present = pc.if_else(pc.is_in(fields, null), None, fields)
+    if not pc.any(pc.starts_with(present, '"')).as_py():
+        return typed(present)
+    return _without_quotes(pc.if_else(pc.equal(fields, ""), None, fields)).cast(pa.string())
+
+
+def _without_quotes(fields: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return pc.replace_substring(pc.replace_substring_regex(fields, '^"|"$', ""), '""', '"')
 
 
 def _records(file: BinaryIO) -> Iterator[bytes]:

@@ -188,6 +188,8 @@ WRONG_IMPORTS = [
      "own_a:f", "own_b.py has no 'hepler', only helper; did you mean 'helper'?"),
     ({"own_a.py": f"import nunpy\n{FUNCTION}"}, "own_a:f",
      "imports 'nunpy', which is not installed; did you mean 'numpy'?"),
+    ({"own_a.py": f"from math import sqroot\n{FUNCTION}"}, "own_a:f",
+     "line 1 imports 'sqroot', which 'math' lacks; did you mean 'sqrt'?"),
     ({"own_a.py": "def outer():\n def f(batch): return batch"}, "own_a:f",
      "own_a.py defines 'f' within 'outer' (line 2). Move it to the top level"),
     ({"own_a.py": ""}, "own_a:f", "own_a.py has no 'f'. Define it"),
@@ -232,6 +234,7 @@ RIGHT_IMPORTS = {
         for start in ("if TYPE_CHECKING", "if __name__ == '__main__'", "with suppress(ImportError)")
     },
     "main module": {"own_p/steps.py": f"import __main__\n{FUNCTION}"},
+    "modules of Python": {"own_p/steps.py": f"from concurrent import futures as a\n{FUNCTION}"},
     **{
         f"name of a module with {code}": {
             "own_p/steps.py": f"from own_b import __doc__, g\n{FUNCTION}",

@@ -44,6 +44,7 @@ COMPUTED = {
     "'n=' + str(n)": ["n=1", "n=-2", None],
     "strip(s) + s": ["7 7 ", "xx", None],
     "len(s)": [3, 1, None],
+    "upper(s + 'ß') + lower('İ')": [" 7 SSi\u0307", "XSSi\u0307", None],
     "int(f)": [1, -1, None],
     "float(n) / 4": [0.25, -0.5, None],
     "int(strip(s)) if contains(s, '7') else -1": [7, -1, -1],
@@ -79,10 +80,11 @@ def test_type_that_an_expression_cannot_use_fails_the_rows() -> None:
     for expression, reason in {
         "b + 1": "step 'step': column 'c' cannot be computed: b + 1: ",
         "a if a > 1 else b": "int64 and string have no common type",
+        "int(time)": "time32[s] is no number",
     }.items():
         result = load_step(
             Step.model_validate({"name": "step", "addColumns": {"c": expression}}), Device()
-        )(TABLE)
+        )(TABLE.append_column("time", pa.array([0, 1], pa.time32("s"))))
         assert isinstance(result, TransformResult)
         assert (result.table.num_rows, len(result.parents), set(result.failed)) == (0, 0, {0, 1})
         assert all(reason in str(error) for error in result.failed.values())

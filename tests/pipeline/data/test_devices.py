@@ -59,6 +59,15 @@ def test_threads_are_whole_cpus_and_at_least_one() -> None:
     assert {cpus: device_of(cpus=cpus).threads for cpus in threads} == threads
 
 
+@pytest.mark.usefixtures("counted_gpus")
+@pytest.mark.parametrize(("found", "name"), [(True, "cuda:0"), (False, "cpu")])
+def test_gpus_are_simulated_if_pytorch_finds_none(
+    monkeypatch: pytest.MonkeyPatch, found: bool, name: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
+    assert Device("cuda").used_name == str(torch_device(Device("cuda"))) == name
+
+
 def test_pytorch_gets_the_part_of_the_memory_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     fractions: list[float] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -169,7 +169,7 @@ def read_back(write: Any, table: pa.Table) -> pa.Table:
 
 
 def test_csv_values_that_a_float_would_change_are_read_back(tmp_path: Path) -> None:
-    reals, late = [math.nan, -math.inf, None], [dt.datetime(2500, 1, 1), None, None]
+    reals, late = [math.nan, -math.inf, None], [dt.datetime(2500, 1, 1, tzinfo=dt.UTC), None, None]
     expected = pa.table({"big": UNSIGNED, "long": LONG, "real": reals, "late": late})
     table = expected.set_column(1, "long", LONG.cast(pa.decimal128(38, 1)))
     for names in (table.column_names, ["big"]):

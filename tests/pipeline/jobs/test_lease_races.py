@@ -301,8 +301,8 @@ def odd_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
 
 @pytest.mark.parametrize(
     ("read", "put"),
-    [(404, 501), (401, 200), (403, 200), (404, 412)],
-    ids=["not implemented", "no credentials", "other credentials", "wrong ETags"],
+    [(404, 501), (401, 200), (403, 200)],
+    ids=["not implemented", "no credentials", "other credentials"],
 )
 def test_store_without_conditional_puts_is_left_to_pyarrow(
     odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
@@ -312,14 +312,14 @@ def test_store_without_conditional_puts_is_left_to_pyarrow(
     assert not update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
 
 
-@pytest.mark.parametrize(("read", "put"), [(503, 200), (404, 503)])
+@pytest.mark.parametrize(("read", "put"), [(503, 200), (404, 503), (404, 412)])
 def test_unavailable_store_is_a_transient_error(
     odd_store: Storage, monkeypatch: pytest.MonkeyPatch, read: int, put: int
 ) -> None:
     """Otherwise a write without a condition could follow."""
     monkeypatch.setattr(OddStore, "read", read)
     monkeypatch.setattr(OddStore, "put", put)
-    with pytest.raises(OSError, match="503") as caught:
+    with pytest.raises(OSError, match=r"503|conditional puts") as caught:
         update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
     assert is_transient(caught.value)
 

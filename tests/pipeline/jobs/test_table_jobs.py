@@ -126,6 +126,9 @@ def test_verify_compares_the_keys(table: TextTable) -> None:
     if repeated:
         append(table.format, table.place, "a3")
     assert verified(table.output, "--trust-output").found == {"missingKeys": 1, **repeated}
+    (stored,) = table.place.rglob("keys.parquet")
+    stored.write_bytes(b"damaged")
+    assert verified(table.output, "--trust-output").found == {"state": 1}
 
 
 @pytest.mark.parametrize("table", ["delta merge", "iceberg merge", "iceberg"], indirect=True)

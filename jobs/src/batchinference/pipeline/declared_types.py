@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.exact_json import as_text, has_json, load_exact, with_texts
-from batchinference.pipeline.type_widening import exact_cast, plain_type
+from batchinference.pipeline.type_widening import exact_cast, may_be_hexadecimal, plain_type
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
@@ -146,7 +146,7 @@ def has_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> bool:
     type is int8."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
-    return bool(pc.any(pc.match_substring(texts, "x", ignore_case=True)).as_py())
+    return bool(pc.any(may_be_hexadecimal(texts)).as_py())
 
 
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -9,6 +9,7 @@ keeps every value or raises ArrowInvalid."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as kinds
@@ -201,6 +202,13 @@ def shape_of(kind: pa.DataType) -> ColumnType:
     if pa.types.is_struct(kind):
         return {field.name: shape_of(field.type) for field in kind}
     return [shape_of(kind.value_type)] if is_list(kind) else str(kind)
+
+
+def may_be_hexadecimal(texts: Any) -> Any:
+    """Return which texts, of an array or an expression, Arrow may read as hexadecimal integers."""
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
+
+    return pc.match_substring(texts, "x", ignore_case=True)
 
 
 def is_text(kind: pa.DataType) -> bool:

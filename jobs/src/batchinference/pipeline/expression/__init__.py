@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ import pyarrow.dataset as pads
 from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
-from batchinference.pipeline.type_widening import is_list, is_text, unify_types
+from batchinference.pipeline.type_widening import is_list, is_text, may_be_hexadecimal, unify_types
 from batchinference.spec.expression import (
     column_of,
     columns_of,
@@ -54,8 +54,6 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
-    "lower": pc.utf8_lower,
-    "upper": pc.utf8_upper,
     "strip": pc.utf8_trim_whitespace,
     "abs": pc.abs_checked,
     "startswith": pc.starts_with,
@@ -423,6 +421,8 @@ def _to_integer(value: Operand) -> Operand:
     """Return a number without its fraction, or a text with an integer, as an integer."""
     if is_text(value.kind):
         return _without_hexadecimal(value).exactly_cast(pa.int64())
+    if pa.types.is_temporal(value.kind):  # the number would depend on the unit of the column
+        raise TypeError(f"{value.kind} is no number")
     value = _wide_decimal(value)
     if pa.types.is_floating(value.kind) or pa.types.is_decimal(value.kind):
         value = Operand(pc.trunc(value.expression), value.kind)
@@ -434,8 +434,7 @@ def _without_hexadecimal(value: Operand) -> Operand:
     text, kind = value.expression, value.kind
     remark, empty = (pc.scalar(pa.scalar(part, kind)) for part in (" in hexadecimal digits", ""))
     marked = pc.binary_join_element_wise(text, remark, empty)
-    is_hexadecimal = pc.match_substring(text, "x", ignore_case=True)
-    return Operand(pc.if_else(is_hexadecimal, marked, text), kind)
+    return Operand(pc.if_else(may_be_hexadecimal(text), marked, text), kind)
 
 
 def _to_text(value: Operand) -> Operand:
@@ -445,10 +444,23 @@ def _to_text(value: Operand) -> Operand:
         text = pc.if_else(value.expression, pc.scalar("True"), pc.scalar("False"))
     elif pa.types.is_floating(kind):
         # cast the text, because a float32 has more digits as float64: 0.1 becomes 0.10000000149
-        text = pc.Expression._call(_python_text(pa.float64()), [text.cast(pa.float64())])
+        return _by_python(str, Operand(text, pa.string()).cast(pa.float64()))
     elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or kind in _PYTHON_TIMES:
-        text = pc.Expression._call(_python_text(kind), [value.expression])
+        return _by_python(str, value)
     return Operand(text, pa.string())
+
+
+def _changed_text(change: Callable[[str], str], value: Operand) -> Operand:
+    if not is_text(value.kind):
+        raise TypeError("there is no such operation for these types")
+    return _by_python(change, value)
+
+
+def _by_python(function: Callable[[Any], str], value: Operand) -> Operand:
+    """Return the texts that a Python function makes of the values that are not null."""
+    kind = value.kind if is_text(value.kind) else pa.string()
+    name = _registered(function, value.kind, kind)
+    return Operand(pc.Expression._call(name, [value.expression]), kind)
 
 
 _PYTHON_TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("us"))
@@ -456,18 +468,18 @@ _PYTHON_TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("us"))
 
 
 @cache
-def _python_text(kind: pa.DataType) -> str:
-    """Register an Arrow function that formats values of a type as Python does. Return its name."""
+def _registered(function: Callable[[Any], str], kind: pa.DataType, text: pa.DataType) -> str:
+    """Register an Arrow function that makes a text of each value of a type. Return its name."""
 
     def texts(_: object, values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
         if isinstance(values, pa.Scalar):
-            return pa.scalar(str(values.as_py()) if values.is_valid else None, pa.string())
-        formatted = (None if value is None else str(value) for value in values.to_pylist())
-        return pa.array(formatted, pa.string())
+            return pa.scalar(function(values.as_py()) if values.is_valid else None, text)
+        made = (None if value is None else function(value) for value in values.to_pylist())
+        return pa.array(made, text)
 
-    name = f"batchinference_text_of_{kind}"
-    doc = {"summary": "texts of values", "description": "as Python's str"}
-    pc.register_scalar_function(texts, name, doc, {"values": kind}, pa.string())
+    name = f"batchinference_{function.__name__}_of_{kind}"
+    doc = {"summary": "texts of values", "description": f"as Python's {function.__name__}"}
+    pc.register_scalar_function(texts, name, doc, {"values": kind}, text)
     return name
 
 
@@ -475,6 +487,8 @@ _CASTS: dict[str, Callable[[Operand], Operand]] = {
     "int": _to_integer,
     "float": lambda value: value.cast(pa.float64()),
     "str": _to_text,
+    "lower": partial(_changed_text, str.lower),  # Arrow changes single letters, and so no ß
+    "upper": partial(_changed_text, str.upper),
 }
 
 

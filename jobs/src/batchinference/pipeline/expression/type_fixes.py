@@ -51,8 +51,10 @@ def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         return f"{item}{search or ', or make a row of each with a step explode'}"
     if isinstance(bad, ast.Attribute | ast.Subscript) and (other := translated(text)) != text:
         return f"Write {other}"
-    if any(pa.types.is_temporal(kind) for kind in types.values()):
-        return "Compare it with a text such as '2026-01-31'"
+    if any(map(pa.types.is_temporal, types.values())):
+        needs_code = isinstance(bad, ast.Call) or any(map(pa.types.is_duration, types.values()))
+        compare = "Compare it with a text such as '2026-01-31'"
+        return "Compute it in a python step" if needs_code else compare
     is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
     return "Compare a number with a number" if is_number else CONVERT
 

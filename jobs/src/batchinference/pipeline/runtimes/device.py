@@ -46,8 +46,10 @@ class Device:
 
     @property
     def used_name(self) -> str:
-        """`cpu` if GPUs are simulated, else `name`. For code that does not call `torch_device`."""
-        return "cpu" if os.environ.get(SIMULATED) else self.name
+        """`cpu` if GPUs are simulated, because PyTorch finds none, else `name`. For code that does
+        not call `torch_device`."""
+        simulated = self.kind == "cuda" and os.environ.get(SIMULATED) and not _finds_gpu()
+        return "cpu" if simulated else self.name
 
 
 def device_of(
@@ -68,6 +70,14 @@ def device_of(
         if count := granted.get(name):
             return Device(kind, math.ceil(count), threads, min(1.0, count))
     return Device(threads=threads)
+
+
+def _finds_gpu() -> bool:
+    try:
+        import torch  # imported here because not every runtime needs torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
 
 
 def _load_backend(kind: str, module: str) -> None:
@@ -104,9 +114,9 @@ def torch_device(device: Device) -> torch.device:
     the CPU, or the fraction of memory that it uses on a shared GPU.
 
     Raises ModelLoad if torch does not support the kind of device, or finds no (simulated) GPU."""
-    import torch  # imported here because not every runtime needs torch
+    import torch
 
-    if device.kind == "cuda" and not torch.cuda.is_available():
+    if device.kind == "cuda" and not _finds_gpu():
         _check_simulated()
         device = Device(threads=device.threads)
     if device.kind == "cpu":

@@ -6,6 +6,7 @@ exist, else the ETag or the generation that was read.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,8 +36,8 @@ class _NotOffered(Exception):
 
 def update_object(scheme: str, path: str, storage: Storage, change: Change) -> bool:
     """Replace the content of an object by the result of `change`, and return True. Return False if
-    the store does not offer conditional puts, if obstore cannot access it, or after ROUNDS refused
-    puts. Raises OSError if the store does not respond.
+    the store does not offer conditional puts, or if obstore cannot access it. Raises OSError if the
+    store does not respond, and after ROUNDS refused puts.
 
     If the response to a put is lost, its repetition is refused. `change` then gets the content that
     it has returned before, and should return it unchanged."""
@@ -48,9 +49,17 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
     except BaseError:
         return False  # pyarrow may be able to read the credentials, or reports the error
     try:
-        return store is not None and any(_is_updated(store, key, change) for _ in range(ROUNDS))
+        if store is None:
+            return False
+        if any(_is_updated(store, key, change) for _ in range(ROUNDS)):
+            return True
     except _NotOffered:
         return False
+    raise BlockingIOError(
+        errno.EAGAIN,
+        f"write.path: the store refuses conditional puts of '{path}', although reads return what "
+        f"they compare with ({ROUNDS} times). Use a store with strong consistency",
+    )
 
 
 def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.tables.keys import Keys, MergingTable
-from batchinference.pipeline.storage.arrow_files import table_in
+from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
 from batchinference.pipeline.verify.stored_jobs import StoredJob
@@ -42,7 +43,12 @@ def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
     existing = table.existing()
     if not isinstance(table, MergingTable) or existing is None:
         return
-    keys = Keys(table_in(stored))
+    content = stored.read_if_exists() or b""
+    try:
+        keys = Keys(read_table(pa.BufferReader(content)))
+    except (pa.ArrowException, OSError):
+        yield Kind.STATE, Position(stored.uri, detail="it is gone or damaged"), 1
+        return
     if (number := keys.table.num_rows) != rows:
         detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
         yield Kind.STATE, Position(stored.uri, detail=detail), 1

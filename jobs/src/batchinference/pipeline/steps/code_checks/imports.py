@@ -65,12 +65,25 @@ def _check_imports(
             )
         other = Path(found.origin or "")
         if other.suffix != ".py" or not is_user_file(str(other)):
+            _check_loaded_names(step, f"{file.name}, line {line}", package, names)
             continue
         if found.submodule_search_locations is None and other not in checking:
             inner = _checked_module(step, other, alone=True, checking=checking, certain=certain)
             for name in names:
                 _check_name(step, f"{package}:{name}", other, inner)
         certain = False
+
+
+def _check_loaded_names(step: str, place: str, package: str, names: list[str]) -> None:
+    """Raise ModelLoad if a module of Python lacks one of these names. Other modules, and those that
+    this process has not imported, are not checked, because their import may do anything."""
+    module = sys.modules.get(package) if package in sys.stdlib_module_names else None
+    for name in names if module else ():
+        if not hasattr(module, name) and spec_of(f"{package}.{name}") is None:
+            near = did_you_mean(name, dir(module)) or ". Correct it"
+            raise ModelLoad(
+                f"step '{step}': {place} imports '{name}', which '{package}' lacks{near}"
+            )
 
 
 def _may_change_imports(node: ast.AST) -> bool:

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from apiserver.overdue_schedule import create_overdue
-from batchinference.rendering import (
-    ATTEMPT_LABEL,
-    NAME_LABEL,
-    RAY_API_VERSION,
-    RAY_JOB,
-    Owner,
-)
+from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL, RAY_API_VERSION, RAY_JOB, Owner
 from support.cluster.kubectl import eventually
 from support.documents.minimal import document
 from support.operator.process import OperatorProcess

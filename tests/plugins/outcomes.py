@@ -12,11 +12,7 @@ import pytest
 
 DIRECTORY = "PYTEST_OUTCOMES"
 """The environment variable that names the folder to write into."""
-ABORTED = {
-    pytest.ExitCode.INTERRUPTED,
-    pytest.ExitCode.INTERNAL_ERROR,
-    pytest.ExitCode.USAGE_ERROR,
-}
+ABORTED = {pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}
 _XDIST_GROUP = re.compile(r"@[\w-]+$")
 """The suffix that pytest-xdist appends to the id of a test in a group."""
 

@@ -64,9 +64,7 @@ def test_cases_of_a_benchmark_have_all_that_they_name(modules: dict[str, ModuleT
     assert modules["resume"].CASES
 
 
-def test_rate_of_a_feed_is_that_of_the_rows_after_the_start(
-    modules: dict[str, ModuleType],
-) -> None:
+def test_rate_of_a_feed_is_that_of_the_rows_after_the_start(modules: dict[str, ModuleType]) -> None:
     feed = modules["feed"]
     times = {
         "ours": feed.Times(1000, 100, [30.0, 20.0, 19.0], [10.0, 11.0, 9.0]),

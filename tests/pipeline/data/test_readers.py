@@ -125,10 +125,7 @@ def test_gzip_files_are_decompressed(
     assert packed.ends == {0: 2}
 
 
-@pytest.mark.parametrize(
-    ("format_", "library"),
-    [("audio", "soundfile"), ("video", "av")],
-)
+@pytest.mark.parametrize(("format_", "library"), [("audio", "soundfile"), ("video", "av")])
 def test_missing_library_is_reported_at_open(
     tmp_path: Path, format_: str, library: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:

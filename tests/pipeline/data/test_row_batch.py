@@ -115,10 +115,7 @@ def test_adjacent_rows_are_chosen_without_a_copy() -> None:
 def test_merged_batches_hold_all_rows_of_each_batch() -> None:
     other = good(1, 0, pa.table({"m": [1.5]}))
     whole = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])
-    assert rows_of(whole) == [
-        (0, {"n": "a", "m": None}),
-        (pack_id(1, 0), {"n": None, "m": 1.5}),
-    ]
+    assert rows_of(whole) == [(0, {"n": "a", "m": None}), (pack_id(1, 0), {"n": None, "m": 1.5})]
     assert list(outcomes(whole).values()) == ["good", "failed", "good", "filtered"]
     assert whole.ends == ((0, 2), (1, 2))
     assert plain(merged([])) == plain(RowBatch())

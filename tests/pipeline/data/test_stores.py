@@ -172,9 +172,7 @@ def test_keys_of_several_columns(target: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"dimensions": None}, {"dimensions": 3}, {"distance": "dot"}],
-    ids=str,
+    "fields", [{"dimensions": None}, {"dimensions": 3}, {"distance": "dot"}], ids=str
 )
 def test_vectors_that_do_not_fit_are_refused_before_rows_are_computed(
     target: Target, fields: Row, messages: Messages

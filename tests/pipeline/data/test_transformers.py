@@ -233,10 +233,7 @@ def test_texts_and_images_share_a_space(
     source = tiny(name)
     options = PADDED if name == "siglip" else {}
     for found, expected in (
-        (
-            towers(source, normalize, text=PHRASES),
-            features(source, text=PHRASES, options=options),
-        ),
+        (towers(source, normalize, text=PHRASES), features(source, text=PHRASES, options=options)),
         (towers(source, normalize, image=PHOTOS), features(source, image=PHOTOS)),
     ):
         lengths = np.linalg.norm(expected, axis=1, keepdims=True) if normalize else 1

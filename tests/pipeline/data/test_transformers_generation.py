@@ -256,10 +256,7 @@ def test_details_of_texts(tiny: Tiny, name: str) -> None:
     runtime = loaded("text-generation", tiny(name), ["text"], **fields)
     with collect_warnings() as warnings:
         found = runtime({"text": column(texts)})
-    assert tokens_in(warnings) == {
-        "inputTokens": {0: 2, 1: 4},
-        "outputTokens": {0: most, 1: most},
-    }
+    assert tokens_in(warnings) == {"inputTokens": {0: 2, 1: 4}, "outputTokens": {0: most, 1: most}}
     assert plain(warnings) == [(0, "AnswerCut", 0), (1, "AnswerCut", 0)]
     assert [about["prompt_tokens"] for _, about in found] == [2, 4]  # with <bos>
     assert [about["completion_tokens"] for _, about in found] == [most] * 2

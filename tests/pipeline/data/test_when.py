@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import tensors_to_lists, to_table, with_column
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.step_runner import (
-    ChosenRows,
-    StageRunner,
-    StepRunner,
-)
+from batchinference.pipeline.execution.step_runner import ChosenRows, StageRunner, StepRunner
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.steps import Transform, as_result, with_condition
 from batchinference.pipeline.steps.column_checks import type_problems

@@ -259,8 +259,7 @@ def test_archive_without_rows_is_empty(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "write",
-    [{"format": name} for name in ("parquet", "csv", "json", "webdataset", "delta")],
+    "write", [{"format": name} for name in ("parquet", "csv", "json", "webdataset", "delta")]
 )
 def test_api_returns_the_columns_and_types(source: Path, write: Document) -> None:
     steps = [{"name": "s", "selectColumns": ["id", "kind", "tags"]}, NONE]

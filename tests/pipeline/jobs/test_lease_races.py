@@ -90,9 +90,7 @@ def next_write(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", patched(os.rename))
         patch.setattr(
-            conditional_put,
-            "obstore_bucket",
-            lambda *given: Store(obstore_bucket(*given), once),
+            conditional_put, "obstore_bucket", lambda *given: Store(obstore_bucket(*given), once)
         )
         yield
     assert called

@@ -290,10 +290,7 @@ def peak_memory(directory: Path, rows: int, write: Document) -> int:
 
 
 @pytest.mark.long("memory")
-@pytest.mark.parametrize(
-    "write",
-    [{"format": "json"}, {"format": "csv", "compression": "gzip"}],
-)
+@pytest.mark.parametrize("write", [{"format": "json"}, {"format": "csv", "compression": "gzip"}])
 def test_memory_does_not_grow_with_rows(tmp_path: Path, write: Document) -> None:
     few, many = (peak_memory(tmp_path, rows, write) for rows in (FEW, MANY))
     assert many < few + MORE_MEMORY

@@ -327,10 +327,7 @@ def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
     assert "unfinished" not in done.result
 
 
-@pytest.mark.parametrize(
-    "output",
-    ["ftp://a/b", "nowhere", "."],
-)
+@pytest.mark.parametrize("output", ["ftp://a/b", "nowhere", "."])
 def test_missing_output_ends_with_2(
     output: str, messages: Messages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,9 +28,7 @@ def test_data_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(capsys.readouterr().out) == [PLAIN]
 
 
-def test_records_are_lines_of_json_or_documents_of_yaml(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_records_are_lines_of_json_or_documents_of_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         print_data(DATA, Format.JSON, indent=None)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [PLAIN, PLAIN]

@@ -95,10 +95,7 @@ def test_log_is_followed_until_the_run_has_ended(
     assert printed.err.splitlines() == [f"logs: {reason}" for reason in reasons]
 
 
-@pytest.mark.parametrize(
-    "rounds",
-    [[(NO_ANSWER, "")], [("Running", "a"), (NOT_FOUND, "")]],
-)
+@pytest.mark.parametrize("rounds", [[(NO_ANSWER, "")], [("Running", "a"), (NOT_FOUND, "")]])
 def test_job_that_cannot_be_followed_ends_the_command(
     follow: Callable[[Job], None], rounds: list[tuple[Any, Any]]
 ) -> None:

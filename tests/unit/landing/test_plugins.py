@@ -88,8 +88,7 @@ def test_fails(): assert False
 
 
 @pytest.mark.parametrize(
-    ("options", "reported"),
-    [(("-n1", "--dist=loadgroup"), False), (("-n2", "--dist=load"), True)],
+    ("options", "reported"), [(("-n1", "--dist=loadgroup"), False), (("-n2", "--dist=load"), True)]
 )
 def test_outcomes_are_incomplete_if_a_worker_crashed(
     suite: pytest.Pytester, options: tuple[str, ...], reported: bool

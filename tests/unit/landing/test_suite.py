@@ -74,8 +74,7 @@ def test_test_that_fails_twice_fails_the_suite() -> None:
 
 
 @pytest.mark.parametrize(
-    "outcomes",
-    [None, {"passed": 0, "failed": [], "complete": True}, {**PASSED, "complete": False}],
+    "outcomes", [None, {"passed": 0, "failed": [], "complete": True}, {**PASSED, "complete": False}]
 )
 def test_suite_that_does_not_report_its_tests_fails(outcomes: dict[str, Any] | None) -> None:
     """For example, a test has called `os._exit(0)`."""

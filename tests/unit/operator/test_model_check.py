@@ -609,10 +609,7 @@ class TwoJobsModel(JobModel):
 @pytest.mark.scaled("model-check")
 @pytest.mark.parametrize(
     ("machine", "runs"),
-    [
-        (JobModel, examples(2000, 70)),
-        (TwoJobsModel, examples(1333, 25)),
-    ],
+    [(JobModel, examples(2000, 70)), (TwoJobsModel, examples(1333, 25))],
     ids=["unlimited", "two-jobs"],
 )
 def test_job_reaches_the_correct_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:

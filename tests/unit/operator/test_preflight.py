@@ -86,11 +86,7 @@ async def test_missing_crd_is_named_with_its_remedy(
     assert [remedy for remedy in remedies if remedy not in str(problem.value)] == []
 
 
-@pytest.mark.parametrize(
-    "namespaces",
-    [[], ["team"]],
-    ids=["everywhere", "one-namespace"],
-)
+@pytest.mark.parametrize("namespaces", [[], ["team"]], ids=["everywhere", "one-namespace"])
 async def test_missing_permission_is_named_with_its_scope(
     serve: Serve, namespaces: list[str], messages: Messages
 ) -> None:

@@ -162,10 +162,7 @@ def test_every_text_of_a_ray_job_is_bounded() -> None:
         **dict.fromkeys(("jobStatus", "jobDeploymentStatus", "reason", "rayClusterName"), long),
         **dict.fromkeys(("jobId", "startTime", "endTime"), long),
         message=f"{long}\n{failure}",
-        rayClusterStatus={
-            "head": {"podIP": long, "serviceName": long},
-            "conditions": [condition],
-        },
+        rayClusterStatus={"head": {"podIP": long, "serviceName": long}, "conditions": [condition]},
         owner_uid=long,
     )
     body["metadata"] |= {"annotations": {RELEASED: long, GENERATION: long}}

@@ -444,11 +444,7 @@ def test_deleted_ray_job_fails_the_job() -> None:
     assert actions.status["progress"] == {"rows": 3}
 
 
-@pytest.mark.parametrize(
-    "owner_uid",
-    [OTHER_UID, None],
-    ids=["former-job", "no-owner"],
-)
+@pytest.mark.parametrize("owner_uid", [OTHER_UID, None], ids=["former-job", "no-owner"])
 @pytest.mark.parametrize("status", [INITIALIZING, RUNNING, SUCCEEDED])
 @pytest.mark.parametrize("planned", [False, True], ids=["new", "planned"])
 def test_foreign_ray_job_blocks_the_start_until_it_is_deleted(

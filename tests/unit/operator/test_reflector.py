@@ -185,8 +185,7 @@ async def test_broken_watch_is_retried_with_backoff_and_keeps_its_version() -> N
 
 @in_virtual_time
 async def test_watch_that_keeps_failing_is_logged_as_a_warning_once(
-    caplog: pytest.LogCaptureFixture,
-    messages: Messages,
+    caplog: pytest.LogCaptureFixture, messages: Messages
 ) -> None:
     """Until it succeeds, the operator does not see what changes."""
     client = ScriptedClient([[Unreachable("200: no JSON object")]])

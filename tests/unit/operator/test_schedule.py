@@ -283,8 +283,7 @@ def test_no_run_is_created_while_not_all_can_be_listed(
 
 
 def test_run_that_appears_with_too_many_others_is_not_missed(
-    monkeypatch: pytest.MonkeyPatch,
-    messages: Messages,
+    monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     schedules = started(concurrencyPolicy="Allow")
 

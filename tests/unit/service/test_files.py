@@ -58,10 +58,7 @@ async def test_files_can_be_deleted_while_they_are_listed(service: Running) -> N
     assert [each async for each in files.list()] == []
 
 
-@pytest.mark.parametrize(
-    "check",
-    ["{", '{"errors": [1]}', " " * 2**20 + '{"lines": 1}', None],
-)
+@pytest.mark.parametrize("check", ["{", '{"errors": [1]}', " " * 2**20 + '{"lines": 1}', None])
 async def test_a_changed_check_of_a_file_is_refused(service: Running, check: str | None) -> None:
     given = await service.upload()
     (stored,) = service.root.glob("team-a/files/*/check.json")

@@ -66,8 +66,7 @@ def test_last_due_time_and_the_number_of_due_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "last"),
-    [("* * * * *", "2026-06-01 00:00"), ("* * 29 2 *", "2024-02-29 23:59")],
+    ("schedule", "last"), [("* * * * *", "2026-06-01 00:00"), ("* * 29 2 *", "2024-02-29 23:59")]
 )
 def test_count_of_due_times_is_limited_and_the_last_is_found(schedule: str, last: str) -> None:
     cron = Cron(schedule, "UTC")

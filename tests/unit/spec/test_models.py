@@ -30,11 +30,7 @@ def changed(model: Document | str, /, **fields: Any) -> Document:
     return running({field: value for field, value in merged.items() if value is not REMOVED})
 
 
-FACTORY = {
-    "factory": "own.models:build",
-    "factoryArgs": {"width": 4},
-    "trustSource": REMOVED,
-}
+FACTORY = {"factory": "own.models:build", "factoryArgs": {"width": 4}, "trustSource": REMOVED}
 
 
 @pytest.mark.parametrize(

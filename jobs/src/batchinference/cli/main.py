@@ -182,8 +182,7 @@ def preview(
 def validate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is stdin.")],
     fields_only: Annotated[
-        bool,
-        typer.Option("--fields-only", help="Check only the fields, not the files they name."),
+        bool, typer.Option("--fields-only", help="Check only the fields, not the files they name.")
     ] = False,
     form: Form = Format.TEXT,
     settings: Settings = None,

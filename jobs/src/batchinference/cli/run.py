@@ -22,12 +22,7 @@ from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.validate_and_plan import print_problems
 from batchinference.pipeline.errors import RUN, JobFailure
-from batchinference.plan import (
-    Plan,
-    parse_plan,
-    plan_for_cluster,
-    requested_plan,
-)
+from batchinference.plan import Plan, parse_plan, plan_for_cluster, requested_plan
 from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_PATH,

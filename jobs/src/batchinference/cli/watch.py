@@ -9,12 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from batchinference.api.jobs_on_cluster import read_job
-from batchinference.api.observation import (
-    Observation,
-    SpeedMeter,
-    observed_job,
-    observed_output,
-)
+from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.output_status import OutputStatus, status_of
 from batchinference.api.targets import Target
 from batchinference.cli import exits

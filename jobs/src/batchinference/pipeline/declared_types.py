@@ -136,17 +136,9 @@ def _halved(
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as values of a type. Raises ValueError if a text is no such value."""
-    if pa.types.is_integer(kind) and has_hexadecimal(texts):
+    if pa.types.is_integer(kind) and may_be_hexadecimal(texts).true_count:
         raise ValueError("a text has hexadecimal digits")
     return texts.cast(kind)
-
-
-def has_hexadecimal(texts: pa.Array | pa.ChunkedArray) -> bool:
-    """Return whether one of the texts may be an integer such as 0xFF, which is -1 to Arrow if the
-    type is int8."""
-    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
-
-    return bool(pc.any(may_be_hexadecimal(texts)).as_py())
 
 
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:

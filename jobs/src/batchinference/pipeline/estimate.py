@@ -86,12 +86,7 @@ def _measured(
 
 
 def _of_prompts(
-    preview: Preview,
-    step: Step,
-    known: Estimate,
-    sample: int,
-    scale: float,
-    failure: JobFailure,
+    preview: Preview, step: Step, known: Estimate, sample: int, scale: float, failure: JobFailure
 ) -> Estimate:
     """Return the estimate for a model that cannot be loaded here: only its prompt tokens, and only
     if its tokenizer can be loaded."""

@@ -67,10 +67,7 @@ def _sufficient_limits(policy: ErrorPolicy, counts: Counts, total: RowCount | No
 
 
 def check_warnings(
-    policy: ErrorPolicy,
-    warnings: Sequence[WarningCount],
-    counts: Counts,
-    total: RowCount | None,
+    policy: ErrorPolicy, warnings: Sequence[WarningCount], counts: Counts, total: RowCount | None
 ) -> None:
     """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
     checked as in `check_errors`."""

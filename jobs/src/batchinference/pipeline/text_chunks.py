@@ -55,11 +55,7 @@ def tokens_of(tokenizer: Any) -> Units:
 
 def _tokens(tokenizer: Any, text: str) -> np.ndarray:
     encoded = tokenizer(
-        text,
-        add_special_tokens=False,
-        truncation=False,
-        return_offsets_mapping=True,
-        verbose=False,
+        text, add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False
     )
     starts = np.array([start for start, _ in encoded["offset_mapping"]], dtype=np.int64)
     return np.maximum.accumulate(starts) if len(starts) else starts

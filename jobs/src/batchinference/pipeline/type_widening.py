@@ -205,7 +205,8 @@ def shape_of(kind: pa.DataType) -> ColumnType:
 
 
 def may_be_hexadecimal(texts: Any) -> Any:
-    """Return which texts, of an array or an expression, Arrow may read as hexadecimal integers."""
+    """Return which texts, of an array or an expression, may be integers such as 0xFF, which is -1
+    to Arrow if the type is int8."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     return pc.match_substring(texts, "x", ignore_case=True)

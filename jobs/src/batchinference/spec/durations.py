@@ -32,9 +32,7 @@ def duration_text(seconds: float) -> str:
 
 
 DurationOrZero = Annotated[
-    str,
-    Field(pattern=PATTERN, min_length=2, max_length=32),
-    refuse_numbers(EXPECTED, duration_fix),
+    str, Field(pattern=PATTERN, min_length=2, max_length=32), refuse_numbers(EXPECTED, duration_fix)
 ]
 Duration = Annotated[
     DurationOrZero,

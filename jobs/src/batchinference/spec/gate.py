@@ -104,11 +104,7 @@ class Gate(SpecModel):
     """The number of first rows of the input, in the order of the names of the files."""
     percent: Annotated[float, Field(gt=0, le=100), *Quantity] | None = None
     """The number of first rows as a percentage of the rows of the input, instead of `rows`."""
-    expect: Annotated[
-        str,
-        Field(min_length=1, max_length=2048),
-        accepted_by(parse_expectation),
-    ]
+    expect: Annotated[str, Field(min_length=1, max_length=2048), accepted_by(parse_expectation)]
     """What must be true of the output rows that come from these input rows: a condition on the
     functions count, fraction, mean, min and max of expressions in the language of `filter`, such as
     `mean(score) > 0.9`. `count` and `fraction` take a condition, and give the number or fraction of

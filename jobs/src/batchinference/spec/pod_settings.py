@@ -28,9 +28,7 @@ EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
 
 
 LabelKey = Annotated[
-    str,
-    Field(max_length=316),
-    required(re.compile(LABEL_KEY).fullmatch, f"expected {A_LABEL_KEY}"),
+    str, Field(max_length=316), required(re.compile(LABEL_KEY).fullmatch, f"expected {A_LABEL_KEY}")
 ]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
@@ -49,9 +47,7 @@ def _check_own_keys(values: dict[str, str]) -> dict[str, str]:
 
 
 Labels = Annotated[
-    dict[LabelKey, LabelValue],
-    Field(max_length=32),
-    AfterValidator(_check_own_keys),
+    dict[LabelKey, LabelValue], Field(max_length=32), AfterValidator(_check_own_keys)
 ]
 Annotations = Annotated[
     dict[LabelKey, Annotated[str, Field(max_length=4096)]],

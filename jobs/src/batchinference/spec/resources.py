@@ -92,8 +92,7 @@ class Resources(SpecModel):
     local machine uses the devices that it has. With a list such as `[H100, A100]`, each attempt
     uses one type: the next one if there is no capacity for the first (`cluster.fallback`)."""
     custom: Annotated[
-        dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]],
-        Field(max_length=8),
+        dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]], Field(max_length=8)
     ] = {}
     """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. If a
     local machine has too few, the step runs without them: on the CPU if they are devices."""

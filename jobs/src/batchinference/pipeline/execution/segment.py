@@ -91,11 +91,7 @@ class Segment:
 
     @classmethod
     def of_job(
-        cls,
-        plan: Plan,
-        errors: ErrorHandling,
-        run_id: str = "",
-        isolation: Isolation = NO_DEATHS,
+        cls, plan: Plan, errors: ErrorHandling, run_id: str = "", isolation: Isolation = NO_DEATHS
     ) -> Segment:
         """Return all steps of a job as one segment. Each step has a thread for each CPU of the
         task."""

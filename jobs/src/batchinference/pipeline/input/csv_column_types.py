@@ -13,13 +13,13 @@ from batchinference.pipeline.declared_types import (
     EXACT_INTEGERS,
     arrow_type,
     cast_texts,
-    has_hexadecimal,
     is_time,
     json_problem,
     misfit,
 )
 from batchinference.pipeline.input.csv_dialect import NULL
 from batchinference.pipeline.text_types import altered, buffers_of, inferred_type
+from batchinference.pipeline.type_widening import may_be_hexadecimal
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
 _MISSING = pa.array(
@@ -118,7 +118,7 @@ class CsvTypes:
         if self.nulls or not is_quick or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None
         column = _with_nulls(column.combine_chunks())
-        if kind in INTEGERS and not sampled and has_hexadecimal(column):
+        if kind in INTEGERS and not sampled and may_be_hexadecimal(column.chunk(0)).true_count:
             return None
         try:
             values = column.cast(arrow_type(kind))

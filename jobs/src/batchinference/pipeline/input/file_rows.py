@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from batchinference.pipeline.input.readers import (
     Reader,
     check_end,
     converted,
+    grouped,
     parts_in_gaps,
     size_of,
     skip_rows,
@@ -206,16 +207,8 @@ class _DecodedFile(NamedTuple):
 
 def _grouped(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
     """Yield groups of up to GROUP_FILES items. A group also ends when it has GROUP_BYTES bytes."""
-    group: list[Item] = []
-    size = 0
-    for item in items:
-        group.append(item)
-        size += size_of(item)
-        if len(group) == GROUP_FILES or size >= GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+    groups = grouped(items, size_of, GROUP_BYTES, GROUP_FILES)
+    return cast("Iterator[list[Item]]", groups)  # there is no BadRow among them
 
 
 def _decoded_bytes(item: _DecodedFile) -> int:

@@ -22,12 +22,7 @@ from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, si
 from batchinference.pipeline.input.input_snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
-from batchinference.spec.addresses import (
-    fix_of_variable,
-    is_windows_path,
-    reference_in,
-    scheme_of,
-)
+from batchinference.spec.addresses import fix_of_variable, is_windows_path, reference_in, scheme_of
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import ReadFiles

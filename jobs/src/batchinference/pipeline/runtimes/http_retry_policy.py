@@ -81,10 +81,7 @@ class Retries:
     in flight, and the state of the endpoint. Times are event loop times, in seconds."""
 
     def __init__(
-        self,
-        retries: int,
-        pace: RateLimiter,
-        slots: AbstractAsyncContextManager[None] = _NO_LIMIT,
+        self, retries: int, pace: RateLimiter, slots: AbstractAsyncContextManager[None] = _NO_LIMIT
     ) -> None:
         self._retries, self._pace, self._slots = retries, pace, slots
         self._last_answer = float("-inf")

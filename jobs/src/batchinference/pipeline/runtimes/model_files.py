@@ -273,9 +273,7 @@ def local_part(source: str, revision: str | None, kind: str) -> Any:
         return None
 
 
-def files_without_weights(
-    model: VllmModel | TransformersModel | SentenceTransformersModel,
-) -> str:
+def files_without_weights(model: VllmModel | TransformersModel | SentenceTransformersModel) -> str:
     """Return a local folder with the files of a model except its weights. A model id of the Hub
     without a revision is returned unchanged."""
     if not is_local(model.source):

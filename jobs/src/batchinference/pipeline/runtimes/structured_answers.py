@@ -143,10 +143,7 @@ class StructuredRuntime:
     """Runs a model whose answers must match a schema. `load` loads the runtime of a model."""
 
     def __init__(
-        self,
-        model: StructuredModel,
-        schema: AnswerSchema,
-        load: Callable[[StructuredModel], Any],
+        self, model: StructuredModel, schema: AnswerSchema, load: Callable[[StructuredModel], Any]
     ) -> None:
         self._model, self._check = model, AnswerCheck(model, schema)
         unused = "about" if model.output == "details" else "details"
@@ -213,7 +210,4 @@ class StructuredRuntime:
             f"This answer is invalid: {error.problem}. Answer again, only with JSON that fits this "
             f"JSON Schema: {self._check.document}"
         )
-        return [
-            {"role": "assistant", "content": error.text},
-            {"role": "user", "content": request},
-        ]
+        return [{"role": "assistant", "content": error.text}, {"role": "user", "content": request}]

@@ -169,11 +169,7 @@ class MapRows(_UserFunction):
         return {name: own(value) for name, value in row.items()}
 
     def _result(
-        self,
-        batch: pa.Table,
-        results: list[Row],
-        parents: list[int],
-        failed: dict[int, Exception],
+        self, batch: pa.Table, results: list[Row], parents: list[int], failed: dict[int, Exception]
     ) -> TransformResult:
         """Return the result of the step: the rows that the code has returned, and their parents."""
         names = dict.fromkeys(name for row in results for name in row)

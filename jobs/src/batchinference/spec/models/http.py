@@ -164,10 +164,7 @@ class HttpModel(RequestModel):
     api_key_env: Variable | None = None
     """The environment variable with the API key, which is sent as `Authorization: Bearer`. On a
     cluster, `cluster.env` can set it from a Secret."""
-    headers_from: Annotated[
-        dict[HeaderName, Variable],
-        Field(max_length=16),
-    ] = {}
+    headers_from: Annotated[dict[HeaderName, Variable], Field(max_length=16)] = {}
     """Additional headers, and the environment variables with their values."""
     null_input: Literal["null", "fail", "compute"] | None = None  # type: ignore[assignment]
     """As for the other runtimes. `compute` sends null to an endpoint with `api: json`."""

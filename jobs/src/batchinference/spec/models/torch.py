@@ -8,13 +8,7 @@ from pydantic import model_validator
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, invalid
-from batchinference.spec.models.base import (
-    Dtype,
-    Inputs,
-    OutputName,
-    RuntimeModel,
-    Source,
-)
+from batchinference.spec.models.base import Dtype, Inputs, OutputName, RuntimeModel, Source
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _UNTRUSTED = (

@@ -21,11 +21,7 @@ from batchinference.spec.uri_fields import UriPrefix
 
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
 """Assumed sizes if the real ones are unknown: height and width in pixels; bytes of an object."""
-NullValues = Annotated[
-    list[Annotated[str, Field(max_length=64)]],
-    Field(max_length=64),
-    Unique,
-]
+NullValues = Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=64), Unique]
 
 
 class TextOptions(RowOptions):

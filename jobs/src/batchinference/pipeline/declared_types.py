@@ -190,8 +190,7 @@ def _check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
 
 
 def json_problem(text: str, declared: ColumnType) -> str:
-    """Return why a JSON text does not fit a list or struct; empty for other types and invalid
-    texts."""
+    """Return why a JSON text does not fit a list or struct; empty for other types and bad JSON."""
     try:
         if not isinstance(declared, str):
             _value_in(text, declared)

@@ -227,8 +227,7 @@ class NodeLifetime:
 
 
 def node_lifetimes() -> list[NodeLifetime]:
-    """Return the lifetimes of all nodes, including lost ones. Raises an exception of Ray if the
-    cluster does not answer."""
+    """Return the lifetimes of all nodes, including lost ones. Raises if the cluster is down."""
     client = global_worker.gcs_client  # type: ignore[attr-defined]
     nodes = client.get_all_node_info(timeout=NODES_SECONDS).values()
     return [

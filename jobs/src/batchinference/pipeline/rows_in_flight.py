@@ -28,8 +28,7 @@ class RowsInFlight:
 
     @contextmanager
     def batch(self, rows: int) -> Iterator[None]:
-        """Compute a batch that has begun in this context. At its end, none of its rows is in
-        flight."""
+        """Compute a batch that has begun in this context. At its end, no row of it is in flight."""
         batch = _Batch(rows)
         token = self._batch.set(batch)
         try:

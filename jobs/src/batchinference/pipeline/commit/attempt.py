@@ -159,8 +159,7 @@ class Attempt:
                 yield name, *parsed
 
     def stop_commits(self) -> None:
-        """Let no task commit any more. Raises BadOutput if another run has taken over the
-        output."""
+        """Let no task commit any more. Raises BadOutput if another run has taken the output."""
         self.check_lease()
         self.closed_file.write(b"")
 

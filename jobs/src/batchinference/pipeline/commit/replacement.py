@@ -1,7 +1,6 @@
 """Replaces an output by its complete replacement, which a job with mode overwrite has written.
 
-The old output is deleted, and the new files are moved there. The next run finishes an interrupted
-move."""
+The old output is deleted, and the new files are moved there. The next run ends a broken move."""
 
 from __future__ import annotations
 

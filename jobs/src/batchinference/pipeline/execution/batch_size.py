@@ -1,7 +1,6 @@
 """Determines the batch size of a step, and the batches of a segment.
 
-The batch size of a step is as configured, or with `auto` the fastest. A lack of memory reduces
-it."""
+The batch size of a step is as configured or, with `auto`, the fastest that memory allows."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ task makes few small commits."""
 @dataclass(frozen=True)
 class CommitRules:
     """When a task commits. `rows` is the number of input rows that are enough for a file. After
-    `small_commit_seconds`, fewer rows are committed. `rows_per_file` is the configured number, or
-    0."""
+    `small_commit_seconds`, fewer rows are committed. `rows_per_file` is as configured, or 0."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS

@@ -59,8 +59,7 @@ def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, An
 
 
 def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
-    """Return what an actor runs for each block. With `batches_itself`, it computes batches
-    concurrently."""
+    """Return what an actor runs for each block. With `batches_itself`, batches are concurrent."""
     return ConcurrentBatches(stage, make, stopping) if stage.batches_itself else make()
 
 

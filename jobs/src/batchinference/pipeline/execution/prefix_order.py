@@ -42,8 +42,7 @@ def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return a column as texts that begin alike if its values do; None if it is not text or
-    nested."""
+    """Return a column as texts that begin alike if its values do; None if not text or nested."""
     column = decoded(column)
     if pa.types.is_nested(column.type):
         return pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.large_string())])

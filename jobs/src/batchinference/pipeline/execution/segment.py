@@ -93,8 +93,7 @@ class Segment:
     def of_job(
         cls, plan: Plan, errors: ErrorHandling, run_id: str = "", isolation: Isolation = NO_DEATHS
     ) -> Segment:
-        """Return all steps of a job as one segment. Each step has a thread for each CPU of the
-        task."""
+        """Return all steps of a job as one segment. Each step has a thread per CPU of the task."""
         stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
         texts = columns_of_first_model([step for stage in stages for step in stage.steps])
         return replace(cls.of(stages, errors, run_id, isolation), texts=texts)

@@ -13,8 +13,7 @@ same time. There are fewer if the input has few rows or cannot be divided."""
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
 """Rows of a large task, and the minimum number of them for each task that the CPUs can run."""
 FULL_FILES = 4
-"""Minimum number of files with `rowsPerFile` rows that a task writes before its smaller last
-file."""
+"""Minimum number of files of `rowsPerFile` rows that a task writes before a smaller last one."""
 SMALL_COMMIT_SECONDS, SMALL_COMMIT_UNMERGED_SECONDS = 60.0, 600.0
 """Seconds after which a task commits the rows that it has, even if they are few. The second number
 applies if small output files are never merged."""

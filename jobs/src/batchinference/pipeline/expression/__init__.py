@@ -502,8 +502,7 @@ def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
 
 
 def _remainder(kind: pa.DataType) -> Callable[..., pc.Expression]:
-    """Return a function for the exact remainder of numbers of a type, with the sign of the divisor,
-    as in Python."""
+    """Return a function for the exact remainder, with the sign of the divisor, as in Python."""
     return lambda *sides: pc.Expression._call(_python_remainder(kind), list(sides))
 
 

@@ -77,8 +77,7 @@ def cell(name: str, value: Any) -> Cell:
 
 
 def _image_of(value: Any) -> Image.Image | None:
-    """Return the image in a value: pixels, the bytes of a file, or a struct with bytes; else
-    None."""
+    """Return the image in a value: pixels, bytes of a file, or a struct with bytes; else None."""
     if isinstance(value, dict):
         value = value.get("bytes")
     if is_pixels(value) and min(value.shape[:2]) >= SMALLEST:

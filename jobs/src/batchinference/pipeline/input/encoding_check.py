@@ -77,8 +77,7 @@ def _missing_mark(head: bytes, encoding: str) -> tuple[str, str] | None:
 
 
 def _byte_order(beginning: bytes) -> str | None:
-    """Return the byte order (le or be) of UTF-16 with many ASCII characters; None for other
-    text."""
+    """Return the byte order (le or be) of UTF-16 with much ASCII text; None for other text."""
     first, second = beginning[::2].count(0), beginning[1::2].count(0)
     if max(first, second) * 3 <= len(beginning) or min(first, second) * 6 > len(beginning):
         return None

@@ -97,8 +97,7 @@ class FileRule:
         return cls(tuple(f".{ending}" for ending in endings), kind)
 
     def decide(self, info: pafs.FileInfo, within: str) -> ByName:
-        """Return the decision by the name of a file. `within` is its path in the listed
-        directory."""
+        """Return the decision by the name of a file. `within` is its path in the directory."""
         if info.type != pafs.FileType.File:
             return Reason.SPECIAL
         parts = within.split("/")

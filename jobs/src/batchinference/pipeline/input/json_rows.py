@@ -412,8 +412,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats of an array, at any depth, from which on their type does not hold all
-    integers."""
+    """Yield the floats of an array, at any depth, from which on their type skips integers."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():

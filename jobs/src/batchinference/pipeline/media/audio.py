@@ -149,8 +149,7 @@ def _missing_samples(
 
 
 def _decoded(container: InputContainer, track: AudioStream) -> Iterator[np.ndarray]:
-    """Yield the samples of a track in parts: channels x samples, float32. Raises errors for
-    damage."""
+    """Yield the samples of a track in parts: channels x samples, float32. Damage is an error."""
     converter = av.AudioResampler(format="fltp")
     first = ""
     for packet in container.demux(track):

@@ -222,8 +222,7 @@ class DeepImage:
         return gray.astype(np.uint16)
 
     def _has_bright_high_bytes(self) -> bool:
-        """Return whether Pillow's high bytes already are the result, because all 16 bits are
-        used."""
+        """Return whether Pillow's high bytes are the result, because all 16 bits are used."""
         if self._image.mode not in ("RGB", "RGBA") or self._options.range is not None:
             return False
         if self._transparent is not None or self._raw.white is not None:

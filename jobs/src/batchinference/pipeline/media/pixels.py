@@ -16,8 +16,7 @@ from batchinference.spec.media import ImageFields
 from batchinference.spec.warnings import WarningName
 
 _GRAY_STEPS = {"L;2": 85, "L;4": 17}
-"""The factors by which Pillow multiplies gray values of 2 or 4 bits, but not the value that is
-transparent."""
+"""The factors by which Pillow multiplies gray values of 2 or 4 bits, except a transparent one."""
 _LARGER_WHITE = 257
 """The factor from white in 8 bits (255) to white in 16 bits (65535)."""
 

@@ -82,8 +82,7 @@ class OutputSchema:
         return self.column_key(self.columns(entry)) == self.column_key(entry.columns)
 
     def column_key(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
-        """Return a value that is equal for files with the same columns, and types if they have
-        any."""
+        """Return a value that is equal for files with the same columns, and types if any."""
         return tuple(columns if self.typed else [name for name, _ in columns])
 
     def cast(self, table: pa.Table) -> pa.Table:
@@ -190,8 +189,7 @@ def put_renamed(attempt: Attempt, directory: Location, old: DataFile, content: C
 
 
 def put_rewritten(attempt: Attempt, directory: Location, name: str, content: Content) -> DataFile:
-    """Write a new file, and return it. Raises BadOutput, and deletes the file, if another attempt
-    has begun."""
+    """Write and return a new file. Deletes it and raises BadOutput if another attempt has begun."""
     attempt.check_can_rewrite()
     file = directory / name
     file.write(content)
@@ -204,8 +202,7 @@ def put_rewritten(attempt: Attempt, directory: Location, name: str, content: Con
 
 
 def unchanged_content(directory: Location, file: DataFile) -> bytes:
-    """Return the content of a file of a manifest. Raises BadOutput if it is not the content that
-    was written."""
+    """Return the content of a file of a manifest. Raises BadOutput if it is not as written."""
     content = (directory / file.name).read()
     if DataFile.of(file.name, content) != file:
         raise BadOutput(

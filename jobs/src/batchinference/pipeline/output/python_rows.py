@@ -17,8 +17,7 @@ from batchinference.pipeline.storage.location import Location
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 16
-"""The number of rows that are converted at a time, because Python values may take eight times the
-memory of Arrow values."""
+"""Rows that are converted at a time, because Python values may take eight times the memory."""
 DAMAGE = (
     *(ValueError, TypeError, RuntimeError, EOFError, IndexError),
     *(gzip.BadGzipFile, tarfile.TarError, zlib.error),

@@ -14,8 +14,7 @@ _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, np.st
 
 def own(values: Any) -> Any:
     """Return a copy of values that the user's code may change in its next call, such as an array
-    that it uses again for each batch. Values inside lists, dicts and object arrays are copied,
-    too."""
+    that it uses again for each batch. Values in lists, dicts and object arrays are copied, too."""
     if isinstance(values, np.ndarray):
         return _own_array(values)
     if isinstance(values, list):

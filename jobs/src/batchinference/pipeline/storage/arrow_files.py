@@ -92,8 +92,7 @@ def table_in(file: Location, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def batches_in(file: Location, rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the Parquet file at a location, at most `rows` at a time. Raises
-    UnsafeColumn."""
+    """Yield the rows of a Parquet file, at most `rows` at a time. Raises UnsafeColumn."""
     with file.open_input_file() as source:
         yield from open_parquet(source).iter_batches(rows)
 

@@ -365,8 +365,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._opened(path, lambda file: self._local.open_input_stream(file, None))
 
     def _opened(self, path: str, open_: Any) -> pa.NativeFile:
-        """Open a file, and then check its real path, because others may replace it by a link before
-        it is opened."""
+        """Open a file, and then check its real path, because others may replace it by a link."""
         with opened(path, root="") as file:
             _check_place(path, file, self._places)
             descriptor = f"/proc/self/fd/{file.fileno()}"

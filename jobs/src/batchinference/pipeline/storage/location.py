@@ -80,8 +80,7 @@ class Location:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """The options of the object store for Lance and Delta. Raises OSError if settings are
-        missing."""
+        """The store's options for Lance and Delta. Raises OSError if settings are missing."""
         return storage_options(self.scheme, self.storage)
 
     def in_store_of(self, other: Location) -> bool:

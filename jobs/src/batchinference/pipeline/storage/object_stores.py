@@ -41,8 +41,7 @@ _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 )
-"""An empty account. Without it, writes request a token, because skip_signature affects only
-reads."""
+"""An empty account. Without it, writes request a token, because skip_signature is for reads."""
 
 
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
@@ -73,8 +72,7 @@ def _s3_region(storage: Storage) -> str | None:
 
 
 def service_url(scheme: str, storage: Storage) -> str | None:
-    """Return the URL of an object store; None if unknown. Raises OSError if settings are
-    missing."""
+    """Return the URL of a store; None if unknown. Raises OSError if settings are missing."""
     if scheme == "s3":
         return _s3_endpoint(storage) or _aws_url(_s3_region(storage))
     if scheme == "gs":

@@ -172,8 +172,7 @@ def _lines(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[tuple[str, 
 
 
 def _box(texts: PdfTextPage, to_points: PdfPosConv, start: int, stop: int) -> Box:
-    """Return the box around text from `start` to `stop` (UTF-16 code units), at least a line
-    high."""
+    """Return the box of text from `start` to `stop` (UTF-16 code units), at least a line high."""
     first, last = (raw.FPDFText_GetCharIndexFromTextIndex(texts, at) for at in (start, stop - 1))
     count = texts.count_rects(first, last - first + 1)
     boxes = [*map(texts.get_rect, range(count)), texts.get_charbox(first, loose=True)]

@@ -58,8 +58,7 @@ class TableRows:
         return pa.schema([(column.name, map_types(column.type, _storage)) for column in small])
 
     def names(self, file: pa.Schema) -> dict[str, str]:
-        """Return the columns to read from a file with this schema: name in file to name in
-        table."""
+        """Return the columns to read from a file of this schema: name in file to name in table."""
         wanted = {column.field_id: column.name for column in self.schema.columns}
         stored = self._ids(file).columns
         return {each.name: wanted[each.field_id] for each in stored if each.field_id in wanted}

@@ -38,8 +38,7 @@ class WholeFileReader(Reader):
         raise NotImplementedError
 
     def fetch(self, file: Location) -> bytes:
-        """Return the first `maxRowBytes` + 1 bytes of a file. The last one means it is too
-        large."""
+        """Return the first `maxRowBytes` + 1 bytes of a file. The last means it is too large."""
         return file.read(self.max_row_bytes + 1)
 
     def checked(self, content: bytes) -> bytes:

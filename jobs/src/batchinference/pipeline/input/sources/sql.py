@@ -94,8 +94,7 @@ def _has_uri(address: str) -> bool:
 
 
 def _for_reading(address: str) -> str | URL:
-    """Return the address. With uri=true of SQLite, set mode=ro, because SQLite would otherwise
-    create a missing file."""
+    """Return the address. With uri=true of SQLite, set mode=ro, or SQLite would create the file."""
     if not _has_uri(address):
         return address
     url = make_url(address)

@@ -209,8 +209,7 @@ def _columns(schema: Schema) -> Columns:
 
 
 def location_of(uri: str, storage: Storage) -> Location:
-    """Return the location of an address of Iceberg. Raises BadInput for an unsupported file
-    system."""
+    """Return the location of an Iceberg address. Raises BadInput for an unsupported file system."""
     parts = urlsplit(uri)
     scheme, rest = _ALIASES.get(parts.scheme, parts.scheme), uri.partition("://")[2]
     if scheme in ("abfs", "abfss", "wasb", "wasbs"):
@@ -229,8 +228,7 @@ def location_of(uri: str, storage: Storage) -> Location:
 
 
 def _typed(kind: pa.DataType, value: Any) -> Any:
-    """Return a value of Iceberg as a Python value (such as a date); None if it does not fit
-    `kind`."""
+    """Return an Iceberg value as a Python value (such as a date); None if `kind` does not fit."""
     try:
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):

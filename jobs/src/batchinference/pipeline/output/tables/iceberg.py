@@ -92,8 +92,7 @@ class IcebergTable(MergingTable):
         return staged._table.io, staged.table_metadata.location
 
     def _check_creation(self, catalog: Catalog) -> None:
-        """Raise an exception if the table cannot be created. If this check creates the namespace,
-        it also removes it."""
+        """Raise an exception if the table cannot be created. Removes a namespace it creates."""
         created = self._create_namespace(catalog)
         try:
             self._new_location(catalog)

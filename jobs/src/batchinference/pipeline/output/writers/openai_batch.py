@@ -54,8 +54,7 @@ class OpenaiBatchWriter(RewritingWriter):
         )
 
     def _body(self, response: Any) -> str:
-        """Return the response, a JSON object, in one line. Raises UnwritableValue for other
-        texts."""
+        """Return the response, a JSON object, in one line. Raises UnwritableValue for others."""
         problem = f"column '{self.response}': expected a JSON object as text"
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")

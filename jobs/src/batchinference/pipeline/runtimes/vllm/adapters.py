@@ -28,8 +28,7 @@ class Adapters:
         self._lock = threading.Lock()
 
     def request_for(self, name: Any) -> Any:
-        """Return the request for an adapter. Raises NoAdapter if it does not exist, and JobFailure
-        if it cannot be fetched."""
+        """Return the request for an adapter. Raises NoAdapter if there is none, or JobFailure."""
         if not isinstance(name, str):
             raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
         with self._lock:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from batchinference import Job, run
+from batchinference.api.result_frames import Rows
 from batchinference.api.run import Result
 from batchinference.pipeline.errors import BadOutput
 from plugins.messages import Messages
@@ -115,6 +116,16 @@ def test_result_reads_the_output_as_it_is_now(format_: str) -> None:
     for result in (first, second):
         assert sorted(result.to_arrow().to_pylist()[0].values()) in (["a"], ["ef"])
         assert result.to_arrow().num_rows == len(result.to_pandas()) == 2
+
+
+def test_pandas_rounds_no_integers() -> None:
+    class Given(Rows):
+        def to_arrow(self) -> pa.Table:
+            return pa.table({"id": [2**60 + 1, None], "small": [1, None]})
+
+    frame = Given().to_pandas()
+    assert frame["id"].tolist() == [2**60 + 1, None]
+    assert frame["small"].dtype == np.float64
 
 
 def test_null_and_empty_texts_of_csv_differ() -> None:

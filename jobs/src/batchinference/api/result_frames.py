@@ -21,8 +21,14 @@ class Rows(ABC):
         """Return all rows as an Arrow table."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all rows as a pandas DataFrame."""
-        return self.to_arrow().to_pandas()
+        """Return all rows as a pandas DataFrame. pandas stores integers with nulls as floats. A
+        column with integers that floats would round has Python objects instead."""
+        table = self.to_arrow()
+        frame = table.to_pandas()
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if _would_be_rounded(column):
+                frame[name] = column.to_pandas(integer_object_nulls=True)
+        return frame
 
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a Polars DataFrame. Raises ModuleNotFoundError without Polars."""
@@ -34,3 +40,13 @@ class Rows(ABC):
         frame = pl.from_arrow(self.to_arrow())
         assert isinstance(frame, pl.DataFrame)  # noqa: S101 - from_arrow returns a Series for an array
         return frame
+
+
+def _would_be_rounded(column: pa.ChunkedArray) -> bool:
+    """Return whether a column has nulls and integers that float64 would round."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_integer(column.type) and column.null_count):
+        return False
+    return any(abs(limit or 0) > 2**53 for limit in pc.min_max(column).as_py().values())

@@ -81,6 +81,10 @@ def test_columns_without_a_common_type_are_named(tmp_path: Path, messages: Messa
     pq.write_table(pa.table({"a": ["x"]}), tmp_path / "b.parquet")
     with messages.raises(BadOutput):
         all_rows(WriteParquet(format="parquet", path=str(tmp_path)))
+    for name, value in (("a", 2**60 + 1), ("b", 0.5)):
+        pq.write_table(pa.table({"a": [value]}), tmp_path / f"{name}.parquet")
+    with pytest.raises(BadOutput, match="Integer value"):
+        all_rows(WriteParquet(format="parquet", path=str(tmp_path)))
 
 
 @pytest.mark.timeout(60)

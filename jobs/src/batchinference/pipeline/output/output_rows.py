@@ -139,8 +139,8 @@ def _parquet(write: WriteParquet) -> pa.Table:
     try:
         schema = factory.inspect(promote_options="permissive", fragments=None)
         return factory.finish(checked(schema)).to_table()
-    except pa.ArrowTypeError as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise BadOutput(
-            f"output: a column has types without a common type ({error}). Read the files with "
-            "another library"
+            f"output: the files cannot be read as one table ({error}). Read them with another "
+            "library"
         ) from None

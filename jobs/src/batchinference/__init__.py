@@ -14,16 +14,7 @@ if TYPE_CHECKING:
     from batchinference.api.run import JobFailed, Result, run
     from batchinference.api.submit import submit
 
-__all__ = [
-    "Job",
-    "JobFailed",
-    "JobHandle",
-    "JobStatus",
-    "Result",
-    "__version__",
-    "run",
-    "submit",
-]
+__all__ = ["Job", "JobFailed", "JobHandle", "JobStatus", "Result", "__version__", "run", "submit"]
 _MODULES = {
     "Job": "job",
     "JobFailed": "run",

@@ -33,7 +33,9 @@ _MAX_USER = 512
 """Maximum length of the user and of the password in a URL."""
 _KEY_BEGIN, _KEY_END = r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----", r"-----END [A-Z ]{0,32}-----"
 _PATTERNS = (
-    re.compile(rf"""(?i)(?<![\w-])(?:{_CREDENTIAL_NAMES})["']?\s*[=:]\s*(?!\.\.\.}})({_VALUE})"""),
+    re.compile(
+        rf"""(?i)(?<![\w-])(?:{_CREDENTIAL_NAMES})["']?\s*[=:]\s*(?!\.\.\.}}|{{name: )({_VALUE})"""
+    ),
     re.compile(rf"""(?i)[?&;](?:{_QUERY_NAMES})=([^\s&;'"]+)"""),
     re.compile(r"(?i)\bbearer\s+([\w.~+/=-]{6,})"),
     re.compile(r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|sk-(?=[\w-]*\d)[\w-]{6,})"),

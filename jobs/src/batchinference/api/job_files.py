@@ -7,7 +7,7 @@ from pathlib import Path
 
 from batchinference.file_names import escaped
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
-from batchinference.spec.addresses import is_local, local_path
+from batchinference.spec.addresses import expanded, is_local, local_path
 from batchinference.spec.parameters import ParameterValues
 from batchinference.spec.step_facts import NamedSource
 from batchinference.spec.steps import Step
@@ -84,7 +84,7 @@ def _is_path(place: NamedSource, directory: Path) -> bool:
 def _absolute(uri: str, directory: Path) -> str:
     if not is_local(uri):
         return uri
-    path = Path(local_path(uri)).expanduser()
+    path = expanded(uri)
     return str(path if path.is_absolute() else directory / path)
 
 

@@ -4,11 +4,25 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
 from batchinference.credentials import without_credentials
+from batchinference.spec.addresses import expanded, is_local
+from batchinference.spec.uri_fields import Uri
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+def check_address(text: str) -> None:
+    """Raise ClusterError if a text is the file of a job, or no path or address of an output."""
+    if text.endswith((".yaml", ".yml")) and Path(text).is_file():
+        raise ClusterError(f"'{text}' is a job's file. Name its output: the write.path in it")
+    try:
+        TypeAdapter(Uri).validate_python(text)
+    except ValidationError as error:
+        raise ClusterError(f"'{text}': {error.errors()[0]['msg']}") from None
 
 
 @dataclass(frozen=True)
@@ -42,10 +56,8 @@ class Target:
     def output(self) -> str:
         """Return the path of the output, read from the cluster for a job. Raises ClusterError."""
         if not self.is_job:
-            if self.text.endswith((".yaml", ".yml")) and Path(self.text).is_file():
-                problem = f"'{self.text}' is a job's file. Name its output: the write.path in it"
-                raise ClusterError(problem)
-            return str(Path(self.text).expanduser()) if "://" not in self.text else self.text
+            check_address(self.text)
+            return str(expanded(self.text)) if is_local(self.text) else self.text
         return JobStatus.of(self.cluster().get(self.text)).output
 
     def unset_endpoint(self) -> str:

@@ -20,6 +20,7 @@ from batchinference.cli.printing import echo
 from batchinference.cli.validate_and_plan import print_problems
 from batchinference.cli.verbosity import note
 from batchinference.spec import SpecError, parse_one
+from batchinference.spec.addresses import expanded
 from batchinference.spec.file_extensions import COMPRESSIONS
 from batchinference.spec.job import DEFAULT_NAME, MAX_NAME
 from batchinference.spec.read import FILE_FORMATS
@@ -184,7 +185,7 @@ def _limit(count: int | None) -> tuple[str, str]:
 
 def _count(read: str, form: str) -> int | None:
     """Return the number of files or lines of a local input if it is below COUNTED; else None."""
-    path, extensions = Path(read).expanduser(), FILE_FORMATS[form].EXTENSIONS
+    path, extensions = expanded(read), FILE_FORMATS[form].EXTENSIONS
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:
             found = len(list(islice(file, COUNTED)))

@@ -24,6 +24,7 @@ GROUPS = {
 }
 """The commands in the order of the help text."""
 MAX_SUMMARY = 60
+ESTIMATED_ROWS = 200
 """Maximum number of characters of the summary of a command."""
 
 
@@ -204,7 +205,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     defaults: Defaults = None,
     policy: Policy = None,
     estimate: Estimate = False,
-    sample: Annotated[int, typer.Option(min=1, help="Rows for --estimate.")] = 200,
+    sample: Annotated[int, typer.Option(min=1, help="Rows for --estimate.")] = ESTIMATED_ROWS,
     prices: Prices = (0, 0, 0),
     form: Form = Format.TEXT,
     settings: Settings = None,
@@ -216,6 +217,8 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     from batchinference.cli.preview import preview_file
     from batchinference.cli.validate_and_plan import show_plan
 
+    if not estimate and (sample != ESTIMATED_ROWS or any(prices)):
+        raise typer.BadParameter("add --estimate", param_hint="--sample and --prices")
     if not estimate:
         raise typer.Exit(show_plan(file, defaults, policy, settings or (), form))
     if defaults or policy:

@@ -2,25 +2,21 @@
 
 import sys
 
-from pydantic import TypeAdapter, ValidationError
-
+from batchinference.api.targets import check_address
 from batchinference.cli import exits
+from batchinference.cli.exit_on_error import exit_on_cluster_error
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.verbosity import note
 from batchinference.pipeline.errors import JobFailure, shown
-from batchinference.spec.uri_fields import Uri
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 
 
 def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> int:
     """Verify an output, print the report and return the exit code."""
-    try:
-        TypeAdapter(Uri).validate_python(output)
-    except ValidationError as error:
-        echo(f"verify: '{output}': {error.errors()[0]['msg']}", err=True)
-        return exits.BAD_INPUT
+    with exit_on_cluster_error("verify"):
+        check_address(output)
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.cli.verification_report import show

@@ -12,7 +12,7 @@ from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import shape_of
 from batchinference.plan.column_checks import check_columns, partition_problems
-from batchinference.spec.addresses import fix_of_variable, is_windows_path, unexpanded_variable
+from batchinference.spec import addresses
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
@@ -30,13 +30,15 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
 def check_paths(read: Read, layout: Layout) -> None:
     """Raise BadOutput if an output path contains a path of the input, an unexpanded shell variable
     or a Windows path. Must come before checks of existing content, whose advice would be wrong."""
-    variable = unexpanded_variable(layout.output.uri) if layout.output.local else ""
-    if variable and not layout.output.exists():
+    uri = layout.output.uri
+    found = addresses.reference_in(uri) if layout.output.local or "{{" in uri else ""
+    variable = found if not layout.output.local else addresses.unexpanded_variable(uri) or found
+    if variable and not (layout.output.local and layout.output.exists()):
         raise BadOutput(
             f"spec.write.path: '{layout.output.uri}' has the variable {variable}, which is not "
-            f"expanded. {fix_of_variable(variable)}"
+            f"expanded. {addresses.fix_of_variable(variable)}"
         )
-    if layout.output.local and is_windows_path(layout.output.uri):
+    if layout.output.local and addresses.is_windows_path(uri):
         raise BadOutput(
             f"spec.write.path: '{layout.output.uri}' is a path of Windows. Write a path with '/'"
         )

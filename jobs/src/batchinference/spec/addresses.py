@@ -1,6 +1,8 @@
 """Functions for URIs and local paths as plain strings. Workers import them without pydantic."""
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 SCHEMES = ("file", "s3", "gs", "az")
@@ -10,7 +12,7 @@ _REFERENCE = re.compile(
     r"\$?\{\{? *(?:\w*\.)*[A-Za-z_]\w* *\}\}?|\$\([A-Za-z_]\w*\)|\$[A-Za-z_]\w*|%[A-Za-z]\w*%"
 )
 """Matches a reference to a variable in the syntax of a shell, of Windows or of a template."""
-_WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
+_WINDOWS = re.compile(r"(^|/)[A-Za-z]:[\\/](?!/)")
 """The drive of a Windows path, also after a directory that was put before a relative path."""
 
 
@@ -28,6 +30,12 @@ def is_local(uri: str) -> bool:
 def local_path(uri: str) -> str:
     """Return the path of a local URI, without its scheme."""
     return _SCHEME.sub("", uri)
+
+
+def expanded(uri: str) -> Path:
+    """Return the path of a local URI, in which ~ is the home directory. Without such a user, a path
+    that begins with ~ is an ordinary one."""
+    return Path(os.path.expanduser(local_path(uri)))
 
 
 def unexpanded_variable(path: str) -> str:

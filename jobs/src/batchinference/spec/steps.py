@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -28,7 +29,7 @@ from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import StepFacts
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
-from batchinference.spec.value_fixes import above_max
+from batchinference.spec.value_fixes import above_max, number_fix
 
 
 class Cascade(SpecModel):
@@ -96,7 +97,10 @@ def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int
         size: int | str = handler(value)
     except ValidationError:
         expected = f"expected a whole number from 1 to {MAX_BATCH}, or 'auto'"
-        raise invalid(f"{expected}. Write a number such as 32", "batch_size_type") from None
+        fix = number_fix(value, whole=True) if isinstance(value, str | float) else ""
+        if not re.fullmatch(r"\. Write [1-9][0-9]{0,5}", fix):
+            fix = ". Write a number such as 32"
+        raise invalid(f"{expected}{fix}", "batch_size_type") from None
     return size
 
 

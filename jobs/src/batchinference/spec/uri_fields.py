@@ -79,6 +79,8 @@ def _check_uri(uri: str, http_fix: str = "") -> str:
         raise invalid(f"an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH")
     if not rest:
         raise invalid("a file:// address needs a path")
+    if uri[0] in "\u201c\u201d\u2018\u2019":
+        raise invalid("it begins with a typographic quote. Write ' instead")
     if _CONTROL.search(uri):
         fix = "" if uri.endswith("\n") or scheme != "file" else _NO_ESCAPES
         raise invalid(f"an address must not contain control characters{fix}")
@@ -89,18 +91,16 @@ Uri = Annotated[str, _URI_FIELD, AfterValidator(_check_uri)]
 InputUri = Annotated[str, _URI_FIELD, AfterValidator(partial(_check_uri, http_fix=_DOWNLOAD))]
 
 
-def _check_port(prefix: str) -> str:
-    """Return the prefix. Raises a validation error if its port is invalid."""
+def check_port(address: str) -> str:
+    """Return the address. Raises a validation error if its port is invalid."""
     try:
-        urlsplit(prefix).port  # noqa: B018 - this parses the port
+        urlsplit(address).port  # noqa: B018 - this parses the port
     except ValueError:
-        raise invalid("not a valid prefix: its port is invalid") from None
-    return prefix
+        raise invalid("its port is invalid. Write one from 1 to 65535", HIDDEN) from None
+    return address
 
 
 URI_PREFIX = r"^([a-z][a-z0-9]*://[^/]|/)"
 HTTP_PREFIX = r"^https?://[^/]"
-UriPrefix = Annotated[str, Field(pattern=URI_PREFIX, max_length=2048), AfterValidator(_check_port)]
-HttpPrefix = Annotated[
-    str, Field(pattern=HTTP_PREFIX, max_length=2048), AfterValidator(_check_port)
-]
+UriPrefix = Annotated[str, Field(pattern=URI_PREFIX, max_length=2048), AfterValidator(check_port)]
+HttpPrefix = Annotated[str, Field(pattern=HTTP_PREFIX, max_length=2048), AfterValidator(check_port)]

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails
 
 from batchinference.spec import base, unknown_names, value_fixes
@@ -127,6 +127,8 @@ _BOUND_FIXES = {
     "greater_than_equal": ". Write {ge} or more",
     "less_than_equal": ". Write {le} or less",
 }
+_SIGNS = {**dict.fromkeys(("tab", r"\t"), r"\t"), "comma": ",", "semicolon": ";", "pipe": "|"}
+"""The delimiters for which users write words, as they are written in YAML."""
 _UNITS = {"too_long": "item", "too_short": "item", "string_too_long": "character"}
 """The unit of the length, by the type of the pydantic error about a length."""
 _NO_SHUFFLE_OF_ROWS = (
@@ -235,12 +237,15 @@ def _unknown_field(
     for count in range(len(location) - 2, 0, -1) if not other_word else ():
         if loc[-1] in _fields(owners[count]) and loc[-1] != location[count]:
             return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
-    if near.startswith(";"):
+    inner = _field_below(parent, str(loc[-1]))
+    if near.startswith(";") and (other_word or not inner or f"{{{loc[-1]}:" not in inner):
         written = _with_value(near.split("'")[1], parent, value)
         return f"unknown field. {written}" if written else f"unknown field{near}"
-    if inner := _field_below(parent, str(loc[-1])):
+    if inner:
         inner = inner.replace("gpu: ...", "gpu: 1") if value in ("cuda", "gpu", True) else inner
         return f"unknown field; did you mean '{inner}'?"
+    around = unknown_names.meant_by(str(loc[-1]), _fields((None, *owners)[-2]))
+    near = f"; did you mean '{around}' of {path_of(location[:-2])}?" if around else near
     return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
 
 
@@ -277,11 +282,8 @@ def _of_another_version(
             f"callable: '{path if known else 'steps:NAME'}', method: {unknown_names.METHODS[name]}"
         )
         return f"unknown field. Write python: {{{fields}}}"
-    return (
-        f"unknown field. {unknown_names.UNSUPPORTED[name]}"
-        if name in unknown_names.UNSUPPORTED
-        else ""
-    )
+    fix = unknown_names.UNSUPPORTED.get(to_snake(name))
+    return f"unknown field. {fix}" if fix else ""
 
 
 def _new_name(
@@ -358,9 +360,11 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
     """Return the message about an invalid or missing value of a field."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
+        field = "decode.format" if (*details["loc"], field)[-2:] == ("decode", "format") else field
         return f"required, but missing{value_fixes.example_fix('Add', field)}"
     if expected := PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
-        got = f"{_actual(details, value)}{_if_short(_fix(details, value, field))}"
+        actual = len(details["input"]) if kind in _UNITS else value
+        got = f"{actual}{_if_short(_fix(details, value, field))}"
         return f"expected {_with_numbers(expected, context)}, got {got}"
     if value.nested and not kind.endswith("_type"):
         return details["msg"]
@@ -390,13 +394,6 @@ def _with_numbers(expected: str, context: dict[str, Any]) -> str:
     return re.sub(r"\b1 (item|character)s", r"1 \1", expected.format(**whole))
 
 
-def _actual(details: ErrorDetails, value: _Value) -> str:
-    """Return the value, or its length if the length is invalid."""
-    if details["type"] in _UNITS:
-        return str(len(details["input"]))
-    return str(value)
-
-
 def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
     """Return the fix; empty if the description of the expected value is enough."""
     kind, context = details["type"], details.get("ctx", {})
@@ -406,7 +403,9 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         case "a text" if value.secret and value.value is not None:
             return "" if value.nested else ". Put it in quotes"
         case "a text":
-            return value_fixes.text_fix(value.value, field, is_item=is_item)
+            is_constant = "addColumns" in details["loc"] and not value.nested
+            text = value_fixes.text_fix(value.value, field, is_item=is_item)
+            return value_fixes.constant_fix(value.value) if is_constant else text
         case "a list":
             return value_fixes.list_fix(field, known)
         case "a mapping":
@@ -436,9 +435,9 @@ def _pattern_fix(pattern: str, value: _Value, known: object) -> str:
 
 
 def _sign_fix(field: str, value: object) -> str:
-    """Return the fix for a text in place of one character, if it is a word for a tab."""
-    is_tab = field == "delimiter" and str(value).lower() in ("tab", r"\t")
-    return r'. Write "\t"' if is_tab else ""
+    """Return the fix for a word in place of one character, such as `tab`; empty if it is none."""
+    sign = _SIGNS.get(str(value).strip().lower()) if field == "delimiter" else None
+    return f'. Write "{sign}"' if sign else ""
 
 
 def _length_fix(kind: str, context: dict[str, Any], length: int, field: str) -> str:

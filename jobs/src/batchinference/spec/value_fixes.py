@@ -40,6 +40,11 @@ _EXAMPLES = {
     "output": "output: result",
     "path": "path: ./DIRECTORY",
     "format": "format: csv, or another format",
+    "decode.format": "format: image, or audio, text or json",
+    "notifications": "notifications: [{name: NAME, urlEnv: VARIABLE}]",
+    "warnings": "warnings: [{name: Truncated, action: fail}]",
+    "backoff": "backoff: {initial: 10s, max: 10m}",
+    "parallelism": "parallelism: {tensor: 2}",
     "url": "url: ADDRESS",
     "table": "table: NAME",
     "callArgs": "callArgs: {NAME: VALUE}",
@@ -211,7 +216,7 @@ def duration_fix(value: object) -> str:
     if isinstance(value, str):
         found = _DURATION.fullmatch(value)
         if found is None:
-            return ""
+            return _compact_duration(value)
         unit = found[2][0].lower()
         part = float(found[1]) * _SECONDS[unit]
         return _quoted(in_units(part) if "." in found[1] else f"{found[1]}{unit}")
@@ -219,6 +224,15 @@ def duration_fix(value: object) -> str:
     if isinstance(value, int) and 60 <= value < 24 * 60:  # YAML reads 1:30 as 90
         fix += f', or "{in_units(value * 60)}" for {value // 60}:{value % 60:02}'
     return fix
+
+
+def _compact_duration(text: str) -> str:
+    """Return the fix for weeks, for a duration with spaces or of ISO 8601, or for 01:30:00."""
+    text = re.sub(r"(\d+):(\d+):(\d+)", r"\1h\2m\3s", text.lower())
+    known = r"(\d{1,4})\s*([dhms]|w(?:eeks?)?)(?![a-su-z])"
+    parts = ((int(number), unit) for number, unit in re.findall(known, text) if int(number))
+    compact = "".join(f"{n * 7}d" if unit[0] == "w" else f"{n}{unit}" for n, unit in parts)
+    return _quoted(compact) if re.fullmatch(r"[pt\s]*", re.sub(known, "", text)) else ""
 
 
 def in_units(value: object) -> str:
@@ -238,12 +252,14 @@ def quantity_fix(value: object) -> str:
         number = round(float(text), 3)
     except ValueError:
         return ""
+    if "%" in _plain(value):
+        return f". Write {number:.15g}, or {number / 100:.15g} for a fraction"
     return f". Write {number:.15g}" if 0 < number < _MAX_NUMBER else ""
 
 
 def number_fix(value: object, *, whole: bool) -> str:
     """Return the fix for a text, boolean or fraction in place of a (whole) number."""
-    number = _number_in(value)
+    number = None if "%" in _plain(value) else _number_in(value)
     if whole and re.fullmatch(r"[0-9.]+ *[kKMGT]i?B", _plain(value)):
         return ". Write a number such as 100000, and not a size"
     if number is None or (whole and not number.is_integer()):
@@ -280,6 +296,11 @@ def _number_in(value: object) -> float | None:
 
 def _quoted(text: str) -> str:
     return f'. Write "{text}"' if text else ""
+
+
+def constant_fix(value: object) -> str:
+    """Return the fix for a constant in place of an expression."""
+    return _quoted(repr(str(value)) if isinstance(value, dt.date) else str(value))
 
 
 def text_fix(value: object, field: str = "", *, is_item: bool = False) -> str:

@@ -1,5 +1,6 @@
 """Parses YAML into BatchInference objects and platform settings."""
 
+import re
 from typing import Any, TypeVar
 
 import yaml
@@ -19,7 +20,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _MERGE = "tag:yaml.org,2002:merge"
 _YAML_HINTS = {
-    r"'\t'": ". Indent with spaces instead of tabs",
+    r"'\t'": ". Write spaces instead of tabs",
+    "'`'": ". Leave out the marks of a code block, or put the text in quotes",
     "unhashable key": ": a key must be a text. Put one that begins with '{' or '[' in quotes",
     "undefined alias": ". Define it above with '&', or put a text that begins with '*' in quotes",
     "escape": ". Write '/' instead of '\\', or put the text in single quotes",
@@ -38,6 +40,15 @@ MAX_MERGED, MAX_KEYS = 100, 10_000
 
 class _Loader(yaml.SafeLoader):
     """A safe loader that rejects duplicate keys. PyYAML would silently use the last one."""
+
+    _is_ours = True
+    """Whether the document has one of our kinds, or none."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        fields = node.value if isinstance(node, yaml.MappingNode) else ()
+        kinds = [str(value.value) for name, value in fields if name.value == "kind"]
+        self._is_ours = all(kind.startswith(KIND) for kind in kinds)
+        return super().construct_document(node)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # before merge keys (<<) are expanded, because a key may override a merged key
@@ -68,6 +79,11 @@ class _Loader(yaml.SafeLoader):
             value = super().construct_object(node, deep)
             if isinstance(value, int):
                 str(value)  # raises ValueError for thousands of digits
+                octal = self._is_ours and re.fullmatch("0[0-7]+", node.value)
+                if octal and (decimal := int(node.value)) != value:
+                    problem = f"{node.value} is octal, and means {value}. Write {decimal}, or"
+                    text = f"{problem} '{node.value}' for a text"
+                    raise MarkedYAMLError(None, None, text, node.start_mark)
             return value
         except (ValueError, LookupError, AttributeError, ArithmeticError):
             # PyYAML does not catch errors of Python, such as for the date 2020-13-45

@@ -74,8 +74,9 @@ def decode(block: pa.Table) -> RowBatch:
     errors = pa.concat_tables([ERRORS.empty_table(), *(part.errors for part in parts)])
     outcomes = np.concatenate([ids, errors.column("id").to_numpy(), *(p.lost for p in parts)])
     source, shares = _sum_shares(outcomes, _shares_of(rows, parts))
+    empty = without_rows(part.schema.empty_table() for part in parts)
     return RowBatch(
-        _user_columns(rows) if rows.num_rows else _columns_of(parts),
+        _user_columns(rows) if rows.num_rows else empty,
         ids,
         source,
         errors,
@@ -85,10 +86,6 @@ def decode(block: pa.Table) -> RowBatch:
         shares,
         pa.concat_tables([NO_WARNINGS, *(part.warnings for part in parts)]),
     )
-
-
-def _columns_of(parts: Sequence[Sidecar]) -> pa.Table:
-    return without_rows(part.schema.empty_table() for part in parts)
 
 
 def has_data(block: pa.Table) -> np.ndarray:

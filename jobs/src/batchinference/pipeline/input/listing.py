@@ -356,7 +356,7 @@ def _describe_empty(files: PathFiles) -> str:
 
 def _fix_of_path(address: Location) -> str:
     """Return the end of a message about a path that does not exist."""
-    if is_windows_path(address.path.replace(":/", ":\\")):
+    if is_windows_path(address.path):
         return " on this machine. Write a path with '/' and no drive instead of a path of Windows"
     if "\\" in address.path:
         return ". Write '/' instead of '\\'"

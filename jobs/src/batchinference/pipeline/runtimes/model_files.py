@@ -22,7 +22,7 @@ from filelock import FileLock
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.spec.addresses import is_local, local_path
+from batchinference.spec.addresses import expanded, is_local, local_path
 from batchinference.spec.models import (
     Model,
     SentenceTransformersModel,
@@ -48,7 +48,7 @@ _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 def cache_directory() -> Path:
     """Return the folder for downloaded models: BATCHINFERENCE_CACHE or ~/.cache/batchinference."""
     chosen = os.environ.get("BATCHINFERENCE_CACHE", "~/.cache/batchinference")
-    return Path(chosen).expanduser()
+    return expanded(chosen)
 
 
 def is_path(source: str) -> bool:
@@ -77,7 +77,7 @@ def fetch_source(
     that match a pattern in `without` are not downloaded."""
     if not is_local(source):
         return str(_cached_copy(Location(source, storage), without))
-    path = Path(local_path(source)).expanduser()
+    path = expanded(source)
     if not path.exists():
         near = f"; did you mean '{found}'?" if (found := _similar(path)) else "."
         raise ModelLoad(
@@ -323,7 +323,7 @@ def check_folder(model: Model) -> None:
         return
     if not is_path(model.source):
         return
-    folder = Path(local_path(model.source)).expanduser()
+    folder = expanded(model.source)
     problem = _folder_problem(folder)
     if not problem and isinstance(model, TransformersModel):
         problem = _task_problem(folder, model.task)

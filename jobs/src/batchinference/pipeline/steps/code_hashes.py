@@ -20,7 +20,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import commit_of, is_path
 from batchinference.pipeline.steps.import_path import spec_of
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.spec.addresses import is_local, local_path
+from batchinference.spec.addresses import expanded, is_local
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.step_facts import StepFacts
@@ -81,7 +81,7 @@ def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str,
         yield from hashes_of_module(path).items()
     for place in facts.model_files:
         if is_path(place):
-            local = str(Path(local_path(place)).expanduser())
+            local = str(expanded(place))
             yield from _hashes_of_files(Location(local, facts.storage), sampled)
         elif not is_local(place):  # otherwise, it is a model of the Hub
             yield from _hashes_of_files(Location(place, facts.storage), sampled)

@@ -32,10 +32,12 @@ def _check_source(source: str) -> str:
     problem = ""
     if hub := _HUB_ADDRESS.fullmatch(source):
         problem = f"a model of the Hub has no address. Write {hub[1]}"
+    elif named := re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*)@([\w.-]+)", source):
+        problem = f"a revision has its own field. Write source: {named[1]}, revision: {named[2]}"
     elif scheme_of(source) not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         problem = f"this scheme is not supported. Use a path, one of {known}, or the id of a model"
-    elif re.match(r"[A-Za-z]:\\", source):
+    elif re.match(r"[A-Za-z]:[\\/](?!/)", source):
         problem = "a path of Windows does not exist on the workers. Write a path with '/'"
     elif is_local(source) and (variable := unexpanded_variable(source)):
         problem = f"{variable} is not expanded. {fix_of_variable(variable)}"

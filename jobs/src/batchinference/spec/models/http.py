@@ -32,9 +32,10 @@ from batchinference.spec.models.prompts import (
     check_template,
     columns_of_prompt,
 )
-from batchinference.spec.models.sampling import HTTP_LOST, check_lost
+from batchinference.spec.models.sampling import check_openai
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
+from batchinference.spec.uri_fields import check_port
 
 PATHS = {
     "chat": "/chat/completions",
@@ -75,7 +76,7 @@ def _check_no_key(url: str) -> str:
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if "@" in parts.netloc or any(map(is_query_credential, names)):
         raise invalid(_NO_KEY)
-    return url
+    return check_port(url)
 
 
 Url = Annotated[
@@ -255,10 +256,10 @@ class HttpModel(RequestModel):
     def _check_openai(self) -> None:
         if self.name is None and self.request is None:
             raise invalid(f"{self.api} needs a 'name': the model as the endpoint names it")
-        if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
+        if urlsplit(self.url).path.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
             raise invalid("'url' is the base of the API. Leave out what comes behind /v1")
         if self.request is not None or self.request_url is not None:
             self.check_request()
             return
-        check_lost(self.sampling, HTTP_LOST)
+        check_openai(self.sampling)
         check_prompt(self)

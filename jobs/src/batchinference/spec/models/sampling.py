@@ -1,10 +1,10 @@
 """Checks the field `sampling` before a model is loaded: names, types, and parameters whose results
 a row cannot hold. Numbers may be values of the row."""
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import invalid
@@ -112,6 +112,8 @@ _WITH_TEXTS = (
 )
 TRANSFORMERS_LOST = dict.fromkeys(_WITH_TEXTS, (False, _ONLY_TEXT))
 HTTP_LOST = {
+    **dict.fromkeys(("messages", "prompt", "input"), (None, "the job makes it for each row")),
+    "model": (None, "the field 'name' names the model"),
     "n": (1, _ONE_TEXT),
     "stream": (False, "an answer is read as a whole"),
     "logprobs": (False, _ONLY_TEXT),
@@ -135,6 +137,17 @@ def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
             check_kind(name, value, known[name])
     if sampling.get("structured_outputs") is not None:
         _check_constraints(sampling["structured_outputs"])
+
+
+def check_openai(sampling: Mapping[str, Any]) -> None:
+    """Raise a validation error for a parameter that an OpenAI API would ignore or refuse, or that
+    replaces what the job sends. An endpoint may have parameters of its own."""
+    check_lost(sampling, HTTP_LOST)
+    for name, value in sampling.items():
+        if name not in GENERATE and (snake := to_snake(name)) in GENERATE:
+            raise invalid(f"sampling: the API has no parameter '{name}'. Write {snake}")
+        if GENERATE.get(name) in (_NUMBER, _WHOLE) and isinstance(value, str):
+            check_kind(name, value, GENERATE[name])
 
 
 def row_parameters(sampling: Mapping[str, Any]) -> dict[str, str]:
@@ -203,5 +216,4 @@ def _unknown(name: str, task: str) -> PydanticCustomError:
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    snake_case = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    return did_you_mean(snake_case, known) or f". Use one of {', '.join(known)}"
+    return did_you_mean(to_snake(name), known) or f". Use one of {', '.join(known)}"

@@ -94,10 +94,7 @@ class WriteOpenaiBatch(WriteModel):
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
-        return {
-            "customIdColumn": [self.custom_id_column],
-            "responseColumn": [self.response_column],
-        }
+        return {"customIdColumn": [self.custom_id_column], "responseColumn": [self.response_column]}
 
     @property
     def columns_needed(self) -> list[str] | None:

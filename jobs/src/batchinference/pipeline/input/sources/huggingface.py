@@ -22,7 +22,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.ray_compat import huggingface_datasource
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.addresses import local_path
+from batchinference.spec.addresses import expanded
 from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
 
 PART_ROWS, MAX_PARTS = 1000, 64
@@ -78,7 +78,7 @@ class Part:
 def open_source(read: ReadHuggingface) -> TableInput:
     """Return the dataset as an input. Raises BadInput if it cannot be loaded. Of a streamed
     dataset, only the description is fetched."""
-    path = str(Path(local_path(read.name)).expanduser()) if read.is_path else read.name
+    path = str(expanded(read.name)) if read.is_path else read.name
     all_rows = Part(path, read.is_path, read.options)
     try:
         dataset = all_rows.load_dataset()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.type_widening import exact_cast, plain_type
+from batchinference.pipeline.type_widening import exact_cast, is_text, plain_type
 
 SqlTypes = Mapping[str, Any]
 """The SQLAlchemy types of the columns of a table, by column."""
@@ -44,7 +44,7 @@ def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: st
             )
         if stored is None or kinds.is_null(kind):
             continue
-        if _is_text(kind) != isinstance(stored, sa.String):
+        if is_text(kind) != isinstance(stored, sa.String):
             raise BadOutput(
                 f"write.key: column '{field.name}' is {stored!r} in the table, and {kind} in the "
                 f"rows, which do not compare exactly. {_FIX}"
@@ -73,7 +73,7 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
     elif isinstance(stored, sa.JSON):
         _require(kinds.is_nested(kind), "it stores lists and structs")
     elif (wanted := _arrow_type(kind, stored, dialect)) is not None:
-        _require(not _is_text(kind), "it has no texts")
+        _require(not is_text(kind), "it has no texts")
         if kinds.is_floating(wanted) and kinds.is_integer(kind):
             _require(2 * kind.bit_width <= wanted.bit_width, "it rounds large integers")
         if kinds.is_integer(wanted):
@@ -88,7 +88,7 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
     _require(not kinds.is_nested(column.type), "it has texts only")
     length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length
-    if length is not None and _is_text(column.type):
+    if length is not None and is_text(column.type):
         lengths = pc.min_max(pc.utf8_length(column)).as_py()
         _require((lengths["max"] or 0) <= length, f"a text has {lengths['max']} characters")
         if isinstance(stored, sa.CHAR):
@@ -129,7 +129,3 @@ def _decimal_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType |
 def _require(condition: bool, problem: str) -> None:
     if not condition:
         raise pa.ArrowInvalid(problem)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))

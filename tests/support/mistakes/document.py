@@ -160,6 +160,7 @@ MISTAKES = {
     "prompt for embeddings": Mistake("output: embedding\n      prompt: '{text}'",
                                      "output: embedding", says="text-generation"),
     "batchSize: 0": _step("batchSize: 0", "batchSize: 32", "such as 32"),
+    "an octal number": _step("batchSize: 010", "batchSize: 10", "Write 10"),
     "batchSize: large": _step("batchSize: large", "batchSize: 32", "such as 32"),
     "replicas: 4": _step("replicas: 4", "replicas: {min: 4, max: 4}"),
     "replicas: '4'": _step("replicas: '4'", "replicas: {min: 4, max: 4}"),

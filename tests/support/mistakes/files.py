@@ -171,6 +171,8 @@ MISTAKES = {
         "format: postgres\n    path: ./out",
         "format: sql\n    path: ./out\n    url: sqlite:///a.db\n    table: t", "'sql'",
     ),
+    "a drive in the output": _write("path: C:/out", says="a path with '/'"),
+    "a template in the output": _write("path: './{{ date }}'", says="{{ params.date }}"),
     "paths in write": _write("paths: [./out]", says="Write path: ./out"),
     "a size as rows": _write("path: ./out\n    rowsPerFile: 128MB",
                              "path: ./out\n    rowsPerFile: 100000", "and not a size"),

@@ -41,6 +41,9 @@ def test_version_is_printed(invoke: Invoke) -> None:
         (["job.yaml"], "Write batchinference run job.yaml"),
         (["run", "job.yaml", "--set", "day", "2024-01-01"], "Write --set day=VALUE"),
         (["status", "job.yaml"], "Name its output: the write.path in it"),
+        (["verify", "job.yaml"], "Name its output: the write.path in it"),
+        (["status", "s3://"], "Write s3://BUCKET/PATH"),
+        (["plan", "job.yaml", "--sample", "9"], "add --estimate"),
     ],
 )
 def test_a_wrong_command_line_is_answered_with_the_right_one(
@@ -56,9 +59,8 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(
 def test_help_names_every_command(invoke: Invoke) -> None:
     result = invoke("--help")
     assert result.exit_code == 0
-    assert sorted(get_command(app).list_commands(typer.Context(get_command(app)))) == sorted(
-        COMMANDS
-    )
+    program = get_command(app)
+    assert sorted(program.list_commands(typer.Context(program))) == sorted(COMMANDS)
     shown = re.findall(r"^  ([a-z]+)  +(.*)$", result.stdout, re.MULTILINE)
     assert [name for name, _ in shown] == COMMANDS
     assert all(0 < len(text) <= MAX_SUMMARY and "..." not in text for _, text in shown), shown

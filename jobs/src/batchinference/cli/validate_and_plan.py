@@ -106,27 +106,13 @@ def _check_file(file: str, parameters: Sequence[str], *, deep: bool) -> Iterator
         yield Checked(file, valid=False, problems=error.problems)
         return
     directory = directory_of(file) if deep else None
-    known: set[str] = set()
     for number, document in enumerate(documents, start=1):
         where = f"{file} ({document['kind']} {number})" if len(documents) > 1 else file
         try:
             message, notes = _check_document(document, values, directory)
-            _check_alone(document, known)
             yield Checked(where, valid=True, message=message, notes=notes)
         except SpecError as error:
             yield Checked(where, valid=False, problems=error.problems)
-
-
-def _check_alone(document: dict[str, Any], known: set[str]) -> None:
-    """Raise SpecError if an earlier document of the file, in `known`, has the name or output."""
-    metadata, write = document["metadata"], document["spec"].get("write", {})
-    name = f"{document['kind']} {metadata.get('namespace')}/{metadata['name']}"
-    output = f"{write.get('path', name)} {write.get('table')}"
-    for field, key in (("metadata.name", name), ("spec.write.path", output)):
-        if key in known:
-            problem = "an earlier document of this file has the same one. Choose another"
-            raise SpecError([Problem(field, problem)])
-        known.add(key)
 
 
 def _check_document(

@@ -28,12 +28,12 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 
 def check_paths(read: Read, layout: Layout) -> None:
-    """Raise BadOutput if an output path contains a path of the input, an unexpanded shell variable
+    """Raise BadOutput if an output path contains a path of the input, an unexpanded variable
     or a Windows path. Must come before checks of existing content, whose advice would be wrong."""
-    uri = layout.output.uri
-    found = addresses.reference_in(uri) if layout.output.local or "{{" in uri else ""
-    variable = found if not layout.output.local else addresses.unexpanded_variable(uri) or found
-    if variable and not (layout.output.local and layout.output.exists()):
+    uri, local = layout.output.uri, layout.output.local
+    variable = addresses.unexpanded_variable(uri) if local else ""
+    variable = variable or (addresses.reference_in(uri) if "{{" in uri else "")
+    if variable and not (local and layout.output.exists()):
         raise BadOutput(
             f"spec.write.path: '{layout.output.uri}' has the variable {variable}, which is not "
             f"expanded. {addresses.fix_of_variable(variable)}"

@@ -87,7 +87,7 @@ def parse_expression(text: str) -> ast.expr:
     try:
         return _checked_tree(text)
     except ValueError as error:
-        is_change = _CHANGE.fullmatch(text)
+        is_change = _CHANGE.fullmatch(text) or "side by side" in str(error)
         problem = _FIX.split(str(error))[0]
         translation = None if is_change else _translation(text)
         if translation is None and "\n" in (joined := text.strip()):
@@ -149,7 +149,7 @@ def syntax_tree(text: str) -> ast.expr:
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
     if _has_adjacent_texts(text):
-        raise ValueError("not an expression: two texts stand side by side")
+        raise ValueError("not an expression: two texts stand side by side. Write a comma between")
     if _depth(tree) > MAX_DEPTH:
         raise ValueError("not an expression: nested too deeply")
     return tree

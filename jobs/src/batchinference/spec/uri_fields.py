@@ -96,7 +96,7 @@ def check_port(address: str) -> str:
     try:
         urlsplit(address).port  # noqa: B018 - this parses the port
     except ValueError:
-        raise invalid("its port is invalid. Write one from 1 to 65535", HIDDEN) from None
+        raise invalid("its port is invalid. Write one from 1 to 65535") from None
     return address
 
 

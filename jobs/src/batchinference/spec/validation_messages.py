@@ -371,7 +371,10 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
     fix = list(_FIX.finditer(details["msg"]))[-1:]
     end = fix[0].start() if fix else len(details["msg"])
     other = _ACCELERATOR.format(value.value) if _is_gpu_name(field, value.value) else ""
-    return f"{details['msg'][:end]}, got {value}{_if_short(details['msg'][end:])}{other}"
+    written = details["msg"][end:]
+    if both := re.fullmatch(r"\. Write (.+), or (.+) for a fraction", written):
+        written = f". Write {both[1 if field.lower().endswith('percent') else 2]}"
+    return f"{details['msg'][:end]}, got {value}{_if_short(written)}{other}"
 
 
 def _if_short(fix: str) -> str:
@@ -403,7 +406,7 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         case "a text" if value.secret and value.value is not None:
             return "" if value.nested else ". Put it in quotes"
         case "a text":
-            is_constant = "addColumns" in details["loc"] and not value.nested
+            is_constant = details["loc"][-2:-1] == ("addColumns",) and not value.nested
             text = value_fixes.text_fix(value.value, field, is_item=is_item)
             return value_fixes.constant_fix(value.value) if is_constant else text
         case "a list":

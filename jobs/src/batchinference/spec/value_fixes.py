@@ -259,7 +259,7 @@ def quantity_fix(value: object) -> str:
 
 def number_fix(value: object, *, whole: bool) -> str:
     """Return the fix for a text, boolean or fraction in place of a (whole) number."""
-    number = None if "%" in _plain(value) else _number_in(value)
+    number = None if whole and "%" in _plain(value) else _number_in(value)
     if whole and re.fullmatch(r"[0-9.]+ *[kKMGT]i?B", _plain(value)):
         return ". Write a number such as 100000, and not a size"
     if number is None or (whole and not number.is_integer()):

@@ -41,9 +41,6 @@ MAX_MERGED, MAX_KEYS = 100, 10_000
 class _Loader(yaml.SafeLoader):
     """A safe loader that rejects duplicate keys. PyYAML would silently use the last one."""
 
-    _is_ours = True
-    """Whether the document has one of our kinds, or none."""
-
     def construct_document(self, node: yaml.Node) -> Any:
         fields = node.value if isinstance(node, yaml.MappingNode) else ()
         kinds = [str(value.value) for name, value in fields if name.value == "kind"]

@@ -87,7 +87,8 @@ def parse_expression(text: str) -> ast.expr:
     try:
         return _checked_tree(text)
     except ValueError as error:
-        is_change = _CHANGE.fullmatch(text) or "side by side" in str(error)
+        apart = re.search("['\"] +['\"]", text) if "side by side" in str(error) else None
+        is_change = _CHANGE.fullmatch(text) or apart
         problem = _FIX.split(str(error))[0]
         translation = None if is_change else _translation(text)
         if translation is None and "\n" in (joined := text.strip()):

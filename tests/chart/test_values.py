@@ -121,15 +121,12 @@ def below(section: str, names: str) -> list[str]:
 
 
 TESTED_ELSEWHERE = [
-    # test_metrics.py
-    *below("metrics.podMonitor", "interval labels"),
+    *below("metrics.podMonitor", "interval labels"),  # test_metrics.py
     *below("metrics.serviceMonitor", "enabled interval labels"),
     *below("metrics.prometheusRule", "labels runbookUrl"),
     *below("metrics.dashboard", "labels annotations"),
-    # test_network_policy.py
-    *below("networkPolicy", "metricsFrom apiServerPorts"),
+    *below("networkPolicy", "metricsFrom apiServerPorts"),  # test_network_policy.py
     *below("networkPolicy.rayPods", "enabled namespaces kuberayFrom egress"),
-    # test_batch_service.py
     *below("batchService", "enabled replicas image path maxFileBytes maxLines models keysSecret"),
     *below("batchService", "env envFrom serviceAccountName serviceAccountAnnotations resources"),
     *below("batchService", "port from egress storage.endpoint storage.region storage.anonymous"),

@@ -52,12 +52,9 @@ def released(actions: Actions) -> list[str]:
 
 @pytest.mark.parametrize("ended", [True, False], ids=["after the end", "before the end"])
 def test_kuberay_keeps_the_cluster_for_a_ttl_that_was_raised(ended: bool) -> None:
-    loop = ReconcileLoop(ttl={"cluster": "5m"})
-    loop.run()
-    if ended:
-        loop.set_report(JobState.SUCCEEDED)
-        loop.reconcile()
-        loop.set_kuberay_status(**SUCCEEDED)
+    loop = ended_job(cluster="5m") if ended else ReconcileLoop(ttl={"cluster": "5m"})
+    if not ended:
+        loop.run()
     loop.spec["ttl"] = {"cluster": "2h"}
     loop.reconcile(60)
     assert loop.ray_job["spec"]["ttlSecondsAfterFinished"] == 7200

@@ -125,10 +125,7 @@ def test_a_batch_whose_creation_is_killed_exists_once(
 
 
 def test_answers_are_read_from_the_store(
-    service: ServiceProcess,
-    namespace: Namespace,
-    store: S3Server,
-    monkeypatch: pytest.MonkeyPatch,
+    service: ServiceProcess, namespace: Namespace, store: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = service.client(namespace.name)
     file = client.files.create(file=("a.jsonl", requests(50)), purpose="batch")

@@ -49,11 +49,7 @@ MODELS: dict[str, Document] = {
         "inputs": {"text": "text"},
         "normalize": True,
     },
-    "encode": {
-        "runtime": "sentenceTransformers",
-        "inputs": {"text": "text"},
-        "normalize": True,
-    },
+    "encode": {"runtime": "sentenceTransformers", "inputs": {"text": "text"}, "normalize": True},
 }
 READS: dict[str, Document] = {
     "vit": {"format": "images", "options": {"size": [224, 224], "includePaths": True}},

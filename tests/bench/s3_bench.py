@@ -79,10 +79,7 @@ def s3_bench(latency: float = 0.0) -> Iterator[S3Bench]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         (directory / "buckets").mkdir()
-        with (
-            s3_server(directory / "buckets") as server,
-            counted(server.endpoint, latency) as relay,
-        ):
+        with s3_server(directory / "buckets") as server, counted(server.endpoint, latency) as relay:
             os.environ.update(server.environment)
             for bucket in ("source", "output"):
                 server.client().create_bucket(Bucket=bucket)

@@ -16,6 +16,7 @@ from support.cluster.chart import NAMESPACE, Chart, container, defaults_map, one
 
 Object = dict[str, Any]
 
+IMAGE = f"batchinference/pipeline:{__version__}"
 PROBES = {"livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 
 
@@ -43,11 +44,6 @@ def test_single_replica_has_no_disruption_budget(chart: Chart) -> None:
     """A budget of one replica would block the drain of its node forever."""
     manifests = chart.manifests({"replicas": 1})
     assert "PodDisruptionBudget" not in {manifest["kind"] for manifest in manifests}
-
-
-def test_deployment_selects_its_own_pods(manifests: list[Object]) -> None:
-    selector = one(manifests, "Deployment")["spec"]["selector"]["matchLabels"]
-    assert selector.items() <= pod(manifests)["metadata"]["labels"].items()
 
 
 @pytest.mark.parametrize("values", [{"commonLabels": {"a": "b"}}, {"podLabels": {"a": "b"}}])
@@ -137,11 +133,8 @@ def test_env_variables_are_read_by_the_operator(
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}
-    assert OperatorSettings.model_fields.keys() - names == {
-        "health_port",
-        "pod_name",
-        "watch_seconds",
-    }
+    unset = OperatorSettings.model_fields.keys() - names
+    assert unset == {"health_port", "pod_name", "watch_seconds"}
 
 
 @pytest.mark.parametrize("name", ["defaults_file", "token_key_file"])
@@ -169,17 +162,9 @@ def defaults(manifests: list[Object]) -> PlatformDefaults:
 @pytest.mark.parametrize(
     ("given", "image", "on_gpus"),
     [
-        (
-            {},
-            f"batchinference/pipeline:{__version__}",
-            f"batchinference/pipeline:{__version__}-cuda",
-        ),
+        ({}, IMAGE, f"{IMAGE}-cuda"),
         ({"image": "own:1"}, "own:1", None),
-        (
-            {"profiles": {"GPU": {"image": "vllm:1"}}},
-            f"batchinference/pipeline:{__version__}",
-            "vllm:1",
-        ),
+        ({"profiles": {"GPU": {"image": "vllm:1"}}}, IMAGE, "vllm:1"),
     ],
     ids=["none", "one image", "an image for GPUs"],
 )

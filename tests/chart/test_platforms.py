@@ -47,11 +47,7 @@ def pods(chart: Chart, values: Object) -> Iterator[Object]:
     """Yield the specs of all pods of the chart and of a job."""
     for manifest in chart.manifests(values):
         if manifest["kind"] in ("Deployment", "Pod"):
-            yield (
-                manifest["spec"]["template"]["spec"]
-                if "template" in manifest["spec"]
-                else manifest["spec"]
-            )
+            yield manifest["spec"].get("template", manifest)["spec"]
     yield from (pod["spec"] for pod in rendered(chart, values).pods)
 
 
@@ -70,9 +66,7 @@ def test_pods_meet_restricted_v2_of_openshift(chart: Chart, name: str) -> None:
         named = {"runAsUser", "runAsGroup", "supplementalGroups", "fsGroup"} & context.keys()
         assert named == ({"fsGroup"} if "fsGroup" in str(PLATFORMS[name]) and named else set())
         assert {"hostNetwork", "hostPID", "hostIPC"}.isdisjoint(pod)
-        kinds = (
-            {kind for volume in pod["volumes"] for kind in volume} if "volumes" in pod else set()
-        )
+        kinds = {kind for volume in pod.get("volumes", []) for kind in volume}
         assert kinds - {"name"} <= RESTRICTED_V2_VOLUMES
         for each in running_containers(pod):
             own = each["securityContext"]

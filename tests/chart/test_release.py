@@ -165,14 +165,3 @@ def remaining(release: Release, plural: str) -> list[Any]:
     path = f"/api/v1/namespaces/{release.namespace}/{plural}"
     items: list[Any] = release.server.get(path, labelSelector="helm.sh/chart")["items"]
     return items
-
-
-def test_watched_namespaces_get_roles_instead_of_a_cluster_role(release: Release) -> None:
-    watched = [f"{release.namespace}-{team}" for team in ("a", "b")]
-    for name in watched:
-        new_namespace(release.server, name)
-    release.install(watchNamespaces=watched)
-    assert all(release.has("Role", FULLNAME, name) for name in watched)
-    assert not release.has("ClusterRole", FULLNAME)
-    release.upgrade(watchNamespaces=watched[:1])
-    assert [release.has("Role", FULLNAME, name) for name in watched] == [True, False]

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from batchinference.spec.platform_defaults import PlatformDefaults
+from chart.value_sets import SETS
 from support.cluster.chart import WITH_CRDS, Chart, one
 from support.cluster.deployment import CHART
 from support.documents.yaml_files import read_yaml
@@ -24,11 +25,11 @@ OWN = {name: value for name, value in VALUES.items() if name != KUBERAY}
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FREE = {"defaults", "resources", "podSecurityContext", "securityContext", "commonLabels"}
 FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnnotations"}
-FREE |= {"podLabels", "serviceAccount.annotations", "metrics.service.annotations"}
-FREE |= {"metrics.podMonitor.labels", "metrics.serviceMonitor.labels", "deploymentAnnotations"}
-FREE |= {"metrics.prometheusRule.labels", "metrics.dashboard.labels"}
+FREE |= {"podLabels", "deploymentAnnotations", "extraPodSpec", "crds.annotations"}
 FREE |= {"batchService.resources", "batchService.serviceAccountAnnotations"}
-FREE |= {"metrics.dashboard.annotations", "crds.annotations", "extraPodSpec"}
+FREE |= {f"metrics.{name}.labels" for name in ("podMonitor", "serviceMonitor", "prometheusRule")}
+FREE |= {"metrics.dashboard.labels", "metrics.dashboard.annotations"}
+FREE |= {"serviceAccount.annotations", "metrics.service.annotations"}
 """Values that are objects of Kubernetes or of the user, with arbitrary fields."""
 
 SHOWN: dict[str, tuple[Any, str]] = {
@@ -113,41 +114,26 @@ REMOVED = {
     "metrics.service.enabled": "kind: Service\n",
 }
 """Values that are true, and the text that is missing if they are false."""
-TESTED_ELSEWHERE = {
-    **dict.fromkeys(
-        (
-            *(f"metrics.podMonitor.{name}" for name in ("interval", "labels")),
-            *(f"metrics.serviceMonitor.{name}" for name in ("enabled", "interval", "labels")),
-            *(f"metrics.prometheusRule.{name}" for name in ("labels", "runbookUrl")),
-            *(f"metrics.dashboard.{name}" for name in ("labels", "annotations")),
-        ),
-        "test_metrics.py",
-    ),
-    **dict.fromkeys(
-        (
-            f"networkPolicy.rayPods.{name}"
-            for name in ("enabled", "namespaces", "kuberayFrom", "egress")
-        ),
-        "test_network_policy.py",
-    ),
-    **dict.fromkeys(
-        (
-            f"batchService.{name}"
-            for name in (
-                *("enabled", "replicas", "image", "path", "maxFileBytes", "maxLines", "models"),
-                *("keysSecret", "env", "envFrom", "serviceAccountName", "port", "from", "egress"),
-                *("serviceAccountAnnotations", "resources"),
-                *("storage.endpoint", "storage.region", "storage.anonymous"),
-            )
-        ),
-        "test_batch_service.py",
-    ),
-    "networkPolicy.metricsFrom": "test_network_policy.py",
-    "networkPolicy.apiServerPorts": "test_network_policy.py",
-    "crds.keep": "test_crd.py",
-    "kuberay.enabled": "test_kuberay.py",
-    "serviceAccount.create": "test_roles.py: it requires a name",
-}
+
+
+def below(section: str, names: str) -> list[str]:
+    return [f"{section}.{name}" for name in names.split()]
+
+
+TESTED_ELSEWHERE = [
+    *below("metrics.podMonitor", "interval labels"),  # test_metrics.py
+    *below("metrics.serviceMonitor", "enabled interval labels"),
+    *below("metrics.prometheusRule", "labels runbookUrl"),
+    *below("metrics.dashboard", "labels annotations"),
+    *below("networkPolicy", "metricsFrom apiServerPorts"),  # test_network_policy.py
+    *below("networkPolicy.rayPods", "enabled namespaces kuberayFrom egress"),
+    *below("batchService", "enabled replicas image path maxFileBytes maxLines models keysSecret"),
+    *below("batchService", "env envFrom serviceAccountName serviceAccountAnnotations resources"),
+    *below("batchService", "port from egress storage.endpoint storage.region storage.anonymous"),
+    "crds.keep",  # test_crd.py
+    "kuberay.enabled",  # test_kuberay.py
+    "serviceAccount.create",  # test_roles.py: it requires a name
+]
 
 
 def leaves(values: Object, path: str = "") -> Iterator[str]:
@@ -255,6 +241,7 @@ INVALID = [
     ({"crds": {"annotations": {"a": 1}}}, "/crds/annotations/a"),
     ({"revisionHistoryLimit": -1}, "/revisionHistoryLimit"),
     ({"extraPodSpec": []}, "/extraPodSpec"),
+    ({"extraPodSpec": {"volumes": []}}, "/extraPodSpec/volumes"),
     ({"topologySpreadConstraints": [1]}, "/topologySpreadConstraints/0"),
     ({"envFrom": {}}, "/envFrom"),
     ({"extraVolumes": ["ca"]}, "/extraVolumes/0"),
@@ -262,6 +249,9 @@ INVALID = [
     ({"extraObjects": ["kind: Secret"]}, "/extraObjects/0"),
     ({"deploymentAnnotations": {"a": 1}}, "/deploymentAnnotations/a"),
     ({"commonLabels": {"a": 1}}, "/commonLabels/a"),
+    ({"commonLabels": {"helm.sh/chart": "a"}}, "/commonLabels/helm.sh~1chart"),
+    ({"podLabels": {"helm.sh/chart": "a"}}, "/podLabels/helm.sh~1chart"),
+    ({"livenessProbe": {"httpGet": {}}}, "/livenessProbe/httpGet"),
     ({"imagePullSecrets": ["name"]}, "/imagePullSecrets/0"),
     ({"tolerations": {}}, "/tolerations"),
     ({"extraEnv": {"A": "b"}}, "/extraEnv"),
@@ -279,6 +269,14 @@ def test_invalid_values_are_refused_by_name(chart: Chart) -> None:
         given = {name: value for values, _ in filter(None, turn) for name, value in values.items()}
         error = chart.refusal(given)
         assert [path for _, path in filter(None, turn) if f"'{path}'" not in error] == []
+
+
+def test_values_that_the_templates_need_cannot_be_removed(chart: Chart) -> None:
+    newer = [name for name, value in SETS["values of an older chart"].items() if value is None]
+    optional = {*newer, *FREE, "revisionHistoryLimit"}
+    needed = {name for name, value in OWN.items() if value and name not in optional}
+    error = chart.refusal(dict.fromkeys(needed))
+    assert [name for name in needed if f"'{name}'" not in error] == []
 
 
 def test_value_of_an_existing_service_account_requires_a_name(chart: Chart) -> None:

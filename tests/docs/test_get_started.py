@@ -72,8 +72,7 @@ def test_first_page_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("english", "chinese"),
-    [(PAGE, CHINESE), ("README.md", "README.zh-CN.md")],
+    ("english", "chinese"), [(PAGE, CHINESE), ("README.md", "README.zh-CN.md")]
 )
 def test_translation_has_the_same_code(english: str, chinese: str) -> None:
     assert code_of(chinese) == code_of(english)

@@ -60,10 +60,7 @@ def created_pods(kubectl: Kubectl, cluster: str, group: str) -> set[str]:
 
 
 def test_custom_image_runs_and_ttl_removes_only_the_rayjob(
-    kubectl: Kubectl,
-    example: Callable[..., Example],
-    create: Callable[[Job], str],
-    tmp_path: Path,
+    kubectl: Kubectl, example: Callable[..., Example], create: Callable[[Job], str], tmp_path: Path
 ) -> None:
     custom = example("custom-step")
     job = custom.job()

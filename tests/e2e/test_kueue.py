@@ -211,11 +211,7 @@ def test_preempted_job_resumes_and_writes_each_row_once(
     """A more important job takes the quota. After it, an administrator drains the queue."""
     job, urgent = slow_job("preempted", LONG), slow_job("urgent")
     for each, priority in ((job, LOW), (urgent, HIGH)):
-        each["spec"]["cluster"] |= {
-            "queueName": CPUS,
-            "queuePriorityClassName": priority,
-            **FIXED,
-        }
+        each["spec"]["cluster"] |= {"queueName": CPUS, "queuePriorityClassName": priority, **FIXED}
     name = create(job)
     wait_for_rows(kubectl, name)
     open_gate(urgent)

@@ -368,9 +368,7 @@ def test_text_embeddings_equal_those_made_on_this_machine(
     assert counts["read"] == counts["written"] + counts["filtered"]
 
 
-def test_progress_is_reported_while_rows_are_done_and_never_decreases(
-    recording: Recording,
-) -> None:
+def test_progress_is_reported_while_rows_are_done_and_never_decreases(recording: Recording) -> None:
     rows = recording.history.rows
     assert rows == sorted(rows)
     assert len(rows) > 2

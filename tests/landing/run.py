@@ -19,11 +19,7 @@ class Landing:
     """One run of all steps within `seconds`."""
 
     def __init__(
-        self,
-        plan: Sequence[Step],
-        seconds: float,
-        factor: float,
-        execute: RunCommand = run_command,
+        self, plan: Sequence[Step], seconds: float, factor: float, execute: RunCommand = run_command
     ) -> None:
         self._plan = plan
         self._end = time.monotonic() + seconds

@@ -37,7 +37,7 @@ WAITING = {
         "Nothing: the operator retries. Running jobs continue.",
     ),
     "KubeRayNotResponding": Entry(
-        "KubeRay has not accepted the RayJob, or not created a pod of it, for a minute",
+        "KubeRay has not accepted the RayJob, created a pod of it or deleted it for a minute",
         "Check that KubeRay runs, watches this namespace and may create pods in it: its log says "
         "why not.",
     ),

@@ -27,6 +27,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{/* The labels of the release, and other labels, which override common labels. */}}
+{{- define "bi.labelsWith" -}}
+{{- mergeOverwrite (include "bi.labels" (first .) | fromYaml) (last . | default dict) | toYaml -}}
+{{- end -}}
+
 {{- define "bi.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "bi.fullname" .) .Values.serviceAccount.name -}}
@@ -56,7 +61,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "bi.testLabels" -}}
-{{- mergeOverwrite (include "bi.labels" . | fromYaml) (include "bi.testSelector" . | fromYaml) | toYaml -}}
+{{- include "bi.labelsWith" (list . (include "bi.testSelector" . | fromYaml)) -}}
 {{- end -}}
 
 {{/* Labels of the pods of the batch service, which no selector of the operator may select. */}}
@@ -66,7 +71,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "bi.batchLabels" -}}
-{{- mergeOverwrite (include "bi.labels" . | fromYaml) (include "bi.batchSelector" . | fromYaml) | toYaml -}}
+{{- include "bi.labelsWith" (list . (include "bi.batchSelector" . | fromYaml)) -}}
 {{- end -}}
 
 {{- define "bi.batchServiceAccount" -}}

@@ -319,7 +319,7 @@ def test_table_on_s3_is_read_with_its_storage(s3: S3Server, bucket: str, tmp_pat
     ended(run_in_process(job))
     found = [(row["id"], row["day"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
     assert sorted(found) == [
-        *((2, "fri day", "delete"), (2, "fri day", "insert"), (3, "sat/day", "insert")),
+        *((2, "fri day", "delete"), (2, "fri day", "insert"), (3, "sat/day", "insert"))
     ]
     assert verified(tmp_path / "out").found == {}
 

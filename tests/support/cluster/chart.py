@@ -23,6 +23,15 @@ WITH_CRDS: Object = {"crds": {}}
 """The default values. They mention the CustomResourceDefinitions (see `without_crds`)."""
 
 
+class _Strict(yaml.CSafeLoader):
+    """Refuses a key that a mapping has twice, like kustomize."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Object:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"a key is repeated in line {node.start_mark.line}"
+        return super().construct_mapping(node, deep)
+
+
 @dataclass(frozen=True)
 class Chart:
     """A chart in a directory."""
@@ -42,7 +51,7 @@ class Chart:
         """Return the objects that these values render to, as `without_crds` limits them."""
         done = self.render(without_crds(values or {}), *flags)
         assert done.returncode == 0, done.stderr
-        return [found for found in yaml.load_all(done.stdout, yaml.CSafeLoader) if found]
+        return [found for found in yaml.load_all(done.stdout, _Strict) if found]
 
     def refusal(self, values: Object) -> str:
         """Return Helm's error message for invalid values."""

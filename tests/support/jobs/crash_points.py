@@ -53,11 +53,7 @@ _CALLS = {
     "delete_directory": "clear",
     "move": "move",
 }
-_WITHIN = {
-    "os.rename": "rename",
-    "os.remove": "remove",
-    "os.rmdir": "remove directory",
-}
+_WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove directory"}
 """Audit events that Python raises before these system calls."""
 _HEARTBEAT = "/heartbeat"
 """The heartbeat file. It is written at arbitrary times, so writing it is not counted as a step."""

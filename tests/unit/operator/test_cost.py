@@ -86,6 +86,14 @@ def test_pods_with_lower_requests_are_priced_by_their_requests() -> None:
     assert found.per_hour["cpu"] == pytest.approx(0.5 * 0.04)
 
 
+def test_container_that_the_api_server_will_refuse_has_no_price() -> None:
+    ray_job = render(job(steps=[model_step()])).ray_job
+    head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    head["containers"].append({"name": "log", "resources": {"requests": {"cpu": "100mi"}}})
+    add_prices(ray_job, PRICES, {})
+    assert prices_for_driver(ray_job) is None
+
+
 @pytest.mark.parametrize(("prices", "before"), [(PRICES, 5.4), (Prices(), None)])
 def test_next_attempt_gets_the_cost_of_the_earlier_ones(
     prices: Prices, before: float | None

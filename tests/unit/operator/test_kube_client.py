@@ -95,10 +95,12 @@ async def test_create_posts_to_the_path_of_the_kind(connect: Connect, kind: str,
     [
         ("patch status", f"{JOBS}/job/status",
          {"metadata": {"resourceVersion": "41"}, "status": PATCH}),
-        ("release", f"{RAY_JOBS}/job-1", {"spec": {"ttlSecondsAfterFinished": 0}}),
+        ("release", f"{RAY_JOBS}/job-1",
+         {"metadata": {"uid": "uid-of-job-1"}, "spec": {"ttlSecondsAfterFinished": 0}}),
         ("limit", f"{RAY_JOBS}/job-1",
          {"metadata": {"uid": "uid-of-job-1"},
-          "spec": {"activeDeadlineSeconds": 7200, "preRunningDeadlineSeconds": None}}),
+          "spec": {"activeDeadlineSeconds": 7200, "preRunningDeadlineSeconds": None,
+                   "ttlSecondsAfterFinished": 600}}),
     ],
 )  # fmt: skip
 async def test_patches_are_merge_patches(
@@ -351,9 +353,9 @@ async def test_reason_of_a_missing_queue_lists_the_local_queues(
     messages.check(await api.queued_reason(NAMESPACE, RAY_JOB))
 
 
-async def test_missing_kueue_gives_no_reason(connect: Connect) -> None:
+async def test_missing_kueue_is_the_reason(connect: Connect, messages: Messages) -> None:
     api, _ = await connect(answering(404, "404 page not found"))
-    assert await api.queued_reason(NAMESPACE, RAY_JOB) == ""
+    messages.check(await api.queued_reason(NAMESPACE, RAY_JOB))
 
 
 async def test_large_events_are_read_in_small_pages_and_truncated(connect: Connect) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from batchinference.spec.causes import Cause
+from batchinference.spec.lifecycle import STOP_SECONDS
+from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.requeue import KUBERAY_SECONDS
 from batchinference_operator.status.pods import Crash, Disruption, PodView
 from plugins.messages import Messages
@@ -40,6 +42,22 @@ def test_ray_job_that_kuberay_ignores_is_reported_after_a_minute(
     assert actions.requeue_after <= KUBERAY_SECONDS - 1
     loop.reconcile(KUBERAY_SECONDS)
     assert (loop.phase, loop.reason) == ("Starting", "KubeRayNotResponding")
+    messages.check(loop.message)
+
+
+@pytest.mark.parametrize("suspend", [True, False], ids=["suspended", "retried"])
+def test_ray_job_that_is_not_deleted_is_reported(suspend: bool, messages: Messages) -> None:
+    loop = ReconcileLoop()
+    loop.run()
+    loop.spec["suspend"] = suspend
+    if not suspend:
+        loop.set_report(JobState.FAILED, reason="NodeLost", message="lost")
+    loop.reconcile()
+    loop.reconcile(STOP_SECONDS)
+    loop.reconcile(KUBERAY_SECONDS - 1)
+    assert loop.reason == loop.phase
+    loop.reconcile(1)
+    assert loop.reason == "KubeRayNotResponding"
     messages.check(loop.message)
 
 

@@ -202,6 +202,23 @@ def test_finished_runs_beyond_the_limits_are_deleted() -> None:
     assert schedules.status["lastSuccessfulTime"] == "2026-03-01T16:10:00Z"
 
 
+def test_run_is_not_deleted_before_its_notifications() -> None:
+    schedules = started(successfulRunsHistoryLimit=0)
+    notifications = [{"name": "chat", "urlEnv": "URL"}]
+    schedules.cluster.patch("BatchInference", FIRST, {"spec": {"notifications": notifications}})
+    schedules.finish(FIRST)
+    schedules.reconcile()
+    assert schedules.runs == [FIRST]
+    body = schedules.cluster.objects["BatchInference", FIRST]
+    schedules.controller.handle_event(body)
+    queue = schedules.controller.queue = type(schedules.controller.queue)()
+    body["status"]["conditions"].append({"type": "Notified", "status": "True"})
+    schedules.controller.handle_event(body)
+    assert len(queue) == 1
+    schedules.reconcile()
+    assert schedules.runs == []
+
+
 def test_no_scheduled_time_runs_twice_when_the_clock_goes_back() -> None:
     schedules = started()
     schedules.finish(FIRST)

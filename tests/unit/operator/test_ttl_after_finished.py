@@ -50,6 +50,17 @@ def released(actions: Actions) -> list[str]:
     return [seen.name for seen in actions.release_clusters]
 
 
+@pytest.mark.parametrize("ended", [True, False], ids=["after the end", "before the end"])
+def test_kuberay_keeps_the_cluster_for_a_ttl_that_was_raised(ended: bool) -> None:
+    loop = ended_job(cluster="5m") if ended else ReconcileLoop(ttl={"cluster": "5m"})
+    if not ended:
+        loop.run()
+    loop.spec["ttl"] = {"cluster": "2h"}
+    loop.reconcile(60)
+    assert loop.ray_job["spec"]["ttlSecondsAfterFinished"] == 7200
+    assert loop.reconcile(60).update_backstop is None
+
+
 @each_end
 def test_finished_job_releases_its_cluster_once_and_is_final(state: JobState) -> None:
     loop = ended_job(state)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.rendering.rayjob import KubeRayDeadlines
-from batchinference.spec.lifecycle import Deadlines
+from batchinference.spec.lifecycle import Deadlines, Ttl
 from support.documents.parsed import job
 from support.operator.rendered import render
 
@@ -51,6 +51,6 @@ def test_ray_job_in_a_queue_has_the_total_deadline_alone() -> None:
 
 
 def test_backstop_is_read_as_it_was_rendered() -> None:
-    made = KubeRayDeadlines.of(Deadlines(active="8h"), queued=False, counting=True)
+    made = KubeRayDeadlines.of(Deadlines(active="8h"), Ttl(), queued=False, counting=True)
     assert KubeRayDeadlines.in_spec(made.fields) == made
-    assert KubeRayDeadlines.in_spec({}) == KubeRayDeadlines()
+    assert KubeRayDeadlines.in_spec({}) == KubeRayDeadlines(kept=0)

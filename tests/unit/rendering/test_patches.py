@@ -118,9 +118,11 @@ def test_patch_is_merged(target: Any, changes: Any, merged: Any) -> None:
         {"security": []},
         {"containers": ["ray"]},
         {"volumes": [{"name": None}]},
+        {"containers": [{"name": "ray", "env": None}]},
+        {"labels": {"batchinference.dev/name": "x"}},
     ],
     ids=short,
 )
-def test_value_of_another_type_is_refused(changes: Any, messages: Messages) -> None:
+def test_invalid_patch_is_refused(changes: Any, messages: Messages) -> None:
     with messages.raises(SpecError):
         strategic_merge({"containers": [RAY], "security": {"a": 1}}, changes)

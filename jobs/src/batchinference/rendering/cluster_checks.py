@@ -83,9 +83,8 @@ def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> Iterator[Prob
     for name in cluster.ray_start_params:
         if name not in (ALL_GROUPS, *known):
             there = f"{', '.join(known)}, and '{ALL_GROUPS}' for all{did_you_mean(name, known)}"
-            yield Problem(
-                "spec.cluster.rayStartParams", f"there is no group '{name}', only {there}"
-            )
+            message = f"there is no group '{name}', only {there}"
+            yield Problem("spec.cluster.rayStartParams", message)
 
 
 _FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"

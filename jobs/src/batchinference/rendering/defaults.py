@@ -39,14 +39,10 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
         sections = Lifecycle(job.spec.retry, job.spec.deadlines, job.spec.ttl)
         job = job.with_spec(**defaults.complete(sections)._asdict())
     if defaults.ray_start_params:
-        plan = plan_for_cluster(job.with_spec(cluster=cluster).spec)
-        known = {ALL_GROUPS, HEAD_GROUP, *(group.name for group in plan.groups)}
-        own = job.spec.cluster.ray_start_params
-        params = {
-            group: options
-            for group, options in cluster.ray_start_params.items()
-            if group in known or group in own
-        }
+        groups = plan_for_cluster(job.with_spec(cluster=cluster).spec).groups
+        own, given = job.spec.cluster.ray_start_params, cluster.ray_start_params
+        known = {ALL_GROUPS, HEAD_GROUP, *own, *(group.name for group in groups)}
+        params = {group: given[group] for group in given if group in known}
         cluster = cluster.model_copy(update={"ray_start_params": params})
     return job.with_spec(cluster=cluster)
 

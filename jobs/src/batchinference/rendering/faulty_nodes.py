@@ -29,10 +29,7 @@ def without_nodes(job: BatchInference, nodes: Sequence[str]) -> BatchInference:
     terms = of_nodes.required_during_scheduling_ignored_during_execution
     required = [term.match_expressions for term in terms.node_selector_terms] if terms else [[]]
     every = [NodeTerm.model_construct(match_expressions=[*one, others]) for one in required]
-    update = {
-        "required_during_scheduling_ignored_during_execution": NodeTerms.model_construct(
-            node_selector_terms=every
-        )
-    }
+    terms = NodeTerms.model_construct(node_selector_terms=every)
+    update = {"required_during_scheduling_ignored_during_execution": terms}
     affinity = affinity.model_copy(update={"node_affinity": of_nodes.model_copy(update=update)})
     return job.with_spec(cluster=job.spec.cluster.model_copy(update={"affinity": affinity}))

@@ -68,11 +68,8 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
     is unknown."""
     if limits.devices is None and limits.device_hours is None:
         return None
-    claiming = [
-        name
-        for name, _, template in templates_of(ray_cluster)
-        if template["spec"].get("resourceClaims")
-    ]
+    templates = templates_of(ray_cluster)
+    claiming = [name for name, _, pod in templates if pod["spec"].get("resourceClaims")]
     if not claiming:
         return None
     message = (

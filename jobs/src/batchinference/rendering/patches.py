@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batchinference.plan.groups import HEAD_GROUP
+from batchinference.spec.job import GROUP
 from batchinference.spec.platform_defaults import Patch
 from batchinference.spec.problems import Problem, SpecError
 
@@ -25,6 +26,8 @@ MERGE_KEYS: dict[str, tuple[str, ...]] = {
 }
 """Fields of a pod whose lists are merged, and the merge key of each."""
 _DEFAULTS = {"protocol": "TCP"}
+_NEEDED = ("labels", "containers", "env")
+"""Fields that no patch can delete, because the operator adds to them and finds pods by them."""
 
 
 def patched(ray_cluster: Object, patches: Sequence[Patch]) -> Object:
@@ -52,10 +55,13 @@ def strategic_merge(target: Object, patch: Object, path: str = "") -> Any:
     """Return the object with the patch applied. Raises SpecError if a value has the wrong type."""
     merged = dict(target)
     for name, value in patch.items():
+        at = f"{path}.{name}".strip(".")
+        if name.startswith(f"{GROUP}/") or (value is None and name in _NEEDED):
+            raise SpecError([Problem(at, "the operator needs this field. Remove the change")])
         if value is None:
             merged.pop(name, None)
         else:
-            merged[name] = _merge_value(name, merged.get(name), value, f"{path}.{name}".strip("."))
+            merged[name] = _merge_value(name, merged.get(name), value, at)
     return merged
 
 

@@ -82,9 +82,8 @@ class PlatformPolicy(BaseModel):
         """Return the problems with the spec of a job, before the defaults are merged."""
         problems = [*self.check(spec.cluster), *self.check_priority(spec.priority)]
         if spec.notifications and not self.notifications:
-            problems.append(
-                Problem("spec.notifications", f"it {not_allowed('notifications', NONE)}")
-            )
+            message = f"it {not_allowed('notifications', NONE)}"
+            problems.append(Problem("spec.notifications", message))
         return problems
 
     def check(self, own: Cluster) -> list[Problem]:

@@ -42,7 +42,7 @@ from batchinference.rendering.pods import (
 from batchinference.spec.cluster import ALL_GROUPS, Cluster
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import BatchInference
-from batchinference.spec.lifecycle import Deadlines
+from batchinference.spec.lifecycle import Deadlines, Ttl
 from batchinference.spec.platform_defaults import NO_DEFAULTS, PlatformDefaults
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.status import CHOICE_VARIABLE, Choice
@@ -52,19 +52,25 @@ GRACE_SECONDS = 3600
 first, because it knows the cause. A restart of the operator takes less time than this."""
 MAX_SECONDS = 2**31 - 1
 """The largest value that KubeRay accepts."""
+KEEP_SECONDS = 600
+"""Minimum seconds for which KubeRay keeps the head of a finished cluster, so that the operator can
+read the driver's report. The operator deletes the cluster earlier, once it has the report and
+`ttl.cluster` has passed."""
 
 
 class KubeRayDeadlines(NamedTuple):
-    """Seconds from the start of a RayJob after which KubeRay ends it. None means never."""
+    """Seconds after which KubeRay itself acts on a RayJob. None means never."""
 
     active: int | None = None
-    """Deadline for the RayJob to end."""
+    """From its start until KubeRay ends it."""
     pre_running: int | None = None
-    """Deadline for its cluster to be ready for the driver."""
+    """From its start until KubeRay ends it, if its cluster is not ready for the driver."""
+    kept: int = KEEP_SECONDS
+    """From its end until KubeRay deletes its cluster."""
 
     @classmethod
     def of(
-        cls, deadlines: Deadlines, *, queued: bool, counting: bool, waited: int = 0
+        cls, deadlines: Deadlines, ttl: Ttl, *, queued: bool, counting: bool, waited: int = 0
     ) -> KubeRayDeadlines:
         """Return KubeRay's deadlines of an attempt, which are later than the operator's.
 
@@ -77,17 +83,26 @@ class KubeRayDeadlines(NamedTuple):
         active = _later(deadlines.active, waited) if counting else None
         pending = _later(deadlines.pending, waited) if counting and not queued else None
         ends = [end for end in (active, _later(deadlines.total)) if end is not None]
-        return cls(min(ends, default=None), pending)
+        return cls(min(ends, default=None), pending).keeping(ttl)
+
+    def keeping(self, ttl: Ttl) -> KubeRayDeadlines:
+        """Return the deadlines with those of a cluster that is kept for this TTL."""
+        return self._replace(kept=_within(max(KEEP_SECONDS, seconds_of(ttl.cluster))))
 
     @classmethod
     def in_spec(cls, spec: dict[str, Any]) -> Self:
         """Return the deadlines in the spec of a RayJob."""
-        return cls(spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds"))
+        active, kept = spec.get("activeDeadlineSeconds"), spec.get("ttlSecondsAfterFinished", 0)
+        return cls(active, spec.get("preRunningDeadlineSeconds"), kept)
 
     @property
     def fields(self) -> dict[str, int | None]:
         """The fields of the RayJob spec."""
-        return {"activeDeadlineSeconds": self.active, "preRunningDeadlineSeconds": self.pre_running}
+        return {
+            "activeDeadlineSeconds": self.active,
+            "preRunningDeadlineSeconds": self.pre_running,
+            "ttlSecondsAfterFinished": self.kept,
+        }
 
 
 def _later(duration: str | None, waited: int = 0) -> int | None:
@@ -110,10 +125,6 @@ RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
 """The directory of the driver's report, because Ray's dashboard serves its files, even after the
 driver has exited."""
-KEEP_SECONDS = 600
-"""Minimum seconds for which KubeRay keeps the head of a finished cluster, so that the operator can
-read the driver's report. The operator deletes the cluster earlier, once it has the report and
-`ttl.cluster` has passed."""
 IDLE_TIMEOUT = "60s"
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
 _AUTOSCALER_REQUESTS = {"cpu": "50m", "memory": "256Mi"}
@@ -170,7 +181,8 @@ def _ray_job(
     annotations = {**own.annotations, **({ELASTIC_ANNOTATION: "true"} if elastic else {})}
     if annotations:
         about["annotations"] = annotations
-    backstop = KubeRayDeadlines.of(job.spec.deadlines, queued=queue, counting=not queue)
+    spec = job.spec
+    backstop = KubeRayDeadlines.of(spec.deadlines, spec.ttl, queued=queue, counting=not queue)
     return {
         "apiVersion": RAY_API_VERSION,
         "kind": RAY_JOB,
@@ -182,7 +194,6 @@ def _ray_job(
             "backoffLimit": 0,
             **{name: seconds for name, seconds in backstop.fields.items() if seconds is not None},
             "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": _within(max(KEEP_SECONDS, seconds_of(job.spec.ttl.cluster))),
             "rayClusterSpec": cluster,
         },
     }

@@ -17,7 +17,7 @@ from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.job_view import JobKey, JobView, key_of
+from batchinference_operator.reconcile.job_view import JobKey, key_of
 from batchinference_operator.reconcile.schedule import (
     ObservedSchedule,
     Run,
@@ -52,10 +52,11 @@ class ScheduleController:
     def handle_event(self, body: Object, *, deleted: bool = False) -> None:
         """Queue the schedule that an event of a schedule or a BatchInference affects."""
         metadata, key = body["metadata"], key_of(body)
+        seen: object
         if body["kind"] == SCHEDULE_KIND:
             schedule, seen = key, (metadata["uid"], metadata["generation"])
         elif name := metadata.get("labels", {}).get(SCHEDULE_LABEL):
-            schedule, seen = (key[0], name), (metadata["uid"], JobView.of(body).finished)
+            schedule, seen = (key[0], name), Run.of(body)
         else:
             return
         object_key = body["kind"], key

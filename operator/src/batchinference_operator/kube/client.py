@@ -52,8 +52,8 @@ class KubeClient(RayClusterClient):
         label = label_parameter(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
         path = f"{path_of(WORKLOAD, namespace)}?limit={PAGE}&{label}"
         status, answer = await self._request("GET", path)
-        if status == HTTPStatus.NOT_FOUND:  # Kueue is absent, or too old
-            return ""
+        if status == HTTPStatus.NOT_FOUND:
+            return "the API kueue.x-k8s.io/v1beta2 is missing: Kueue is not installed, or too old"
         raise_for(status, answer)
         reason = next(filter(None, map(quota_message, answer["items"])), "")
         return reason + (await self.local_queues(namespace) if LOCAL_QUEUE in reason else "")
@@ -84,7 +84,7 @@ class KubeClient(RayClusterClient):
     ) -> Object | None:
         """Apply a merge patch to the status of an object, and return the stored object.
 
-        Returns None if the object is gone. Raises Conflict, and Invalid if the
+        Returns None if the object is gone. Raises Conflict, and Refused if the
         CustomResourceDefinition rejects a value.
         """
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}

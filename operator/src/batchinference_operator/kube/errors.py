@@ -30,10 +30,6 @@ class Expired(Refused):
     """A watch or a list cannot continue and must start over."""
 
 
-class Invalid(Refused):
-    """The API server rejected a field or a value of an object."""
-
-
 class Unreachable(Refused):
     """The API server did not respond, or returned a transient error.
 
@@ -55,7 +51,6 @@ def raise_for(status: int, answer: Any) -> None:
     kinds: dict[int, type[Refused]] = {
         HTTPStatus.FORBIDDEN: Forbidden,
         HTTPStatus.GONE: Expired,
-        HTTPStatus.UNPROCESSABLE_ENTITY: Invalid,
     }
     transient = status in TRANSIENT and _TOO_LARGE not in message_of(answer)
     kind = Unreachable if transient else kinds.get(status, Refused)

@@ -43,13 +43,6 @@ class RateLimiter:
 
 
 MAX_RETRY_AFTER_SECONDS = 30.0
-
-
-def retry_after_seconds(retry_after: str) -> float:
-    """Return the value of a Retry-After header in seconds, at most MAX_RETRY_AFTER_SECONDS."""
-    return min(float(retry_after), MAX_RETRY_AFTER_SECONDS) if retry_after.isdecimal() else 0.0
-
-
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 TIMEOUT_SECONDS = 30
@@ -62,10 +55,12 @@ async def send(
     body: Any = None,
     content_type: str = JSON,
 ) -> tuple[int, Any, float]:
-    """Send a request. Return the status, the answer as data or text, and Retry-After in seconds."""
+    """Send a request. Return the status, the answer as data or text, and Retry-After in seconds, at
+    most MAX_RETRY_AFTER_SECONDS."""
     response = await _call(session, method, path, TIMEOUT_SECONDS, body, content_type)
     content = await response.read()
-    retry_after = retry_after_seconds(response.headers.get("Retry-After", ""))
+    after = response.headers.get("Retry-After", "")
+    retry_after = min(float(after), MAX_RETRY_AFTER_SECONDS) if after.isdecimal() else 0.0
     try:
         answer = await read_json(content)
     except ValueError:

@@ -14,12 +14,11 @@ class RayClusterClient(ObjectClient):
     """Changes and deletes RayJobs and their RayClusters."""
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
-        """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
+        """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0. Raises Conflict
+        and Refused."""
         # first, because a RayJob whose TTL is 0 is not released again if the deletion fails
         await self._delete_cluster(namespace, ray_job)
-        patch = {"spec": {"ttlSecondsAfterFinished": 0}}
-        path = path_of(RAY_JOB, namespace, ray_job.name)
-        await self._object("PATCH", path, patch, MERGE_PATCH)
+        await self._patch(namespace, ray_job, {"spec": {"ttlSecondsAfterFinished": 0}})
 
     async def remove_workers(self, namespace: str, ray_job: RayJobView) -> None:
         """Let KubeRay delete the workers of a RayJob's cluster, and keep the head.

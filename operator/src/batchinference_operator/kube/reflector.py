@@ -83,18 +83,13 @@ class WatchHealth:
     @property
     def dead(self) -> list[str]:
         """The paths of the watches that had no response for too long."""
-        seconds = self.seconds_since_answer()
-        return self._without_lost([path for path in seconds if seconds[path] > self._limit])
+        limit, answers = self._clock() - self._limit, self._last_answer.items()
+        return self._without_lost([path for path, answered in answers if answered < limit])
 
     def _without_lost(self, paths: list[str]) -> list[str]:
         """Return the paths that are not in a lost namespace, which must not fail health checks."""
         lost = [f"/namespaces/{name}/" for name in self.lost]
         return [path for path in paths if not any(scope in path for scope in lost)]
-
-    def seconds_since_answer(self) -> dict[str, float]:
-        """Return the seconds since the last response to each watch, by path."""
-        now = self._clock()
-        return {path: now - answered for path, answered in self._last_answer.items()}
 
 
 RECONNECT_SECONDS = 0.1

@@ -46,19 +46,14 @@ class QueueEntry:
     Kueue manages the running attempt depends on the label of its RayJob."""
 
 
-def local_queue_of(job: JobView, platform: Cluster) -> str | None:
-    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
-    queue = (job.spec.get("cluster") or {}).get("queueName")
-    return queue if isinstance(queue, str) else platform.queue_name
-
-
 def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
     """Return the entry of a job in the admission queue."""
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True
     running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
-    queued = local_queue_of(job, platform) is not None
+    queue = (job.spec.get("cluster") or {}).get("queueName")
+    queued = isinstance(queue, str) or platform.queue_name is not None
     waiting = not (running or stopping or queued)
     return QueueEntry(
         job.resource_version,
@@ -152,12 +147,6 @@ class AdmissionQueue:
             self._remove(key)
             self._wake()
 
-    def _holds_slot(self, key: JobKey) -> bool:
-        """Return whether a job uses up a part of the limit."""
-        entry = self._entries.get(key)
-        runs = entry is not None and entry.running and not entry.queued
-        return runs or key in self._admitted or key in self._with_ray_jobs
-
     def _namespace_capacity(self, namespace: str) -> int:
         return self.limits.namespace_capacity(self._running_per_namespace[namespace])
 
@@ -165,7 +154,8 @@ class AdmissionQueue:
         """Update the position of a job, and wake the jobs that may start because of this."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
-        running = self._holds_slot(key)
+        runs = entry is not None and entry.running and not entry.queued
+        running = runs or key in self._admitted or key in self._with_ray_jobs
         self._remove(key)
         if running != was_running:
             (self._running.add if running else self._running.discard)(key)

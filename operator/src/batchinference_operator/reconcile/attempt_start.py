@@ -14,7 +14,7 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import rejection_hint
-from batchinference_operator.reconcile.requeue import POLL_SECONDS
+from batchinference_operator.reconcile.requeue import POLL_SECONDS, deletion_problem
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time, end_ray_jobs
 from batchinference_operator.status.attempts import (
@@ -131,7 +131,7 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
     holder = observed.ray_jobs.get(job.next_names.ray_job)
     return (
         fail_if_expired(job, spec, now)
-        or _delete_previous_attempts(observed, now)
+        or _delete_previous_attempts(observed, job, now)
         or _wait_for_backoff(job, spec, now)
         or (None if holder is None else wait_for_name(job, holder, now))
         or _create_if_admitted(replace(observed, job=job), spec, config, now)
@@ -167,7 +167,7 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
     return Actions(status=status, requeue_after=min([left, *deadlines]))
 
 
-def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | None:
+def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -> Actions | None:
     """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
     The driver of a suspended attempt may commit before. Pods are awaited for at most
@@ -181,7 +181,11 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     left = any(not one.ended or one.cluster_retained for one in ray_jobs)
     if not (left or deleting or _pods_terminating(observed, now)):
         return None
-    return replace(end_ray_jobs(observed, ray_jobs, now), requeue_after=POLL_SECONDS)
+    actions = replace(end_ray_jobs(observed, ray_jobs, now), requeue_after=POLL_SECONDS)
+    if (problem := deletion_problem(previous, now)) is None:
+        return actions
+    update = StatusUpdate(Phase(job.status["phase"]), problem)
+    return replace(actions, status=job.build_status(update, now))
 
 
 def _pods_terminating(observed: Observed, now: datetime) -> bool:

@@ -46,6 +46,7 @@ from batchinference_operator.reconcile.requeue import (
     KUBERAY_SECONDS,
     POLL_SECONDS,
     kuberay_silent_seconds,
+    not_responding,
     requeue_after,
     without_pods_seconds,
 )
@@ -169,11 +170,7 @@ def _with_details(
     """Return the phase and the summary, or more specific ones: if KubeRay does nothing, pods crash,
     the driver is silent, or nodes are excluded."""
     if phase == Phase.STARTING and (missing := _missing_from_kuberay(observed, ray_job, now)):
-        why = "it may be down, watch other namespaces or lack permissions. See its log"
-        if ray_job.multikueue:
-            why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
-        message = f"KubeRay has not {missing} RayJob {ray_job.name}: {why}"
-        return phase, Summary("KubeRayNotResponding", message)
+        return phase, not_responding(missing, ray_job)
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value
         return Phase.PENDING, Summary(crashed, describe_crashes(observed.crashes))

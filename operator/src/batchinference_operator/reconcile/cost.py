@@ -75,11 +75,12 @@ def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
     if not prices.currency:
         return
     cluster = ray_job["spec"]["rayClusterSpec"]
-    of_pods = PodPrices(
-        currency=prices.currency,
-        perHour={group: float(prices.of(usage)) for group, usage in _usage_per_hour(cluster)},
-        before=float(round(prices.of(status), 4)),
-    )
+    try:
+        per_hour = {group: float(prices.of(one)) for group, one in _usage_per_hour(cluster)}
+    except (ValueError, AttributeError):  # the API server refuses this container of a patch by name
+        return
+    before = float(round(prices.of(status), 4))
+    of_pods = PodPrices(currency=prices.currency, perHour=per_hour, before=before)
     variable = {"name": PRICES_VARIABLE, "value": of_pods.model_dump_json(by_alias=True)}
     head = cluster["headGroupSpec"]["template"]["spec"]
     head["containers"][0]["env"].insert(0, variable)

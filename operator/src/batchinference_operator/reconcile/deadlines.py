@@ -86,14 +86,15 @@ def attempt_deadlines(
 
 
 def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRayDeadlines:
-    """Return the deadlines at which KubeRay must end the RayJob if the operator does not."""
+    """Return when KubeRay must end the RayJob and delete its cluster if the operator does not."""
     attempt, queued = last_attempt(job.status), bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
     # a job with finished rows was admitted; if pods are gated, an elastic job has asked for more
     admitted_for_good = not queued or "progressTime" in internal(job.status)
     counting = admitted_for_good and "queuedTime" not in attempt
-    return KubeRayDeadlines.of(spec.deadlines, queued=queued, counting=counting, waited=waited)
+    times = spec.deadlines, spec.ttl
+    return KubeRayDeadlines.of(*times, queued=queued, counting=counting, waited=waited)
 
 
 GAP_SECONDS = 60.0

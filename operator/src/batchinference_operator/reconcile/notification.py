@@ -47,7 +47,7 @@ def ended_job(job: JobView) -> EndedJob:
 
 def unsent_notifications(job: JobView) -> list[Notification]:
     """Return the notifications about the end of a job, until their result is in its status."""
-    if not job.finished or find_condition(job.status, NOTIFIED):
+    if not (job.finished and job.managed) or find_condition(job.status, NOTIFIED):
         return []
     try:
         notifications = _NOTIFICATIONS.validate_python(job.spec.get("notifications", []))

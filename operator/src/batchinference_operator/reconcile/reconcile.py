@@ -26,7 +26,6 @@ from batchinference_operator.reconcile.retention import enforce_ttl
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.status.attempts import attempt_number, is_running
-from batchinference_operator.status.ray_job import RayJobView
 
 
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
@@ -61,12 +60,8 @@ def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime
         return suspend(observed, spec.ttl, now)
     if is_running(observed.job.status):
         actions = sync_attempt(observed, spec, config, now)
-        return replace(actions, delete_ray_jobs=_ray_jobs_of_earlier_attempts(observed))
+        # RayJobs of earlier attempts are deleted, but a former leader may have created one again
+        names = observed.job.ray_job_names(attempt_number(observed.job.status) - 1)
+        earlier = (one for one in observed.live_ray_jobs if one.name in names and not one.ended)
+        return replace(actions, delete_ray_jobs=tuple(earlier))
     return start_attempt(observed, spec, config, now)
-
-
-def _ray_jobs_of_earlier_attempts(observed: Observed) -> tuple[RayJobView, ...]:
-    """Return the RayJobs of earlier attempts that have not ended. They are normally deleted, but a
-    late request of a former leader may create one again."""
-    names = observed.job.ray_job_names(attempt_number(observed.job.status) - 1)
-    return tuple(one for one in observed.live_ray_jobs if one.name in names and not one.ended)

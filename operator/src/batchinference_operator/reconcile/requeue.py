@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from batchinference.spec.status import PROCESSING_PHASES
 from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
@@ -49,6 +51,25 @@ def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
     if accepted or ray_job.suspended or not ray_job.created_at:
         return -1.0
     return max(0.0, seconds_since(ray_job.created_at, now))
+
+
+def not_responding(done: str, ray_job: RayJobView) -> Summary:
+    """Return the summary of a job whose RayJob KubeRay should have `done`, such as accepted."""
+    why = "it may be down, watch other namespaces or lack permissions. See its log"
+    if ray_job.multikueue:
+        why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
+    message = f"KubeRay has not {done} RayJob {ray_job.name}: {why}"
+    return Summary("KubeRayNotResponding", message)
+
+
+def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary | None:
+    """Return the summary of a job that waits for KubeRay to delete a RayJob that has not ended,
+    after KUBERAY_SECONDS; before that, None."""
+    for one in ray_jobs:
+        waits = one.deleting and not one.ended
+        if waits and seconds_since(one.deleted_at, now) >= KUBERAY_SECONDS:
+            return not_responding("deleted", one)
+    return None
 
 
 def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from math import inf
 
-from batchinference.rendering import KEEP_SECONDS
+from batchinference.rendering import KEEP_SECONDS, KubeRayDeadlines
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
@@ -26,7 +26,8 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     """Return the actions for a finished job, which delete what has been kept for its TTL.
 
     Of a cluster, only the head is kept: limits do not count the workers of a finished job, so the
-    workers are removed. RayJobs that continue after the end are deleted.
+    workers are removed. Those of a RayJob that has not ended are not: KubeRay would find the
+    cluster complete, and start the driver. RayJobs that continue after the end are deleted.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = observed.stuck_in_deletion, [], []
@@ -47,15 +48,26 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             else:
                 waits.append(left)
     requeue_after = min(waits, default=inf)
-    stop = [one for one in observed.live_ray_jobs if one.driver_running and one not in remove]
+    clusters = [one for one in observed.live_ray_jobs if one not in (*remove, *release)]
+    stop = [one for one in clusters if one.driver_running]
     return Actions(
         stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
-        remove_workers=_with_idle_workers(observed, [*remove, *release]),
+        remove_workers=tuple(one for one in clusters if one.ended and _has_workers(observed, one)),
+        update_backstop=_longer_backstop(clusters, spec.ttl),
         status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=requeue_after if requeue_after < inf else None,
     )
+
+
+def _longer_backstop(
+    ray_jobs: list[RayJobView], ttl: Ttl
+) -> tuple[RayJobView, KubeRayDeadlines] | None:
+    """Return a RayJob whose cluster KubeRay would delete before `ttl.cluster` has passed, because
+    this was raised, and its new deadlines; None if there is none."""
+    wanted = ((one, one.backstop.keeping(ttl)) for one in ray_jobs if one.cluster_retained)
+    return next(((one, new) for one, new in wanted if one.backstop.kept < new.kept), None)
 
 
 def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetime) -> Actions:
@@ -67,16 +79,6 @@ def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetim
         return actions
     left = kept - seconds_since(suspended["lastTransitionTime"], now)
     return replace(actions, requeue_after=left) if left > 0 else Actions(delete_job=True)
-
-
-def _with_idle_workers(observed: Observed, deleted: list[RayJobView]) -> tuple[RayJobView, ...]:
-    """Return the ended RayJobs that still have workers, except those whose clusters are `deleted`.
-
-    Workers of other RayJobs are not removed: KubeRay would find the cluster complete, and start the
-    driver.
-    """
-    kept = (one for one in observed.live_ray_jobs if one.ended and one not in deleted)
-    return tuple(one for one in kept if _has_workers(observed, one))
 
 
 def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:

@@ -21,6 +21,7 @@ from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
 from batchinference_operator.reconcile.attempt_rendering import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView, ResourceView
+from batchinference_operator.reconcile.notification import unsent_notifications
 from batchinference_operator.status.conditions import (
     Summary,
     conditions_of,
@@ -53,6 +54,8 @@ class Run:
     complete: bool
     failed: bool
     ended_at: str
+    notifies: bool
+    """Whether notifications about its end are still to be sent."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -63,6 +66,7 @@ class Run:
             complete=is_condition_true(job.status, "Complete"),
             failed=is_condition_true(job.status, "Failed"),
             ended_at=job.status.get("completionTime", ""),
+            notifies=bool(unsent_notifications(job)),
         )
 
     @property
@@ -303,11 +307,14 @@ def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> Schedul
 
 
 def _runs_to_prune(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Iterator[Run]:
-    """Yield the oldest finished runs beyond the history limits."""
+    """Yield the oldest finished runs beyond the history limits, if they have notified."""
     complete = [run for run in runs if run.complete]
     failed = [run for run in runs if run.failed]
-    yield from complete[: max(0, len(complete) - parsed.spec.successful_runs_history_limit)]
-    yield from failed[: max(0, len(failed) - parsed.spec.failed_runs_history_limit)]
+    for ended, limit in (
+        (complete, parsed.spec.successful_runs_history_limit),
+        (failed, parsed.spec.failed_runs_history_limit),
+    ):
+        yield from (run for run in ended[: max(0, len(ended) - limit)] if not run.notifies)
 
 
 def _problem_event(before: Status, after: Status) -> Iterator[Event]:

@@ -112,7 +112,7 @@ class Actions:
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
     update_backstop: tuple[RayJobView, KubeRayDeadlines] | None = None
-    """The RayJob of the running attempt and its new backstop deadlines, if these have changed."""
+    """The RayJob of the last attempt and its new backstop deadlines, if these have changed."""
     release_pods: RayJobView | None = None
     """The RayJob of the running attempt if Kueue must look at its gated pods."""
     status: Status | None = None

@@ -8,6 +8,7 @@ from datetime import datetime
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.requeue import deletion_problem
 from batchinference_operator.reconcile.retention import with_ttl_of_cancelled
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
@@ -33,21 +34,17 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
         status = end_attempt(_suspending_status(job, now), "Suspended", to_rfc3339(now))
         return Actions(status=status, requeue_after=0)
     end = end_ray_jobs(observed, observed.live_ray_jobs, now)
-    if _holds_resources(observed):
+    live = any(not ray_job.ended for ray_job in observed.owned_ray_jobs)
+    if live or any(pod.ended_at is None for pod in observed.pods):
         after = STOP_POLL_SECONDS if end.stop_drivers else SUSPEND_POLL_SECONDS
-        return replace(end, status=_suspending_status(job, now), requeue_after=after)
+        problem = deletion_problem(observed.owned_ray_jobs, now)
+        return replace(end, status=_suspending_status(job, now, problem), requeue_after=after)
     summary = Summary(
         "Suspended", "suspended by spec.suspend; set it to false to resume", suspended=True
     )
     status = job.build_status(StatusUpdate(Phase.SUSPENDED, summary), now)
     suspended = Actions(release_clusters=end.release_clusters, status=status)
     return with_ttl_of_cancelled(suspended, job, ttl, now) if job.cancelled else suspended
-
-
-def _holds_resources(observed: Observed) -> bool:
-    """Return whether a RayJob or a pod of this job has not ended."""
-    live = any(not ray_job.ended for ray_job in observed.owned_ray_jobs)
-    return live or any(pod.ended_at is None for pod in observed.pods)
 
 
 def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) -> Actions:
@@ -71,9 +68,9 @@ def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
     return seconds_since(attempt["completionTime"], now) < STOP_SECONDS
 
 
-def _suspending_status(job: JobView, now: datetime) -> Status:
+def _suspending_status(job: JobView, now: datetime, problem: Summary | None = None) -> Status:
     summary = Summary("Suspending", "the RayJob and its cluster are being deleted")
-    update = StatusUpdate(Phase.SUSPENDING, summary)
+    update = StatusUpdate(Phase.SUSPENDING, problem or summary)
     return job.with_status(add_suspended_time(job, now)).build_status(update, now)
 
 

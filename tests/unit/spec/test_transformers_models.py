@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -11,35 +12,12 @@ from batchinference.spec import parse
 from batchinference.spec.models.transformers_tasks import FIELDS, GENERATION, INPUTS, Task
 from support.documents.minimal import Document
 from support.documents.refusals import refused, running
+from support.documents.yaml_files import read_yaml
 
 MODEL = "spec.steps[0].model"
 TASKS = get_args(Task)
-REQUIRED: dict[str, Document] = {
-    "image-text-to-text": {"inputs": {"photo": "image", "text": "text"}, "images": ["photo"]},
-    **{
-        f"zero-shot-{kind}": {"candidateLabels": ["cat", "dog"]}
-        for kind in (
-            *("classification", "image-classification", "audio-classification"),
-            "object-detection",
-        )
-    },
-}
-"""Required fields of each task, in addition to its inputs."""
-FIELD_VALUES: Document = {
-    "pooling": "mean",
-    "normalize": False,
-    "top_k": 3,
-    "candidate_labels": ["cat"],
-    "prompt": "say {text}",
-    "return_full_text": True,
-    "system": "Be brief.",
-    "messages": [{"role": "user", "content": "Hello"}],
-    "sampling": {"max_new_tokens": 5},
-    "images": ["text"],
-    "max_tokens_per_batch": 1000,
-    "too_long": "fail",
-    "window_overlap": 8,
-}
+REQUIRED, FIELD_VALUES = read_yaml(Path(__file__).with_name("transformers_fields.yaml")).values()
+"""Required fields of each task, and a value of each field that is not for all tasks."""
 
 
 def model(task: str, **fields: Any) -> Document:

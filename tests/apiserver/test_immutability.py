@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from support.documents.variations import (
     place_of,
     places,
 )
+from support.documents.yaml_files import read_yaml
 from support.servers.api_server import Namespace, Refused
 from support.tiers import examples
 
@@ -24,6 +26,8 @@ Document = dict[str, Any]
 
 WORDS = "cannot be changed. Create a new"
 FULL = full_document()
+CHANGES = read_yaml(Path(__file__).with_name("changes.yaml"))
+"""Fields that cannot be added to a job, and fields that can be changed."""
 
 
 def is_mutable(place: tuple[str | int, ...]) -> bool:
@@ -103,23 +107,9 @@ def field_of(place: str) -> str:
     return f"spec.{field}"
 
 
-ADDED = [
-    ("spec.errors", {"path": "s3://errors/"}),
-    ("spec.errors", {"retryFailedRows": True}),
-    ("spec.write.mode", "overwrite"),
-    ("spec.write.compression", "zstd"),
-    ("spec.read.options", {"includePaths": True}),
-    ("spec.read.paths.1", "s3://in/more/"),
-    ("spec.steps", []),
-    ("spec.managedBy", "kueue.x-k8s.io/multikueue"),
-    ("spec.steps.1", python_step("another")),
-    ("spec.steps.0.python.callArgs", {"top": 1}),
-]
-
-
 def test_immutable_values_cannot_be_added(namespace: Namespace) -> None:
     before = namespace.create(document("job", steps=[python_step()]))
-    for place, value in ADDED:
+    for place, value in CHANGES["added"]:
         after = changed(before, place_of(place), value)
         message = refusal_of_update(namespace, before, after)
         assert WORDS in message, place
@@ -141,26 +131,10 @@ def test_metadata_can_be_changed(namespace: Namespace) -> None:
     assert {name: patched[name] for name in fields} == fields
 
 
-CHANGEABLE = [
-    ("spec.suspend", True),
-    ("spec.priority", 7),
-    ("spec.gate", {"rows": 3, "expect": "mean(n) > 0"}),
-    ("spec.retry", {"maxAttempts": 5, "onCause": {"Application": "Retry"}}),
-    ("spec.deadlines", {"pending": "30m", "total": "6h"}),
-    ("spec.ttl", {"cluster": "1h", "rayJob": "24h"}),
-    ("spec.errors", {"maxRows": 1, "maxPercent": 2}),
-    ("spec.cluster", {"image": "own", "env": [{"name": "A", "value": "b"}], "head": {"cpu": 2}}),
-    ("spec.steps.0.batchSize", 3),
-    ("spec.steps.0.replicas", {"max": 2}),
-    ("spec.steps.0.resources", {"memory": "9Gi"}),
-    ("spec.notifications", [{"name": "chat", "urlEnv": "CHAT"}]),
-]
-
-
 def test_mutable_fields_can_be_changed(namespace: Namespace) -> None:
     first = namespace.create(document("job", steps=[python_step()]))
-    assert {name.split(".")[1] for name, _ in CHANGEABLE} >= {*MUTABLE, "errors"}
-    for place, value in CHANGEABLE:
+    assert {name.split(".")[1] for name, _ in CHANGES["changeable"]} >= {*MUTABLE, "errors"}
+    for place, value in CHANGES["changeable"]:
         for after in (changed(first, place_of(place), value), first):
             before = namespace.get("BatchInference", "job")
             after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]

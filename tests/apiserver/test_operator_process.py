@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,13 +17,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchinference.rendering import NAME_LABEL
 from support.operator.fake_cluster import apply_merge_patch
 from support.operator.objects import NAMESPACE, job_body, pod_body
+from support.servers.kubeconfig import write_kubeconfig
+from support.servers.ports import free_port
 from support.servers.scripted_http import Request, Serve, Server, served
 
 KINDS = {
@@ -170,11 +170,9 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of the operator. `point_to` writes its kubeconfig."""
+    """Return the environment of the operator, without the kubeconfig."""
     (tmp_path / "key").write_text("a key of at least thirty-two bytes")
     (tmp_path / "defaults.yaml").write_text("image: registry/pipeline:1\n")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     return {
         "HOME": str(tmp_path),
         "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
@@ -182,20 +180,8 @@ def settings(tmp_path: Path) -> dict[str, str]:
         f"{PREFIX}TOKEN_KEY_FILE": str(tmp_path / "key"),
         f"{PREFIX}DEFAULTS_FILE": str(tmp_path / "defaults.yaml"),
         f"{PREFIX}NAMESPACES": NAMESPACE,
-        f"{PREFIX}HEALTH_PORT": str(port),
+        f"{PREFIX}HEALTH_PORT": str(free_port()),
     }
-
-
-def point_to(server: Server, environment: dict[str, str]) -> None:
-    kubeconfig = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    Path(environment["KUBECONFIG"]).write_text(yaml.safe_dump(kubeconfig))
 
 
 @asynccontextmanager
@@ -276,7 +262,7 @@ async def test_operator_starts_runs_and_stops_on_sigterm(
 ) -> None:
     api = ScriptedApiServer()
     server = await serve(api)
-    point_to(server, settings)
+    write_kubeconfig(Path(settings["KUBECONFIG"]), server.url, "t")
     async with operator(settings) as process:
         await check_readiness(settings, api)
         await wait_for_requests(server, lambda request: "watch" in request.query, times=3)
@@ -345,7 +331,7 @@ async def test_health_depends_on_watches_and_refused_credentials_stop_the_operat
     api.pods_listed.set()
     settings[f"{PREFIX}WATCH_SECONDS"] = "1"
     server = await serve(api)
-    point_to(server, settings)
+    write_kubeconfig(Path(settings["KUBECONFIG"]), server.url, "t")
     async with operator(settings) as process:
         await wait_for_status(settings, "/readyz", 200)
         api.ray_jobs_fail = True
@@ -372,7 +358,7 @@ async def test_lost_namespace_does_not_stop_the_others(
     settings[f"{PREFIX}MAX_RUNNING"] = "1"
     api = ScriptedApiServer(forbidden="gone", jobs_readable=jobs_readable)
     server = await serve(api)
-    point_to(server, settings)
+    write_kubeconfig(Path(settings["KUBECONFIG"]), server.url, "t")
     async with operator(settings) as process:
         await wait_for_jobs(settings, 1 + jobs_readable)
         api.pods_listed.set()
@@ -395,7 +381,8 @@ async def test_operator_watches_again_after_an_error_of_a_watch(
     """This happens if etcd loses its leader for a moment."""
     api = ScriptedApiServer()
     api.pods_listed.set()
-    point_to(await serve(api), settings)
+    server = await serve(api)
+    write_kubeconfig(Path(settings["KUBECONFIG"]), server.url, "t")
     async with operator(settings) as process:
         await wait_for_status(settings, "/readyz", 200)
         before = api.job_watches

@@ -19,57 +19,12 @@ from batchinference.spec.job import BatchInferenceSpec
 from support.documents.code_blocks import CodeBlock, code_blocks
 from support.documents.minimal import Document, document
 from support.documents.pages import ROOT
+from support.documents.yaml_files import read_yaml
 from support.program import run_program
 
 BLOCKS = code_blocks()
 ANY = -1
-TESTED = {
-    "pipeline/jobs/test_first_run.py::test_commands_lead_from_a_clone_to_labels": [
-        ("README.md", "bash", 3),
-        ("README.zh-CN.md", "bash", 3),
-    ],
-    "docs/test_batch_service_page.py::test_client_of_the_page_gets_all_answers": [
-        ("batch-service.md", "python", 1)
-    ],
-    "docs/test_batch_service_page.py::test_values_of_the_page_configure_the_service": [
-        ("batch-service.md", "yaml", 1)
-    ],
-    "docs/test_pages.py::test_columns_equal_those_of_kubectl": [("cluster.md", "console", 1)],
-    "docs/test_pages.py::test_plan_of_the_page_is_printed": [("cluster.md", "text", 1)],
-    "docs/test_get_started.py::test_commands_print_the_expected_output": [
-        ("get-started.md", "csv", 1),
-        ("get-started.md", "text", 1),
-        ("get-started.md", "yaml", 1),
-    ],
-    "docs/test_get_started.py::test_translation_has_the_same_code": [
-        ("get-started.zh-CN.md", "yaml", 1),
-        ("get-started.zh-CN.md", "csv", 1),
-        ("get-started.zh-CN.md", "text", 1),
-        ("get-started.zh-CN.md", "py", 1),
-    ],
-    "docs/test_get_started.py::test_python_code_of_the_page_runs": [("get-started.md", "py", 1)],
-    "unit/operator/test_health_checks.py::test_argo_cd_and_kstatus_see_the_phase": [
-        ("gitops.md", "yaml", 1)
-    ],
-    "docs/test_page_jobs.py::test_job_of_a_page_writes_the_expected_rows": [
-        ("jobs.md", "python", 1),
-        ("steps.md", "python", 3),
-    ],
-    "docs/test_site_pages.py::test_script_and_its_job_write_the_same_rows": [
-        ("migration.md", "py", 1)
-    ],
-    "docs/test_policy_page.py::test_page_shows_the_message_of_the_policy": [
-        ("policy.md", "text", 1),
-        ("policy.md", "yaml", 1),
-    ],
-    "pipeline/jobs/test_python_api.py::test_the_example_of_the_page_runs": [
-        ("python.md", "python", 3)
-    ],
-    "e2e/test_transcript.py::test_page_has_the_columns_and_fields_that_kubectl_shows": [
-        ("transcript.md", "console", ANY)
-    ],
-    "docs/test_pages.py::test_verify_prints_the_example": [("verify.md", "text", 1)],
-}
+TESTED = read_yaml(Path(__file__).with_name("tested_blocks.yaml"))
 """The page, the language and the number of the blocks that each test checks. This file checks the
 blocks of all pages that are jobs, fields of jobs or commands."""
 NUMBERS = {(page, kind): number for rows in TESTED.values() for page, kind, number in rows}

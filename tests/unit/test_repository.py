@@ -22,10 +22,10 @@ BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_000,
     "jobs/src": 69_930,
     "operator/src": 8_950,
-    "tests": 116_150,
+    "tests": 113_850,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
-MESSAGES_IN_TESTS = 243
+MESSAGES_IN_TESTS = 230
 """Maximum number of functions and tables of tests that contain four words of a message in a row.
 `Messages` of plugins/messages.py compares messages with golden files."""
 MAY_BE_LONG = 5

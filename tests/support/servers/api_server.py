@@ -17,6 +17,7 @@ import urllib3
 import yaml
 
 from support.cluster.kubectl import eventually
+from support.servers.kubeconfig import write_kubeconfig
 from support.servers.ports import free_port
 
 Object = dict[str, Any]
@@ -158,17 +159,8 @@ class ApiServer:
 
     def kubeconfig(self, path: Path, token: str = ADMIN_TOKEN) -> Path:
         """Write a kubeconfig with a token."""
-        cluster = {"server": self.url, "certificate-authority": str(self.certificate)}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"token": token}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "current-context": "test",
-        }
-        path.write_text(yaml.safe_dump(content))
-        return path
+        certificate = {"certificate-authority": str(self.certificate)}
+        return write_kubeconfig(path, self.url, token, **certificate)
 
     def requests_of(self, user: str) -> list[Object]:
         """Return the audit events of a user's requests."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from traps import product
 from traps.case import Case, Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, packed, tar
 from traps.pictures import BLUE, picture
+from traps.yaml_cases import read_kinds
 
 CASES = Cases("containers")
 JPG = picture(kind="JPEG")
@@ -127,91 +127,7 @@ apart(
 )
 
 
-values = CASES.kind(
-    "R27",
-    "lines of JSON that are no objects",
-    read={"format": "json"},
-    peers={"ray": {"lines": True}},
-)
-OBJECTS = [{"a": 1}, {"a": 2}]
-values(
-    "a number, a list, a text and null between objects",
-    Right(OBJECTS, failed=4, says="object"),
-    files={"a.jsonl": lines(OBJECTS[0], 3, [1], '"x"', "null", OBJECTS[1])},
-)
-values(
-    "only lists",
-    Right([], failed=2, says="object"),
-    Refused("object"),
-    files={"a.jsonl": lines([1, 2], [3])},
-)
-values(
-    "NaN and Infinity",
-    Right([{"a": math.nan}, {"a": 1}, {"a": math.inf}]),
-    files={"a.jsonl": '{"a": NaN}\n{"a": 1}\n{"a": Infinity}\n'},
-)
-values(
-    "two objects on one line",
-    Right([*OBJECTS, {"a": 3}]),
-    files={"a.jsonl": '{"a": 1}{"a": 2}\n{"a": 3}\n'},
-)
-values(
-    "objects over several lines",
-    Right(OBJECTS),
-    Refused("lines|object"),
-    files={"a.jsonl": '{\n  "a": 1\n}\n{\n  "a": 2\n}\n'},
-)
-values(
-    "one array of objects in a .json file, read as lines",
-    Right(OBJECTS),
-    Refused("lines"),
-    Right([], failed=1, says="lines|object"),
-    files={"a.json": '[{"a": 1}, {"a": 2}]\n'},
-    peers={"ray": {}, "daft": {}},
-)
-values(
-    "an array with a number in it",
-    Right(OBJECTS, failed=1, says="object"),
-    options={"lines": False},
-    files={"a.json": '[{"a": 1}, 3, {"a": 2}]'},
-    peers={"ray": {}, "pandas": {"lines": False}},
-)
-values(
-    "a file with one object, read as an array",
-    Right(OBJECTS[:1]),
-    Refused("array|list|lines"),
-    options={"lines": False},
-    files={"a.json": '{"a": 1}'},
-    peers={"ray": {}, "pandas": {"lines": False}},
-)
-values(
-    "blank lines, a byte order mark and CRLF",
-    Right(OBJECTS),
-    files={"a.jsonl": '\ufeff{"a": 1}\r\n\r\n  \r\n{"a": 2}\r\n'},
-)
-values(
-    "a comma behind each line",
-    Right(OBJECTS),
-    Right([], failed=2, says="JSON|comma"),
-    files={"a.jsonl": '{"a": 1},\n{"a": 2},\n'},
-)
-values(
-    "surrogates and escapes in texts",
-    Right([{"a": "😀\u0000é"}]),
-    files={"a.jsonl": '{"a": "\\ud83d\\ude00\\u0000\\u00e9"}\n'},
-)
-values(
-    "half of a surrogate pair",
-    Right([{"a": "x"}], failed=1, says="surrogate|UTF|unicode|JSON"),
-    files={"a.jsonl": '{"a": "\\ud83d"}\n{"a": "x"}\n'},
-)
-BIG = 2**53 + 1
-values(
-    "integers above 2^53 beside fractions",
-    Right([{"a": BIG}, {"a": 0.5}]),
-    Right([{"a": str(BIG)}, {"a": "0.5"}]),
-    files={"a.jsonl": lines({"a": BIG}, {"a": 0.5})},
-)
+read_kinds(CASES, Path(__file__).with_suffix(".yaml"))
 
 labels = CASES.kind("R30", "labels that are texts, and files of macOS in an archive", **archives)
 labels(

@@ -15,6 +15,7 @@ from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps.code_hashes import code_of
 from batchinference.spec import SpecError
 from plugins.messages import Messages
+from support.documents.yaml_files import read_yaml
 
 READ, WRITE = {"format": "text", "paths": ["in"]}, {"format": "parquet", "path": "out"}
 
@@ -73,38 +74,7 @@ def test_names_show_whether_code_is_a_class_and_are_unique() -> None:
     assert [step.python.is_class for step in found] == [True, False, False, False, False]
 
 
-TENSOR = "import torch\nk = torch.ones(2)\ndef f(x): return k"
-SAME = {
-    "tensor": (TENSOR, TENSOR + "  # in other memory"),
-    "comment": ("def f(x): return x + 1", "# a\n\n\ndef f(x):\n    return x + 1  # b"),
-    "order": ("a = 1\nb = 2\ndef f(x): return a + b", "b = 2\na = 1\ndef f(x): return a + b"),
-    "unused": ("def f(x): return 1", "other = 5\ndef f(x): return 1"),
-    "equal texts": ("a = 'x y'; b = 'x y'\ndef f(r): return a, b",
-                    "a = 'x y'\nb = ''.join(['x ', 'y'])\ndef f(r): return a, b"),
-}  # fmt: skip
-CHANGED = {
-    "constant": ("def f(x): return x + 1", "def f(x): return x + 2"),
-    "variable": ("k = 1\ndef f(x): return k", "k = 2\ndef f(x): return k"),
-    "attribute": ("import math\ndef f(x): return math.sin(x)",
-                  "import math\ndef f(x): return math.cos(x)"),
-    "function": ("def g(x): return 1\ndef f(x): return g(x)",
-                 "def g(x): return 2\ndef f(x): return g(x)"),
-    "inner": ("k = 1\ndef f(x): return [k for _ in x]", "k = 2\ndef f(x): return [k for _ in x]"),
-    "closure": ("def m(k): return lambda x: k\nf = m(1)", "def m(k): return lambda x: k\nf = m(2)"),
-    "default": ("def f(x, k=1): return k", "def f(x, k=2): return k"),
-    "set": ("k = {'a', 'b'}\ndef f(x): return k", "k = {'a', 'c'}\ndef f(x): return k"),
-    "method": ("class f:\n def __call__(s, x): return 1",
-               "class f:\n def __call__(s, x): return 2"),
-    "base": ("class B:\n k = 1\nclass f(B):\n def __call__(s, x): return s.k",
-             "class B:\n k = 2\nclass f(B):\n def __call__(s, x): return s.k"),
-    "property": ("class f:\n @property\n def k(s): return 1\n def __call__(s, x): return s.k",
-                 "class f:\n @property\n def k(s): return 2\n def __call__(s, x): return s.k"),
-    "function attribute": ("def f(x): return f.k\nf.k = 1", "def f(x): return f.k\nf.k = 2"),
-    "attribute of a helper": ("def g(): return g.k\ng.k = 1\ndef f(x): return g()",
-                              "def g(): return g.k\ng.k = 2\ndef f(x): return g()"),
-    "metaclass": ("class M(type):\n k = 1\nclass f(metaclass=M):\n def __call__(s, x): return f.k",
-                  "class M(type):\n k = 2\nclass f(metaclass=M):\n def __call__(s, x): return f.k"),
-}  # fmt: skip
+SAME, CHANGED = read_yaml(Path(__file__).with_name("code_pairs.yaml")).values()
 
 
 @pytest.mark.parametrize(("first", "second"), SAME.values(), ids=SAME)

@@ -50,11 +50,7 @@ def test_pod_without_kubeconfig_uses_its_service_account() -> None:
     options = {"header_params": {}, "auth_settings": ["BearerToken"]}
     headers = cluster._client.param_serialize("GET", "/", **options)[2]
     assert headers["authorization"] == "bearer secret"
-
-
-@pytest.mark.usefixtures("pod")
-def test_namespace_of_the_caller_comes_first() -> None:
-    assert Kubernetes(namespace="other").namespace == "other"
+    assert Kubernetes(namespace="other").namespace == "other", "that of the caller comes first"
 
 
 @pytest.mark.usefixtures("pod")

@@ -222,6 +222,8 @@ def test_foreign_ray_job_replaces_a_deleted_one(loop: ReconcileLoop) -> None:
     loop.report = None
     loop.reconcile()
     assert loop.attempt["cause"] == "RayJobDeleted"
+    assert "job-1" in loop.attempt["message"]
+    assert loop.status["progress"]["rows"] == 10
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from batchinference_operator.controller.driver_poller import MAX_BYTES, Answer, 
 from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, RUNNING, ray_job_body, report
+from support.servers.ports import free_port
 from support.servers.scripted_http import Serve, Server, answering
 
 SEEN = RayJobView.of(ray_job_body(**RUNNING))
@@ -50,12 +51,6 @@ async def dashboard_at(port: int) -> AsyncIterator[tuple[DashboardClient, Loopba
     dns = LoopbackDns(port)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=dns)) as session:
         yield DashboardClient(session), dns
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 def is_unreachable(answer: Answer) -> bool:
@@ -132,7 +127,7 @@ async def test_failed_stop_request_is_not_an_error(serve: Serve) -> None:
         await dashboard.stop(NAMESPACE, seen, TOKEN)
         await dashboard.stop(NAMESPACE, replace(SEEN, job_id=""), TOKEN)
     assert len(server.requests) == 1
-    async with dashboard_at(unused_port()) as (dashboard, _):
+    async with dashboard_at(free_port()) as (dashboard, _):
         await dashboard.stop(NAMESPACE, seen, TOKEN)
 
 
@@ -183,7 +178,7 @@ async def test_connection_error_is_not_an_answer() -> None:
     async with aiohttp.ClientSession() as session:
         seen = replace(SEEN, head_service="x" * 300)
         assert is_unreachable(await DashboardClient(session).poll(NAMESPACE, seen, TOKEN))
-    async with dashboard_at(unused_port()) as (dashboard, _):
+    async with dashboard_at(free_port()) as (dashboard, _):
         assert is_unreachable(await dashboard.poll(NAMESPACE, SEEN, TOKEN))
 
 

@@ -4,7 +4,6 @@ answer."""
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, owner, ray_job_body
+from support.servers.ports import free_port
 from support.servers.scripted_http import Answer, Serve, Server, answering
 
 Connect = Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]
@@ -490,14 +490,6 @@ async def test_error_that_is_not_a_status_object_is_raised_unchanged(
 BODY = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": NAMESPACE}}
 
 
-@pytest.fixture
-def unused_port() -> int:
-    """Return a port on which no server listens."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-    return port
-
-
 def at_first(problem: Callable[[web.Request], web.Response], times: int) -> Answer:
     """Return a server that fails the first `times` requests and then creates the object."""
     left = [times]
@@ -566,8 +558,8 @@ async def test_object_that_is_too_large_for_etcd_is_refused(
 
 
 @pytest.mark.usefixtures("no_pauses")
-async def test_missing_server_is_unreachable(unused_port: int) -> None:
-    session = open_session(ConnectionInfo(server=f"http://127.0.0.1:{unused_port}"))
+async def test_missing_server_is_unreachable() -> None:
+    session = open_session(ConnectionInfo(server=f"http://127.0.0.1:{free_port()}"))
     async with session.aiohttp_session:
         with pytest.raises(Unreachable, match="Cannot connect"):
             await KubeClient(session).create(BODY)

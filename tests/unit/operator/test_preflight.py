@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +11,7 @@ from kopf import ConnectionInfo
 from batchinference_operator.kube.session import open_session
 from batchinference_operator.preflight import NotReady, check_api
 from plugins.messages import Messages
+from support.servers.ports import free_port
 from support.servers.scripted_http import Answer, Serve, Server, answering
 
 JOBS = "batchinferences.batchinference.dev"
@@ -99,8 +99,7 @@ async def test_missing_permission_is_named_with_its_scope(
 
 
 async def test_unreachable_api_server_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     with pytest.raises(NotReady, match=f"cannot be reached: .*127.0.0.1:{port}"):
         await check(Server(LIST, port))
 

@@ -377,17 +377,6 @@ def test_driver_that_starts_again_is_not_silent_at_once(
     assert (phase(again), reason(again)) == expected
 
 
-@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
-@pytest.mark.parametrize("ray_job", [RUNNING, SUCCEEDED], ids=["still-running", "ended"])
-def test_final_report_ends_the_job(state: JobState, ray_job: dict[str, Any]) -> None:
-    last = report(state, rows=9)
-    actions = act(observe_started(view(**ray_job), report=last, driver_reached=True))
-    assert actions.status is not None
-    assert replace(job(), status=actions.status).finished
-    assert actions.status["completionTime"] == "2026-03-01T12:09:00Z"
-    assert actions.requeue_after == 0
-
-
 @pytest.mark.parametrize("seconds", [-30, 0, 1, REPORT_GRACE_SECONDS - 1])
 def test_final_report_is_polled_within_the_grace_period(seconds: float) -> None:
     actions = act(observe_started(view(**SUCCEEDED)), ENDED + timedelta(seconds=seconds))
@@ -432,16 +421,6 @@ def test_no_grace_period_without_a_report_to_wait_for(
 ) -> None:
     actions = act(observe_started(view(**ray_job), driver_reached=reached), ENDED)
     assert phase(actions) in {"Succeeded", "Failed"}
-
-
-def test_deleted_ray_job_fails_the_job() -> None:
-    running = observe_started(view(**RUNNING), report=report(rows=3), driver_reached=True)
-    actions = act(observe_next(running, None))
-    assert actions.create == ()
-    assert (phase(actions), reason(actions)) == ("Failed", "RayJobDeleted")
-    assert "job-1" in message(actions)
-    assert actions.status is not None
-    assert actions.status["progress"] == {"rows": 3}
 
 
 @pytest.mark.parametrize("owner_uid", [OTHER_UID, None], ids=["former-job", "no-owner"])

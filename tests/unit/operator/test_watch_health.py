@@ -7,13 +7,13 @@ from pathlib import Path
 
 import kopf
 import pytest
-import yaml
 
 from batchinference_operator.kube import kopf_watches
 from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 from support.operator.virtual_time import ManualClock
+from support.servers.kubeconfig import write_kubeconfig
 from support.servers.scripted_http import Serve, answering
 
 RAY_JOBS = "/apis/ray.io/v1/namespaces/team/rayjobs"
@@ -73,16 +73,6 @@ def test_watches_that_never_start_are_dead(clock: ManualClock) -> None:
     assert len(watches.dead) == 4
 
 
-def write_kubeconfig(path: Path, token: str) -> None:
-    content = {
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    path.write_text(yaml.safe_dump(content))
-
-
 async def test_only_new_credentials_give_a_new_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +81,7 @@ async def test_only_new_credentials_give_a_new_session(
     login = KopfLogin(WatchHealth([], 60), Metrics().record_request)
     found = []
     for token in ("first", "first", "second"):
-        write_kubeconfig(tmp_path / "kubeconfig", token)
+        write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1", token)
         found.append(await login.login(settings=kopf.OperatorSettings()))
     first, again, second = found
     assert first is not None

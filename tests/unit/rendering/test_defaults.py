@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,87 +15,14 @@ from batchinference.spec.cluster import Cluster
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.parsed import job
+from support.documents.yaml_files import read_yaml
 from support.tiers import examples
 
-Pair = tuple[Any, Any]
+Pair = list[Any]
 """The value of the job and the value of the platform."""
 
-WHOLE: dict[str, Pair] = {
-    "image": ("own:1", "default:1"),
-    "imagePullPolicy": ("Never", "Always"),
-    "serviceAccountName": ("own", "default"),
-    "tolerations": (
-        [{"key": "own", "operator": "Exists"}],
-        [{"key": "default", "operator": "Exists"}],
-    ),
-    "priorityClassName": ("own", "default"),
-    "queueName": ("own", "default"),
-    "queuePriorityClassName": ("own", "default"),
-    "gangScheduling": (False, True),
-    "topology": ({"level": "rack", "mode": "Required"}, {"level": "zone", "mode": "Preferred"}),
-    "idleTimeout": ("5m", "1h"),
-    "terminationGracePeriod": ("30s", "10s"),
-    "envFrom": ([{"secretRef": {"name": "own"}}], [{"configMapRef": {"name": "default"}}]),
-    "fsGroup": (1, 2),
-    "ephemeralStorage": ("1Gi", "2Gi"),
-    "schedulerName": ("own", "default"),
-    "topologySpreadConstraints": (
-        [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
-        [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "ScheduleAnyway"}],
-    ),
-}
-"""Fields that are replaced as a whole."""
-
-
-def _near(zone: str) -> Document:
-    zones = [{"key": "zone", "operator": "In", "values": [zone]}]
-    return {"weight": 1, "preference": {"matchExpressions": zones}}
-
-
-_POD = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}
-BY_KEY: dict[str, dict[str, Pair]] = {
-    "requests": {"cpu": (0.5, 2.0), "memory": ("1Gi", "2Gi")},
-    "head": {
-        "cpu": (1.5, 2.0),
-        "memory": ("5Gi", "6Gi"),
-        "nodeSelector": ({"pool": "own"}, {"pool": "default"}),
-        "tolerations": ([{"key": "own"}], []),
-    },
-    "rayStartParams": {
-        "*": ({"log-color": "true"}, {"log-color": "false"}),
-        "cpu": ({"memory": "1"}, {"memory": "2"}),
-    },
-    "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
-    "fallback": {"after": ("1m", "1h"), "capacityTypes": (["spot"], ["on-demand"])},
-    "limits": {"devices": (2, 4), "cpu": (8.0, 9.0), "deviceHours": (1.5, 24.0)},
-    "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
-    "labels": {"team": ("own", "default"), "zone": ("a", "b")},
-    "annotations": {"example.com/a": ("own", "default"), "b": ("", "x")},
-    "affinity": {
-        "nodeAffinity": (
-            {"preferredDuringSchedulingIgnoredDuringExecution": [_near("own")]},
-            {"preferredDuringSchedulingIgnoredDuringExecution": [_near("default")]},
-        ),
-        "podAffinity": ({"requiredDuringSchedulingIgnoredDuringExecution": [_POD]},) * 2,
-    },
-    "profiles": {
-        "T4": ({"resource": "own/t4", "env": [{"name": "A", "value": "own"}]},) * 2,
-        "XPU": ({"device": "xpu"}, {"device": "xpu"}),
-    },
-}
-"""Objects and maps that are merged by key."""
-BY_NAME: dict[str, dict[str, Pair]] = {
-    "env": {"A": ({"value": ""}, {"value": "1"}), "B": ({"value": "x"}, {"value": "y"})},
-    "imagePullSecrets": {"a": ({}, {}), "b": ({}, {}), "c": ({}, {})},
-    "volumes": {
-        "data": ({"hostPath": {"path": "/own"}}, {"configMap": {"name": "c"}}),
-        "more": (
-            {"persistentVolumeClaim": {"claimName": "own"}},
-            {"secret": {"secretName": "default"}},
-        ),
-    },
-}
-"""Lists that are merged by name."""
+WHOLE, BY_KEY, BY_NAME = read_yaml(Path(__file__).with_suffix(".yaml")).values()
+"""Fields that are replaced as a whole, objects that are merged by key, and lists by name."""
 
 
 def mounted(name: str, path: str, **source: Any) -> Document:

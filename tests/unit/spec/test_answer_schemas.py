@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document
 from support.documents.refusals import refused, running, short
+from support.documents.yaml_files import read_yaml
 
+SCHEMAS = read_yaml(Path(__file__).with_name("json_schemas.yaml"))
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
@@ -22,28 +25,7 @@ def closed(**properties: Any) -> Document:
 
 @pytest.mark.parametrize(
     ("field", "expected"),
-    [
-        ({"type": "string"}, {"type": "string"}),
-        ({"type": "string", "enum": ["a"]}, {"type": "string", "enum": ["a"]}),
-        (
-            {"type": "string", "enum": ["a"], "nullable": True},
-            {"type": ["string", "null"], "enum": ["a", None]},
-        ),
-        (
-            {"type": "float32", "minimum": 0, "maximum": 2.5, "description": "Of five."},
-            {"type": "number", "minimum": 0, "maximum": 2.5, "description": "Of five."},
-        ),
-        ({"type": "uint8"}, {"type": "integer"}),
-        ({"type": "decimal<9,2>"}, {"type": "number"}),
-        ({"type": "bool"}, {"type": "boolean"}),
-        ({"type": "date"}, {"type": "string", "format": "date"}),
-        ({"type": "timestamp<UTC>"}, {"type": "string", "format": "date-time"}),
-        ({"type": "json", "nullable": True}, {}),
-        (
-            {"type": "list<struct<x: int64>>"},
-            {"type": "array", "items": closed(x={"type": "integer"})},
-        ),
-    ],
+    [tuple(case.values()) for case in SCHEMAS["fields"]],
     ids=short,
 )
 def test_fields_are_written_as_json_schema(field: Document, expected: Document) -> None:
@@ -53,27 +35,7 @@ def test_fields_are_written_as_json_schema(field: Document, expected: Document) 
 
 @pytest.mark.parametrize(
     ("schema", "expected"),
-    [
-        (NAME, {"name": "string"}),
-        ({**NAME, "additionalProperties": True}, "json"),
-        ({**NAME, "additionalProperties": {}}, "json"),
-        ({**NAME, "additionalProperties": False}, {"name": "string"}),
-        ({**NAME, "oneOf": [NAME]}, "json"),
-        ({"type": "object"}, "json"),
-        ({"type": "array", "items": NAME}, [{"name": "string"}]),
-        ({"type": "array"}, "json"),
-        ({"type": "array", "prefixItems": [NAME], "items": NAME}, "json"),
-        ({"type": ["null", "number"]}, "float64"),
-        ({"type": ["string", "number"]}, "json"),
-        ({"enum": ["a", None, "b"]}, "string"),
-        ({"enum": [1, 2]}, "int64"),
-        ({"enum": [True, 1]}, "json"),
-        ({"const": False}, "bool"),
-        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int64"),
-        ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, "json"),
-        ({"$ref": "#/$defs/name", "$defs": {"name": NAME}}, {"name": "string"}),
-        ({}, "json"),
-    ],
+    [tuple(case.values()) for case in SCHEMAS["column types"]],
     ids=short,
 )
 def test_json_schema_has_a_column_type(schema: Document, expected: Any) -> None:

@@ -102,31 +102,6 @@ def test_braces_that_are_not_references_are_kept() -> None:
         assert parsed(f"s3://out/{text}", DATE) == f"s3://out/{text}"
 
 
-REFUSED = {
-    "undeclared": job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.dat }}"}),
-    "without a value": job(
-        {"name": "date"}, read={"format": "text", "paths": ["s3://in/{{ params.date }}"]}
-    ),
-    "an expression": job(
-        DATE, write={"format": "parquet", "path": "s3://out/{{ params.date | upper }}"}
-    ),
-    "without the prefix": job(DATE, write={"format": "parquet", "path": "s3://out/{{ date }}"}),
-    "in the cluster": job(DATE, cluster={"image": "r/{{ params.date }}"}),
-    "as a key": job(DATE, steps=[{"name": "a", "addColumns": {"{{ params.date }}": "1"}}]),
-    "a reference as the value": job({"name": "a", "value": "{{ params.a }}"}),
-    "no number": job({"name": "a", "type": "number", "value": "1e"}),
-    "a number without quotes": job({"name": "a", "value": 16}),
-    "twice": job(DATE, DATE),
-    "a name in capitals": job({"name": "Date"}),
-}
-
-
-@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
-def test_problem_names_the_field_and_the_fix(body: Document, messages: Messages) -> None:
-    (problem,) = refused(body)
-    messages.check(problem)
-
-
 def test_values_from_the_command_line_are_checked_like_those_of_the_file(
     messages: Messages,
 ) -> None:

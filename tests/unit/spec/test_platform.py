@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from batchinference.rendering import with_platform_defaults
@@ -10,6 +12,7 @@ from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference_operator.reconcile.job_view import MutableSpec
 from support.documents.minimal import Document, python_step
 from support.documents.parsed import job
+from support.documents.yaml_files import read_yaml
 from support.operator.rendered import render
 
 
@@ -55,47 +58,14 @@ def test_platform_secret_in_invalid_yaml_is_not_shown() -> None:
     assert "hunter2" not in refused("env: [{name: PASSWORD, value: 'hunter2}]")
 
 
-PLATFORM = """
-deadlines: {pending: 30m, stall: 1h}
-ttl: {rayJob: 168h}
-retry: {maxAttempts: 5, onCause: {NodeLost: Fail}, backoff: {initial: 1s, max: 20m}}
-limits:
-  deadlines: {total: 72h, stall: 2h}
-  ttl: {cluster: 1h, afterFinished: 720h}
-  maxAttempts: 8
-"""
+PLATFORM = read_yaml(Path(__file__).with_name("platform_sections.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("section", "own", "expected"),
-    [
-        ("deadlines", {}, {"pending": "30m", "stall": "1h", "total": "72h"}),
-        ("deadlines", {"total": "1h", "stall": "90m"},
-         {"pending": "30m", "stall": "90m", "total": "1h"}),
-        ("deadlines", {"total": "100h", "stall": "121m", "active": "500h"},
-         {"pending": "30m", "stall": "2h", "active": "500h", "total": "72h"}),
-        ("ttl", {}, {"cluster": "0s", "rayJob": "168h", "afterFinished": "720h"}),
-        ("ttl", {"cluster": "999999h", "rayJob": "999h"},
-         {"cluster": "1h", "rayJob": "720h", "afterFinished": "720h"}),
-        ("ttl", {"cluster": "59m", "afterFinished": "1h"},
-         {"cluster": "59m", "rayJob": "168h", "afterFinished": "1h"}),
-        ("retry", {}, {"maxAttempts": 5, "onCause": {"NodeLost": "Fail"}}),
-        ("retry", {"maxAttempts": 3}, {"maxAttempts": 3, "onCause": {"NodeLost": "Fail"}}),
-        ("retry", {"maxAttempts": 100, "onCause": {}},
-         {"maxAttempts": 8, "onCause": {"NodeLost": "Fail"}}),
-        ("retry", {"onCause": {"NodeLost": "Retry", "BadInput": "Retry"}},
-         {"maxAttempts": 5, "onCause": {"NodeLost": "Retry", "BadInput": "Retry"}}),
-        ("retry", {"onCause": {"BadInput": "Retry"}, "backoff": {"max": "1m"}},
-         {"onCause": {"NodeLost": "Fail", "BadInput": "Retry"},
-          "backoff": {"initial": "1s", "max": "1m"}}),
-        ("retry", {"backoff": {"initial": "10s"}}, {"backoff": {"initial": "10s", "max": "20m"}}),
-    ],
-)  # fmt: skip
-def test_sections_of_a_job_get_the_defaults_and_limits_of_the_platform(
-    section: str, own: Document, expected: Document
-) -> None:
+@pytest.mark.parametrize("case", PLATFORM["sections"], ids=str)
+def test_sections_of_a_job_get_the_defaults_and_limits_of_the_platform(case: Document) -> None:
     """In each attempt, and while a job runs: deadlines and TTLs of a running job can be changed."""
-    defaults = parse_defaults(PLATFORM)
+    section, own, expected = case["section"], case["own"], case["expected"]
+    defaults = PlatformDefaults.model_validate(PLATFORM["platform"])
     rendered = with_platform_defaults(job(**{section: own}), defaults).spec
     running = MutableSpec.of({section: own}, defaults)
     for found in (getattr(rendered, section), getattr(running, section)):

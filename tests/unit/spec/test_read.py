@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,10 @@ from batchinference.spec.read import FileOptions
 from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.refusals import READ_OPTIONS, accepted_at, reading, refused, short
+from support.documents.yaml_files import read_yaml
 
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
-FRAME_DEFAULTS = {"truncated": "fail", "size": None, "maxPixels": 64_000_000,
-                  "orientation": "apply", "background": "white"}  # fmt: skip
-IMAGE_DEFAULTS = {**FRAME_DEFAULTS, "mode": "RGB", "range": None}
+DEFAULTS = read_yaml(Path(__file__).with_name("option_defaults.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -46,28 +46,9 @@ def test_format_refuses_options_of_other_formats() -> None:
 
 @pytest.mark.parametrize(
     ("format_", "defaults"),
-    [
-        ("images", {**IMAGE_DEFAULTS, "maxRowBytes": None, "pages": "first"}),
-        ("parquet", {"columns": None, "assumeTimezone": None, "int96": "us",
-                     "duplicateColumns": "fail"}),
-        ("json", {"lines": True, "maxRowBytes": None}),
-        ("csv", {"delimiter": None, "columnNames": None, "encoding": "utf-8", "quote": '"',
-                 "escape": "", "comment": "", "skipLines": 0, "newlinesInValues": True,
-                 "decimal": ".", "nullValues": [], "maxRowBytes": None,
-                 "duplicateColumns": "fail"}),
-        ("text", {"encoding": "utf-8", "dropEmptyLines": True, "maxRowBytes": None}),
-        ("binary", {"maxRowBytes": None}),
-        ("numpy", {"maxRowBytes": None}),
-        ("audio", {"sampleRate": None, "mono": False, "maxRowBytes": None,
-                   "truncated": "fail"}),
-        ("video", {**FRAME_DEFAULTS, "fps": None, "includeTimestamps": False}),
-        ("webdataset", {**IMAGE_DEFAULTS, "decoder": True, "suffixes": None,
-                        "maxRowBytes": None}),
-        ("manifest", {**IMAGE_DEFAULTS, "column": "uri", "decode": "bytes",
-                      "onUnreachable": "fail", "allow": [], "maxBytes": 64 << 20}),
-    ],
+    DEFAULTS.items(),
     ids=short,
-)  # fmt: skip
+)
 def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     read = parse(document(read={"format": format_, "paths": ["in"]})).spec.read
     common = {"includePaths": False, "ignoreMissingPaths": False}
@@ -75,18 +56,6 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     assert read.options.model_dump(by_alias=True) == expected
 
 
-@pytest.mark.parametrize("delimiter", ["\t", ";", "|", " ", "~"])
-def test_csv_delimiter_is_accepted(delimiter: str) -> None:
-    assert parse(reading("csv", delimiter=delimiter))
-
-
 def test_paths_up_to_256_are_accepted() -> None:
     paths = [f"in-{number}" for number in range(256)]
     assert len(accepted_at("spec.read.paths", paths).spec.read.paths) == 256
-
-
-def test_csv_may_have_no_quotes_and_no_escape_character() -> None:
-    options = parse(
-        reading("csv", quote="", escape="", comment="", delimiter=";")
-    ).spec.read.options
-    assert (options.quote, options.escape) == ("", "")

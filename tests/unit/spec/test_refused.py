@@ -1,5 +1,6 @@
-"""Jobs that are refused. Each file of `refused` has the jobs of one part of the specification, by
-what is wrong with them, and `messages.yaml` the messages about them.
+"""Jobs that are refused or accepted. Each file of `refused` has the jobs of one part of the
+specification, by what is wrong with them, and `messages.yaml` the messages about them. Each file of
+`accepted` has jobs in which nothing is wrong.
 
 `job` is the name of a valid job. Either `values` replace what is `at` a place of it, or `fields`
 are set in the mapping there, or each of the `changes` is a place with its value. REMOVED removes a
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from batchinference.spec import parse
 from plugins.messages import Messages
 from support.documents.http_models import chat, json_endpoint
 from support.documents.minimal import Document, document, model_step, python_step
@@ -24,6 +26,7 @@ from support.documents.yaml_files import read_yaml
 
 SECRETS = ("hunter2", "s3cret", "secret1")
 """What no message may contain."""
+PATHS = {"format": "text", "paths": ["in"], "options": {"includePaths": True}}
 VARIABLE = {"name": "A", "value": "x"}
 MOUNTED = {
     "volumes": [{"name": "v", "hostPath": {"path": "/var"}}],
@@ -34,6 +37,11 @@ TORCH = {
     **{"inputs": {"x": "x"}, "output": "y"},
 }
 GENERATION = model_step()["model"] | {"task": "text-generation", "output": "answer"}
+PHOTOS = {
+    "task": "image-text-to-text",
+    "inputs": {"photo": "image", "text": "text"},
+    "images": ["photo"],
+}
 REQUESTS = {"inputs": {"body": "text"}, "request": "body"}
 STEPS: dict[str, Document] = {
     "embed": model_step(),
@@ -48,21 +56,31 @@ STEPS: dict[str, Document] = {
     "function": python_step(callable_="module:function"),
     "chunk": {"chunk": {"column": "a", "size": 100}},
     "decode": {"decode": {"column": "a", "format": "image"}},
+    "generation": model_step(model=GENERATION),
+    "photos": model_step(model=GENERATION | PHOTOS),
 }
+FIELDS = {"job", "at", "values", "fields", "changes"}
+"""The fields of a case."""
 JOBS: dict[str, Document] = {
     **valid_documents(),
     **{name: document(steps=[{**step, "name": "one"}]) for name, step in STEPS.items()},
+    "label": document(read=PATHS, steps=[{"name": "one", "labelFromPath": {"column": "class"}}]),
     "mount": document(cluster=MOUNTED),
     "variable": document(cluster={"env": [VARIABLE]}),
     "variable of a profile": document(cluster={"profiles": {"mine": {"env": [VARIABLE]}}}),
 }
 
 
-CASES = {
-    f"{file.stem}: {about}": case
-    for file in sorted(Path(__file__).with_name("refused").glob("*.yaml"))
-    for about, case in read_yaml(file).items()
-}
+def cases_of(folder: str) -> dict[str, Document]:
+    """Return the cases of the files of a folder."""
+    files = sorted(Path(__file__).with_name(folder).glob("*.yaml"))
+    found = {file.stem: read_yaml(file) for file in files}
+    cases = {f"{part}: {about}": found[part][about] for part in found for about in found[part]}
+    assert all(case.keys() <= FIELDS for case in cases.values())
+    return cases
+
+
+REFUSED, ACCEPTED = cases_of("refused"), cases_of("accepted")
 
 
 def variations(case: dict[str, Any]) -> Iterator[Document]:
@@ -84,11 +102,17 @@ def variations(case: dict[str, Any]) -> Iterator[Document]:
         yield changed(job, place, kept)
 
 
-@pytest.mark.parametrize("about", CASES)
+@pytest.mark.parametrize("about", REFUSED)
 def test_job_is_refused(about: str, messages: Messages) -> None:
-    case = CASES[about]
-    assert case.keys() <= {"job", "at", "values", "fields", "changes"}
-    found = [refused(job) for job in variations(case)]
+    found = [refused(job) for job in variations(REFUSED[about])]
     assert found, "a case needs a job"
     messages.check_in_order(found)
     assert not any(secret in message for secret in SECRETS for message in found)
+
+
+@pytest.mark.parametrize("about", ACCEPTED)
+def test_job_is_accepted_unchanged(about: str) -> None:
+    jobs = list(variations(ACCEPTED[about]))
+    assert jobs, "a case needs a job"
+    for job in jobs:
+        assert parse(job).model_dump(mode="json", by_alias=True, exclude_unset=True) == job

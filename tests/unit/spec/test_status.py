@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.status import BatchInferenceStatus, Phase
+from support.documents.yaml_files import read_yaml
 
-TIME = "2026-01-02T03:04:05Z"
-CONDITION = {
-    "type": "Ready",
-    "status": "True",
-    "reason": "Running",
-    "message": "70 of 100 rows",
-    "lastTransitionTime": TIME,
-    "observedGeneration": 1,
-}
-ATTEMPT = {
-    "number": 1,
-    "rayJobName": "job-1",
-    "startTime": TIME,
-    "completionTime": TIME,
-    "outcome": "Failed",
-    "cause": "NodeLost",
-    "message": "node-2 was drained",
-    "rows": 40,
-    "deviceSeconds": 300,
-    "cpuSeconds": 600,
-}
-SMALLEST: dict[str, Any] = {"phase": "Pending", "observedGeneration": 1, "conditions": []}
-FULL: dict[str, Any] = {
-    "phase": "Running",
-    "observedGeneration": 2,
-    "conditions": [CONDITION],
-    "progress": {
-        "rows": 70,
-        "total": 100,
-        "estimated": True,
-        "percent": 70,
-        "rowsPerSecond": 1.5,
-        "eta": "20s",
-    },
-    "counts": {"read": 70, "written": 60, "failed": 4, "filtered": 6},
-    "startTime": TIME,
-    "completionTime": TIME,
-    "attempt": 2,
-    "failedAttempts": 1,
-    "nextAttemptTime": TIME,
-    "attempts": [ATTEMPT, {"number": 2, "rayJobName": "job-2"}],
-    "operator": {"suspendedSeconds": 60, "progressTime": TIME, "usageTime": TIME},
-    "deviceSeconds": 500,
-    "cpuSeconds": 900,
-    "rayJobName": "job-2",
-    "rayClusterName": "job-2-abcde",
-    "output": "s3://out/",
-}
+STATUSES = read_yaml(Path(__file__).with_name("statuses.yaml"))
+SMALLEST, FULL = STATUSES["smallest"], STATUSES["full"]
+CONDITION, ATTEMPT = FULL["conditions"][0], FULL["attempts"][0]
 
 
 def read(value: dict[str, Any]) -> BatchInferenceStatus:
@@ -64,7 +21,7 @@ def read(value: dict[str, Any]) -> BatchInferenceStatus:
     return BatchInferenceStatus.model_validate(value, strict=False)
 
 
-@pytest.mark.parametrize("value", [SMALLEST, FULL], ids=["smallest", "full"])
+@pytest.mark.parametrize("value", STATUSES.values(), ids=STATUSES)
 def test_status_survives_a_round_trip(value: dict[str, Any]) -> None:
     assert read(value).model_dump(mode="json", by_alias=True, exclude_unset=True) == value
 

@@ -111,23 +111,11 @@ def test_callable_in_capwords_is_a_class(callable_: str, is_class: bool) -> None
     assert first_step(with_step(python={"callable": callable_})).python.is_class is is_class
 
 
-def test_batch_size_and_cpus_without_replicas_are_accepted() -> None:
-    function = {"callable": "module:function", "callArgs": {"top": 3}}
-    assert first_step(with_step(batchSize=8, python=function, resources={"cpu": 2, "gpu": 0}))
-
-
 def test_replicas_and_resources_have_defaults() -> None:
     step = first_step(with_step(python=KINDS["python"], replicas={}, resources={}))
     assert step.replicas == Replicas(min=1, max=1)
     assert step.resources
     assert (step.resources.cpu, step.resources.gpu, step.resources.memory) == (1.0, 0, None)
-
-
-@pytest.mark.parametrize("index", [-100, -2, 0, 100])
-def test_label_index_is_accepted(index: int) -> None:
-    label = first_step(with_step(labelFromPath={"column": "class", "index": index})).label_from_path
-    assert label
-    assert label.index == index
 
 
 def test_columns_of_a_step_are_limited_to_256() -> None:
@@ -159,9 +147,3 @@ def test_steps_of_every_kind_follow_every_format() -> None:
         read = {"format": format_, "paths": ["in"], "options": {"includePaths": True}}
         steps = [{"name": kind.lower(), kind: value} for kind, value in KINDS.items()]
         assert len(parse(document(read=read, steps=steps)).spec.steps) == len(KINDS)
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1", "cp037", "shift_jis"])
-def test_encodings_of_text_are_accepted(encoding: str) -> None:
-    decode = {"column": "a", "format": "text", "encoding": encoding}
-    assert parse(with_step(decode=decode))

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from pydantic.alias_generators import to_camel
 
 from batchinference.spec import parse
 from batchinference.spec.models.transformers_tasks import FIELDS, GENERATION, INPUTS, Task
 from support.documents.minimal import Document
-from support.documents.refusals import refused, running, short
+from support.documents.refusals import refused, running
+from support.documents.yaml_files import read_yaml
 
 MODEL = "spec.steps[0].model"
 TASKS = get_args(Task)
-REQUIRED: dict[str, Document] = {
-    "image-text-to-text": {"inputs": {"photo": "image", "text": "text"}, "images": ["photo"]},
-    **{
-        f"zero-shot-{kind}": {"candidateLabels": ["cat", "dog"]}
-        for kind in (
-            *("classification", "image-classification", "audio-classification"),
-            "object-detection",
-        )
-    },
-}
-"""Required fields of each task, in addition to its inputs."""
-FIELD_VALUES: Document = {
-    "pooling": "mean",
-    "normalize": False,
-    "top_k": 3,
-    "candidate_labels": ["cat"],
-    "prompt": "say {text}",
-    "return_full_text": True,
-    "system": "Be brief.",
-    "messages": [{"role": "user", "content": "Hello"}],
-    "sampling": {"max_new_tokens": 5},
-    "images": ["text"],
-    "max_tokens_per_batch": 1000,
-    "too_long": "fail",
-    "window_overlap": 8,
-}
-ALIASES = {
-    "top_k": "topK",
-    "return_full_text": "returnFullText",
-    "candidate_labels": "candidateLabels",
-    "max_tokens_per_batch": "maxTokensPerBatch",
-    "too_long": "tooLong",
-    "window_overlap": "windowOverlap",
-}
+REQUIRED, FIELD_VALUES = read_yaml(Path(__file__).with_name("transformers_fields.yaml")).values()
+"""Required fields of each task, and a value of each field that is not for all tasks."""
 
 
 def model(task: str, **fields: Any) -> Document:
@@ -89,35 +60,9 @@ def test_field_of_another_task_is_refused() -> None:
     offenders = []
     others = [(task, field) for task in TASKS for field in FIELDS if task not in FIELDS[field]]
     for task, field in others:
-        alias = ALIASES.get(field, field)
+        alias = to_camel(field)
         message = refusal_of(task, **{alias: FIELD_VALUES[field]})
         if not (message.startswith(f"'{alias}' is for ") and f", not for '{task}'" in message):
             offenders.append(message)
     assert len(others) > 100
     assert offenders == []
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"prompt": "say {text}", "system": "to {who}", "inputs": {"text": "t", "who": "w"}},
-        {"inputs": {"chat": "messages"}},
-        {"sampling": {"seed": 1, "num_beams": 1, "do_sample": True}},
-        {"attention": "flash_attention_2", "dtype": "bfloat16"},
-        {"revision": "5f1c", "source": "org/model"},
-        # the defaults that the API server adds
-        {"candidateLabels": [], "messages": [], "images": [], "sampling": {}},
-    ],
-    ids=short,
-)
-def test_compatible_fields_are_accepted(fields: Document) -> None:
-    assert parse(running(model("text-generation", **fields)))
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"prompt": "{text}: what is in {photo}?"}, {"inputs": {"photo": "image"}}],
-    ids=["image in the prompt", "image without a prompt"],
-)
-def test_compatible_image_fields_are_accepted(fields: Document) -> None:
-    assert parse(running(model("image-text-to-text", **fields)))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from batchinference.spec import parse
 from plugins.messages import Messages
-from support.documents.minimal import Document, document, model_step
-from support.documents.refusals import refused, short
-from support.documents.vllm_models import full_model, vllm, vllm_step
+from support.documents.minimal import Document, document
+from support.documents.refusals import refused
+from support.documents.vllm_models import vllm_step
 
 STEP = "spec.steps[0]"
 
@@ -19,39 +17,6 @@ def refusal_of(step: Document) -> str:
     message = refused(document(steps=[step]))
     assert message.startswith(STEP)
     return message.removeprefix(STEP)
-
-
-def pair(**fields: Any) -> Document:
-    inputs = {"query": "text", "document": "page"}
-    return vllm(task="score", **{"inputs": inputs, **fields})
-
-
-def with_adapter(**fields: Any) -> Document:
-    return vllm(inputs={"question": "text", "style": "class"}, adapter="style", **fields)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        vllm(),
-        vllm(prompt="{question}"),
-        vllm(chat=False, prompt="Q: {question} A:"),
-        vllm(revision="5f1c"),
-        vllm(task="embed"),
-        vllm(task="embed", chat=True, system="Hm.", sampling={"dimensions": 64}),
-        vllm(engine={"dtype": "bfloat16", "hf_overrides": {"a": [1]}}),
-        vllm(task="classify", topK=3, sampling={"use_activation": False}),
-        pair(),
-        vllm(details="about", sampling={"logprobs": 2, "n": 3}),
-        vllm(inputs={"question": "text", "limit": "most"}, sampling={"max_tokens": "{limit}"}),
-        with_adapter(loraAdapters=["org/poem", "ode"]),
-        with_adapter(loraPath="/adapters"),
-        full_model(),
-    ],
-    ids=short,
-)
-def test_vllm_model_is_accepted(model: Document) -> None:
-    assert parse(document(steps=[model_step(model=model, resources={"gpu": 1})]))
 
 
 @pytest.mark.parametrize(

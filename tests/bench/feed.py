@@ -75,8 +75,7 @@ Goals = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Case:
-    """The work, its number of rows, and the lowest ratio of our rate to that of each peer. None is
-    no goal."""
+    """The work, its number of rows, and the lowest ratio of our rate to a peer's. None: no goal."""
 
     rows: int
     write: Callable[[Path, int], object]

@@ -76,8 +76,7 @@ def images(source: str, output: str, cpus: int) -> None:
 
 
 def images_loader(source: str, output: str, cpus: int) -> None:
-    """Read and decode images in the workers of a DataLoader of PyTorch. The main process runs the
-    network."""
+    """Read and decode images in workers of a DataLoader. The main process runs the network."""
     import torch
     from decoding import Images
     from models import network

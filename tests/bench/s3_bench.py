@@ -51,8 +51,7 @@ class S3Bench:
         return Command(arguments, self.directory, env, program)
 
     def run(self, command: Command) -> tuple[float, str]:
-        """Run a program to its end. Return its seconds and what it printed. The relay counts what
-        it has read."""
+        """Run a program. Return its seconds and what it printed. The relay counts what is read."""
         self.relay.bytes = 0
         self.relay.requests.clear()
         began = time.monotonic()

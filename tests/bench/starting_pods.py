@@ -16,8 +16,7 @@ Object = dict[str, Any]
 PULL_SECONDS = 30.0
 """Seconds for which the containers of all pods are being created."""
 SCHEDULED = timedelta(seconds=75)
-"""The time since the pods were scheduled. It is long, so the operator reads their Events
-immediately."""
+"""The time since the pods were scheduled: long, so the operator reads their Events at once."""
 _NOT_READY = {"ready": False, "restartCount": 0, "image": "", "imageID": ""}
 
 

@@ -22,8 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder to which the paths of all pages are relative. Each job has its own output
-    path."""
+    """Return the folder to which paths of all pages are relative. A job has its own output path."""
     from support.documents.page_files import write_files  # imports PyTorch, ONNX and Lance
 
     folder = tmp_path_factory.mktemp("pages")

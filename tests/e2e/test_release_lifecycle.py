@@ -141,8 +141,7 @@ def wait_until_only_documented_objects_remain() -> None:
 
 
 def objects_of_release(kubectl: Kubectl) -> set[str]:
-    """Return the objects of every kind, in all namespaces and in none, that have the label of the
-    release."""
+    """Return the objects of all kinds, in any namespace or none, with the label of the release."""
     kinds = ",".join(kubectl("api-resources", "--verbs=list", "--output=name").split())
     everywhere = ("--all-namespaces", "--selector", REPLICAS, "--output", "json")
     found = json.loads(kubectl("get", kinds, *everywhere))["items"]

@@ -54,8 +54,7 @@ class CommandLine:
 
     @contextmanager
     def watching(self, name: str, shown: list[Shown]) -> Iterator[None]:
-        """Run `status --watch` from the start of the block to the end of the job. Add it to
-        `shown`."""
+        """Run `status --watch` from the start of the block to the job's end. Add it to `shown`."""
         command = self._command("status", name, "--watch")
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:

@@ -46,8 +46,7 @@ def _cpu_seconds(objects: int) -> float:
 
 
 def _work(objects: int) -> None:
-    """Create objects and read them in random order: the tests wait for memory more than for the
-    processor."""
+    """Create objects and read them in random order: tests wait for memory, not the processor."""
     numbers = list(range(objects))
     random.Random(objects).shuffle(numbers)
     texts = {number: str(number) for number in numbers}

@@ -50,8 +50,7 @@ class Landing:
             return SuiteResult(Result(step.name, "failed", note=str(error)))
 
     def _execute(self, step: Step, env: dict[str, str]) -> Result:
-        """Run a step. All its runs together end at its deadline, or at the end of the landing's
-        time."""
+        """Run a step. All its runs together end at its deadline, or at that of the landing."""
         used = self._used.get(step.name, 0.0)
         left = min(step.deadline * self._factor - used, self._end - time.monotonic())
         env = {**env, FACTOR: f"{self._factor:.2f}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -141,6 +142,7 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         (b"x", "text"),
         (NOON, NOON.replace(tzinfo=UTC)),
         ([pd.Timestamp(1)], [NOON]),
+        (Decimal("NaN"), Decimal(1)),
     ):
         for values in ([one, other], [other, one], [{"a": one}, {"a": other}], [[one, other]]):
             with pytest.raises(TypeError):

@@ -52,8 +52,7 @@ def in_flight(monkeypatch: pytest.MonkeyPatch) -> RowsInFlight:
 def concurrent(
     make: Callable[[], Any], rows: int, wanted: int, stopping: threading.Event | None = None
 ) -> ConcurrentBatches:
-    """Return what computes batches of some rows, as long as fewer rows than wanted are in
-    flight."""
+    """Return what computes batches of some rows, while too few rows are in flight."""
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": rows}))
     concurrent_batches.IN_FLIGHT.wanted = wanted
     return ConcurrentBatches(stage, make, stopping or threading.Event())

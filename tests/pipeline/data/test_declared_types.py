@@ -90,7 +90,8 @@ KEPT: list[tuple[pa.Array, str, list[Any]]] = [
     (pa.array([0.5, 2.0**20, NAN, INF, None]), "float32", [0.5, 2.0**20, NAN, INF, None]),
     (pa.array([1.5, NAN], pa.float32()), "float64", [1.5, NAN]),
     (pa.array([Decimal(1), None], pa.decimal128(38, 0)), "int64", [1, None]),
-    (pa.array([Decimal("1.10")]), "float64", [1.1]),
+    (pa.array([Decimal("99.99")]), "float64", [99.99]),
+    (pa.array([{"x": [Decimal("99.99")]}]), "struct<x: list<float64>>", [{"x": [99.99]}]),
     (pa.array([1.25, 1.1]), "decimal<10, 2>", [Decimal("1.25"), Decimal("1.10")]),
     (pa.array([0, 1]), "bool", [False, True]),
     (pa.array([datetime(2024, 1, 1)]), "date", [date(2024, 1, 1)]),  # noqa: DTZ001 - no zone

@@ -1,5 +1,4 @@
-"""Hostile files: each one fails its own rows with the reason, and ends neither the process nor the
-job."""
+"""Hostile files: each fails its own rows with the reason, and ends neither process nor job."""
 
 from __future__ import annotations
 

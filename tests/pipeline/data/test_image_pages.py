@@ -299,3 +299,11 @@ def test_limit_of_pixels_applies_to_cut_images(tmp_path: Path) -> None:
     half = written("JPEG")[:3000]
     (error,) = read(tmp_path, half, truncated="accept", maxPixels=1000).bad.values()
     assert "maxPixels" in error
+
+
+def test_channels_of_unknown_meaning_are_counted(tmp_path: Path) -> None:
+    for photometric, channels in (("minisblack", 2), ("rgb", 4)):
+        file, pixels = io.BytesIO(), np.full((2, 2, channels), 9, np.uint8)
+        tifffile.imwrite(file, pixels, photometric=photometric, extrasamples=["unspecified"])
+        outcome = read_image(tmp_path, file.getvalue())
+        assert outcome.warnings == {(0, 0): {"PagesIgnored": 1}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -29,7 +28,6 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.input.readers import READERS
 from batchinference.pipeline.media import images
-from batchinference.pipeline.ray_compat import SQLDatasource
 from batchinference.pipeline.runtimes import RUNTIMES, check_hidden
 from batchinference.pipeline.runtimes.transformers.media_inputs import _resampled
 from plugins.messages import Messages
@@ -108,18 +106,13 @@ warnings.warn(WARN_NOIPYW, TqdmWarning)
 """
 
 
-def read_rows_of_a_table() -> None:
-    SQLDatasource("SELECT 1", lambda: sqlite3.connect(":memory:"), "unicode").get_read_tasks(2)
-
-
 @pytest.mark.parametrize(
     "speak",
     [
         lambda: util._has_missing(("no_such_package", "1")),
         tokens._warn_token_auth_enabled,
-        read_rows_of_a_table,
     ],
-    ids=["widgets", "token", "table"],
+    ids=["widgets", "token"],
 )
 def test_message_of_a_library_is_hidden(
     monkeypatch: pytest.MonkeyPatch, speak: Callable[[], None]

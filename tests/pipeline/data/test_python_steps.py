@@ -389,7 +389,7 @@ class Reusing:
     def __init__(self) -> None:
         self._results = np.zeros((3, 2))
         self._frame = pd.DataFrame({"n": np.zeros(3)})
-        self._tensor = torch.zeros(3)
+        self._tensor = torch.zeros(3, dtype=torch.bfloat16)
         self._row: dict[str, Any] = {"n": np.zeros(2)}
 
     def _filled(self, batch: dict[str, np.ndarray]) -> np.ndarray:

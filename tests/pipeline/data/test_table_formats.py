@@ -154,6 +154,10 @@ class TestDelta:
         ):
             target.run(rows_of(id=[0], at=[dt.time(1, 2)]))
 
+    def test_uuids_are_written_as_bytes(self, target: TableTarget) -> None:
+        target.run(rows_of(id=[0, 1], key=pa.array([b"0" * 16, None], pa.uuid())))
+        assert target.rows() == [{"id": 0, "key": b"0" * 16}, {"id": 1, "key": None}]
+
     def test_missing_library_error_has_the_install_command(
         self, target: TableTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:

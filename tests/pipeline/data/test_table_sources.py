@@ -191,6 +191,13 @@ class TestSql:
             with pytest.raises(BadInput, match=reason):
                 opened("sql", url=source, query="SELECT * FROM texts", options={**options, **more})
 
+    @pytest.mark.parametrize("other", ["x'ff'", "1"])
+    def test_values_without_a_common_type_are_refused(
+        self, url: str, other: str, messages: Messages
+    ) -> None:
+        with messages.raises(BadInput):
+            read(opened("sql", url=url, query=f"SELECT 'x' AS a UNION ALL SELECT {other}"))
+
     def test_query_without_rows_is_an_empty_input(self, url: str) -> None:
         query = "SELECT * FROM texts WHERE id < 0"
         for options in ({}, {"shardKeys": ["id"], "overrideNumBlocks": 2}):

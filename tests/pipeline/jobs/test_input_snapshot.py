@@ -51,8 +51,7 @@ def done(*files: int) -> Snapshot:
 def check(
     source: Path, before: Snapshot, change: str = "", rule: ReplacementRule = REFUSED
 ) -> set[int]:
-    """Take an input snapshot, change a file, and check the input. Return the numbers of
-    missing files."""
+    """Take an input snapshot, change a file, and check it. Return the numbers of missing files."""
     frozen = snapshot_input([str(source)], [])
     match change.split():
         case ["write", name, content]:

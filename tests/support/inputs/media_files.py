@@ -75,8 +75,7 @@ def png(width: int, depth: int, colour_type: int, row: bytes, transparent: bytes
 def write_film(
     path: Path, frames: list[np.ndarray], codec: str, pixel_format: str, **options: str
 ) -> Path:
-    """Write a video of 10 frames per second. The frames are RGB or RGBA. `options` are those of the
-    container."""
+    """Write a video of 10 frames per second, RGB or RGBA. `options` are those of the container."""
     with av.open(path, "w", options=options) as container:
         stream = container.add_stream(codec, rate=10)
         stream.height, stream.width = frames[0].shape[:2]

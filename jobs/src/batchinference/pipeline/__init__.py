@@ -28,7 +28,6 @@ def remove_autoload(environment: MutableMapping[str, str], modules: Container[st
 
 UNHELPFUL = {
     "ray._private.authentication.authentication_token_setup": "Token authentication is enabled",
-    "ray.data._internal.datasource.sql_datasource": "Sharding is not supported",
     "ray.widgets.util": "Missing packages",
 }
 """Maps the name of a logger to the beginning of its hidden message."""

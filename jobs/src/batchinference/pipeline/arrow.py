@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -182,11 +183,16 @@ def to_column(values: Any) -> pa.ChunkedArray:
     first = next((value for value in values if value is not None), None)
     is_time = isinstance(first, datetime | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
-    if any(map(_may_change, nested_types(column.type))) and not all(
-        map(is_unchanged, column.to_pylist(), values)
-    ):
-        raise TypeError("the type of some values would change others")
+    check_unchanged(column, values)
     return column
+
+
+def check_unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> None:
+    """Raise TypeError if a column that was made of these values would change one of them."""
+    if any(map(_may_change, nested_types(column.type))):
+        for read, value in zip(column.to_pylist(), values, strict=True):
+            if not is_unchanged(read, value):
+                raise TypeError(f"{value!r:.99} would become {read!r:.99}")
 
 
 def _by_ray(values: Any) -> pa.ChunkedArray:
@@ -231,16 +237,19 @@ def _has_nanoseconds(value: Any) -> bool:
 
 def _may_change(kind: pa.DataType) -> bool:
     """Return whether Arrow converts values of other types to this type, and so changes them."""
-    return bool(kinds.is_temporal(kind) or kinds.is_binary(kind) or kinds.is_string(kind))
+    kind_of = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
+    return any(is_kind(kind) for is_kind in kind_of)
 
 
 def is_unchanged(read: Any, value: Any) -> bool:
-    """Return whether a value read from a column equals the text, bytes or time that was stored,
-    also inside lists and structs. Values of other types are not compared."""
+    """Return whether a value read from a column equals the text, bytes, time or decimal that was
+    stored, also inside lists and structs. Values of other types are not compared."""
     if isinstance(value, Mapping) and isinstance(read, dict):
         return all(is_unchanged(read.get(key), child) for key, child in value.items())
     if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
         return len(read) == len(value) and all(map(is_unchanged, read, value))
+    if isinstance(value, Decimal):
+        return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null
     if isinstance(value, str | bytes | date | time | timedelta):
         return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
     return True

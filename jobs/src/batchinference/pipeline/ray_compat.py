@@ -26,7 +26,6 @@ from ray._private.worker import global_worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
-from ray.data._internal.datasource.sql_datasource import SQLDatasource
 from ray.data._internal.execution import streaming_executor_state
 from ray.data._internal.execution.bundle_queue.bundler import (
     EstimateSize,

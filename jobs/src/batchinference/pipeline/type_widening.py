@@ -352,7 +352,10 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    cast = array.cast(kind)
+    text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
+    has_fractions = any(map(kinds.is_floating, nested_types(kind)))
+    # Arrow casts the decimal 99.99 to another float64 than that of the text
+    cast = (array.cast(text) if has_fractions else array).cast(kind)
     for before, after in _leaves(array, cast):
         if before.type != after.type and not kinds.is_null(before.type):
             _check_meaning(before.type, after.type)

@@ -115,8 +115,8 @@ class WarningName(StrEnum):
     )
     PAGES_IGNORED = (
         "PagesIgnored",
-        "only the first page, frame or track of a file was read",
-        "Nothing, or read images with pages: all for a row per page. Other tracks cannot be read",
+        "further pages, frames, tracks or channels of unknown meaning in a file were not read",
+        "Nothing, or read images with pages: all for a row per page. The others cannot be read",
         "row",
         "pages",
     )

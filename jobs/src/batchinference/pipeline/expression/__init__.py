@@ -94,12 +94,16 @@ class Operand:
 
     def cast(self, kind: pa.DataType) -> Operand:
         """Return the operand cast to another type, rounded if the type cannot hold a value."""
-        return Operand(self.expression.cast(kind, safe=False), kind)
+        return Operand(self._before_cast(kind).cast(kind, safe=False), kind)
 
     def exactly_cast(self, kind: pa.DataType) -> Operand:
-        """Return the operand cast to another type. Computing it raises ArrowInvalid if the type
-        cannot hold a value."""
-        return Operand(self.expression.cast(kind), kind)
+        """Return the operand cast to a type. Computing it raises ArrowInvalid for unfit values."""
+        return Operand(self._before_cast(kind).cast(kind), kind)
+
+    def _before_cast(self, kind: pa.DataType) -> pc.Expression:
+        """Return decimals that become fractions as text: Arrow casts 99.99 to a wrong float64."""
+        exact = pa.types.is_decimal(self.kind) and pa.types.is_floating(kind)
+        return self.expression.cast(pa.string()) if exact else self.expression
 
     def as_condition(self) -> Operand:
         """Return the operand with the boolean type if it has the null type, else unchanged."""

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from batchinference.spec.read import FileOptions
 
 _PATTERNS = {"int64": r"0|-?[1-9][0-9]{0,18}", "date": "[0-9]{4}-[0-9]{2}-[0-9]{2}"}
-"""The patterns of partition values by their inferred type. Other values are text, such as numbers
-with a leading zero."""
+"""The patterns of partition values by inferred type. Others are text, such as numbers like 007."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +141,7 @@ def _inferred(texts: Iterable[str | None]) -> ColumnType:
 
 
 def _check_values(key: str, kind: ColumnType, texts: Mapping[str | None, str]) -> None:
-    """Raise BadInput if a value does not fit the type of its partition key. `texts` maps each value
-    to a path that has it."""
+    """Raise BadInput if a value does not fit its key. `texts` maps each value to a path with it."""
     _, misfits = cast_texts(pa.chunked_array([list(texts)], pa.string()), kind)
     for text, misfit in zip(texts, misfits, strict=True):
         if misfit:

@@ -99,6 +99,12 @@ def ignored_images(content: bytes) -> int:
     return max(0, images - 1)
 
 
+def _ignored_channels(image: Any) -> int:
+    """Return the number of channels of a TIFF page that Pillow skips: their meaning is unknown."""
+    extra = image.tag_v2.get(Base.ExtraSamples, ()) if image.format == "TIFF" else ()
+    return int(extra.count(0))
+
+
 with suppress(ImportError):  # an optional library, for photos of phones
     from pillow_heif import register_heif_opener
 
@@ -203,8 +209,8 @@ class ImagePages:
         pixels = pixels_of(page, self._options)
         if is_cut:
             warn(WarningName.TRUNCATED)
-        if self._ignored:
-            warn(WarningName.PAGES_IGNORED, amount=self._ignored)
+        if ignored := self._ignored + _ignored_channels(self._image):
+            warn(WarningName.PAGES_IGNORED, amount=ignored)
         return pixels
 
     def _decoded(self, image: ImageFile.ImageFile, number: int, *, reduced: bool = False) -> Page:

@@ -28,7 +28,7 @@ def own(values: Any) -> Any:
     if isinstance(values, memoryview):
         return bytes(values)
     if hasattr(values, "detach"):  # a tensor of torch
-        return values.detach().clone()
+        return _own_tensor(values)
     is_series = hasattr(values, "iloc")  # of pandas
     return values.copy() if is_series or isinstance(values, bytearray) else values
 
@@ -38,6 +38,12 @@ def _own_items(values: Iterable[Any]) -> list[Any]:
     if _IMMUTABLE.issuperset(map(type, items)):  # much faster than a call for each of them
         return items
     return [own(item) for item in items]
+
+
+def _own_tensor(tensor: Any) -> Any:
+    """Return a tensor on any device as a NumPy array or number. bfloat16 becomes float32."""
+    tensor = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+    return tensor.detach().to("cpu", copy=True).numpy()[()]
 
 
 def _own_array(values: np.ndarray) -> np.ndarray:

@@ -212,7 +212,7 @@ class PredictBatchTransform(_UserFunction):
         require_columns(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
         inputs = [_with_pillow(value) for value in values]
-        results = own(_without_tensors(self._function(inputs, **self._arguments)))
+        results = own(self._function(inputs, **self._arguments))
         if len(results) != batch.num_rows:
             raise JobFailure(
                 f"step '{self._name}': predict_batch returned "
@@ -235,17 +235,6 @@ def _with_pillow(value: Any) -> Any:
 
     is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))
     return Image.fromarray(value) if is_image else value
-
-
-def _without_tensors(results: Any) -> Any:
-    """Return NumPy arrays for tensors of torch on any device. Return other results unchanged."""
-    if hasattr(results, "detach"):
-        results = results.detach().cpu()
-        results = results.float() if str(results.dtype) == "torch.bfloat16" else results
-        return results.numpy()
-    if isinstance(results, list | tuple) and results and hasattr(results[0], "detach"):
-        return [_without_tensors(result) for result in results]
-    return results
 
 
 def python_transform(name: str, step: PythonStep, device: str = "cpu") -> Transform:

@@ -291,8 +291,7 @@ def _line(name: str, content: bytes) -> bytes:
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:
-    """Return a JSON member as a line; empty if it is invalid, because its sample becomes a failed
-    row when it is read."""
+    """Return a JSON member as a line; empty if it is invalid: its sample becomes a failed row."""
     try:
         return _line(name, content)
     except (ValueError, RecursionError):

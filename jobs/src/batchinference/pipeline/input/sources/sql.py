@@ -1,22 +1,24 @@
-"""Reads the rows of an SQL query through SQLAlchemy connections and Ray's SQL datasource."""
+"""Reads the rows of an SQL query through SQLAlchemy connections."""
 
 from __future__ import annotations
 
 import os
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from sqlalchemy import URL, create_engine, make_url
 from sqlalchemy.pool import NullPool
 from sqlalchemy.util import asbool
 
 from batchinference.credentials import add_secrets
+from batchinference.pipeline.arrow import NO_VALUES, check_unchanged
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import BadInput, JobFailure, describe, mask_secrets
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
-from batchinference.pipeline.ray_compat import SQLDatasource
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.read import ReadSql, SqlOptions
 
@@ -76,6 +78,19 @@ class Database:
             cursor.execute(statement)
             return cursor.fetchone()[0]
 
+    def rows(self, query: str) -> list[pa.Table]:
+        """Return all rows as one table. Raises BadInput for a value that no type holds."""
+        with closing(self()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(query)
+            names = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
+        return [
+            pa.table(
+                [_column(name, [row[at] for row in rows]) for at, name in enumerate(names)], names
+            )
+        ]
+
     def columns(self, query: str) -> list[str]:
         with closing(self()) as connection:
             cursor = connection.cursor()
@@ -116,19 +131,11 @@ def open_source(read: ReadSql) -> TableInput:
     except Exception as error:  # noqa: BLE001 - each driver has its own errors
         raise BadInput(f"read.query: {database.explain(error)}{_hint(error)}") from None
     check_names(columns, "read.query")
-    options = read.options
-    source = SQLDatasource(
-        query,
-        connection_factory=database,
-        shard_keys=options.shard_keys,
-        shard_hash_fn=options.shard_hash_fn,
-    )
-    shards = options.override_num_blocks or 1
-    if options.shard_keys and count:
-        _check_shards(source, database, options, shards)
+    sharded = read.options.shard_keys and count
+    queries = _shards(database, query, read.options) if sharded else [query]
     return TableInput(
         "sql",
-        list(source.get_read_tasks(shards if count else 1)),
+        [partial(database.rows, each) for each in queries],
         columns,
         RowCount(count, estimated=False),
         explain=database.explain,
@@ -151,21 +158,35 @@ def _hint(error: Exception) -> str:
     )
 
 
-def _check_shards(
-    source: SQLDatasource, database: Database, options: SqlOptions, shards: int
-) -> None:
-    """Raise BadInput if the database cannot compute the shards, or if rows are in no shard."""
-    shard = f"MOD(ABS({options.shard_hash_fn}({source.shard_keys})), {shards})"
-    if not source.supports_sharding(shards):
+def _shards(database: Database, query: str, options: SqlOptions) -> list[str]:
+    """Return the query of each shard. Raises BadInput if the database cannot compute the shards, or
+    if rows are in no shard."""
+    keys, shards = ",".join(options.shard_keys or ()), options.override_num_blocks or 1
+    key = f"CONCAT({keys})" if "," in keys else keys
+    shard = f"MOD(ABS({options.shard_hash_fn}({key})), {shards})"
+    rows = f"FROM {_as_subquery(query)} WHERE {shard}"
+    try:
+        unassigned = database.first_value(f"SELECT COUNT(*) {rows} IS NULL")
+    except Exception:  # noqa: BLE001 - each driver has its own errors
         raise BadInput(
             f"read.options.shardHashFn: the database cannot compute {shard}. Name another "
             "function, or remove shardKeys and overrideNumBlocks"
-        )
-    unassigned = database.first_value(
-        f"SELECT COUNT(*) FROM {_as_subquery(source.sql)} WHERE {shard} IS NULL"  # noqa: S608
-    )
+        ) from None
     if unassigned:
         raise BadInput(
             f"read.options.shardKeys: {unassigned} row(s) have no value there and would be in no "
             "shard. Name other columns, or leave those rows out of the query"
         )
+    return [f"SELECT * {rows} = {number}" for number in range(shards)]
+
+
+def _column(name: str, values: list[Any]) -> pa.ChunkedArray:
+    try:
+        column = pa.chunked_array([pa.array(values)])
+        check_unchanged(column, values)
+    except NO_VALUES as error:
+        raise BadInput(
+            f"read.query: no type holds the values of column '{name}': {error}. Cast it to text in "
+            "the query"
+        ) from None
+    return column

@@ -49,6 +49,9 @@ class DeltaLakeTable(MergingTable):
 
     def convert(self, table: pa.Table) -> pa.Table:
         table = lake_types(table, self.types, Schema.from_arrow, "Delta")
+        # Delta has no UUIDs, and its readers refuse those of Parquet files
+        as_bytes = [f.with_type(pa.binary()) if f.type == pa.uuid() else f for f in table.schema]
+        table = table.cast(pa.schema(as_bytes))
         for name in self.partition_by:
             if name in table.column_names and "" in pc.unique(table.column(name)).to_pylist():
                 raise BadOutput(

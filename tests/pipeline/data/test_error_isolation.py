@@ -85,17 +85,6 @@ def test_exactly_the_bad_rows_fail(case: tuple[int, set[int]]) -> None:
     assert len(picky.calls) <= 1 + 2 * len(bad) * math.ceil(math.log2(count))
 
 
-def test_error_of_large_batches_fails_no_row() -> None:
-    def small_batches_only(table: pa.Table) -> pa.Table:
-        if table.num_rows > 4:
-            raise RuntimeError("too many")
-        return table
-
-    parts = list(isolate(small_batches_only, rows(30)))
-    assert errors(parts) == {}
-    assert sum(part.rows for part in parts) == 30
-
-
 def test_failed_batch_is_released_before_its_halves_are_computed() -> None:
     class Tensor: ...
 

@@ -72,12 +72,6 @@ def test_bad_rows_are_cut_to_their_gaps(gaps: list[RowRange], size: int) -> None
     assert found == rows_in(gaps, size)
 
 
-def test_chunk_without_gaps_is_read_whole() -> None:
-    chunk = pa.table({"n": [1, 2]})
-    ((skipped, wanted),) = parts_in_gaps(chunk, 7, ())
-    assert (skipped, wanted) == (0, chunk)
-
-
 def read(given_: JobInput, gaps: MissingRows | None, tasks: int = 3) -> Outcome:
     return Outcome([batch for task in given_.read_tasks(tasks, gaps) for batch in task()])
 

@@ -69,12 +69,6 @@ def files(place: Path) -> list[Path]:
     return sorted(file for file in place.rglob("*") if file.is_file())
 
 
-def test_stored_results_are_found_by_later_jobs(tmp_path: Path) -> None:
-    stored(tmp_path, results("a", "b"), results("c"))
-    assert found(cache(tmp_path), "c", "x", "a") == {"a": "of a", "c": "of c"}
-    assert found(cache(tmp_path)) == {}
-
-
 def test_results_that_other_processes_store_meanwhile_are_found(tmp_path: Path) -> None:
     stored(tmp_path, results("a"))
     with patch.object(result_cache, "REFRESH_SECONDS", 1e9):

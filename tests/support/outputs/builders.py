@@ -12,7 +12,7 @@ import pyarrow as pa
 from batchinference.pipeline.attempt_start import prepare_attempt
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.lease import Lease, identity_of, read_lease
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, Share, digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
@@ -109,8 +109,9 @@ def succeeded_report(output: str, **fields: Any) -> Report:
 
 def begin_job(job: Document) -> PreparedAttempt:
     """Begin or resume the output of a job, as its driver does."""
-    spec = parse(job).spec
-    prepared = prepare_attempt(spec, next(output_targets(spec, Layout.of(spec))))
+    parsed = parse(job)
+    target = next(output_targets(parsed.spec, Layout.of(parsed.spec)))
+    prepared = prepare_attempt(parsed.spec, target, identity_of(parsed))
     assert isinstance(prepared, PreparedAttempt)
     return prepared
 

@@ -20,7 +20,9 @@ from typing import Any
 from uuid import uuid4
 
 import ray
+from huggingface_hub import hf_hub_download
 from PIL import Image
+from tokenizers import Tokenizer
 
 MOST_TOKENS = 4096
 
@@ -113,16 +115,18 @@ class Renderer:
     default_cmpl_tok_params = SimpleNamespace(with_kwargs=dict)
 
     def __init__(self, model: str, revision: str | None) -> None:
-        from transformers import AutoTokenizer
-
-        self.tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
+        # `transformers` would import PyTorch, which takes most of the start of a worker
+        file = Path(model, "tokenizer.json")
+        if not file.exists():
+            file = Path(hf_hub_download(model, file.name, revision=revision))
+        self.tokenizer = Tokenizer.from_file(str(file))
 
     def render_cmpl(self, prompts: list[Any], options: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the tokens of prompts."""
         return [{**one, "prompt_token_ids": self._tokens(one, options)} for one in prompts]
 
     def _tokens(self, prompt: Any, options: dict[str, Any]) -> list[int]:
-        tokens: list[int] = self.tokenizer(prompt["prompt"], **options)["input_ids"]
+        tokens: list[int] = self.tokenizer.encode(prompt["prompt"], **options).ids
         if len(tokens) > MOST_TOKENS:
             raise VLLMValidationError(
                 f"This model's maximum context length is {MOST_TOKENS} tokens. However, you "
@@ -207,7 +211,9 @@ class AsyncLLMEngine:
         """Return the text of a prompt after the tokenizer. Some texts make the engine fail."""
         if "prompt_token_ids" not in prompt:
             (prompt,) = self.renderer.render_cmpl([prompt], options)
-        text: str = self.renderer.tokenizer.decode(prompt["prompt_token_ids"])
+        text: str = self.renderer.tokenizer.decode(
+            prompt["prompt_token_ids"], skip_special_tokens=False
+        )
         if "refuse" in text or text == "fail":
             raise VLLMValidationError("The decoder prompt is too odd")
         if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():

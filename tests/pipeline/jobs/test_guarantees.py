@@ -47,8 +47,12 @@ KINDS: dict[str, list[Document]] = {
     "a model": [CODES, MODEL, {"dropColumns": ["codes"]}],
     "vLLM": [{}, VLLM, {}],
     **{kind: [{}] for kind in TABLES},
+    "before a pool": [{}, POOL],
+    "after a pool": [POOL, {}],
 }
 """The fields of the steps of each kind of job. The last pool, or the last step, runs the texts."""
+NEXT_TO_POOL = {"before a pool": 0, "after a pool": 1}
+"""The step that runs the texts in a task that reads or commits the rows of a pool."""
 
 
 class Job:
@@ -74,7 +78,8 @@ class Job:
             return {"name": f"step{number}", **step}
         scripted = {"callable": "own_code:Scripted", "constructorArgs": {"directory": directory}}
         same = {"callable": "own_code:Same" if step else "own_code:same"}
-        python = scripted if number == (pools or [0])[-1] else same
+        place = NEXT_TO_POOL.get(self._kind, (pools or [0])[-1])
+        python = scripted if number == place else same
         return {"name": f"step{number}", "python": python, **step}
 
     def run(self, stop: StopSignal | None = None, **arguments: Any) -> Run:
@@ -134,7 +139,7 @@ SOON = ("no pool", "one pool", "a model", "vLLM", "a table of delta")
     params=[
         kind if kind in SOON else pytest.param(kind, marks=pytest.mark.long("crash-points"))
         for kind in KINDS
-        if kind != "one replica"
+        if kind not in ("one replica", *NEXT_TO_POOL)
     ]
 )
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
@@ -152,6 +157,16 @@ def test_rows_that_kill_their_process_and_rows_that_raise_are_failed_rows(
     """With few retries by Ray, the row is isolated in later passes."""
     monkeypatch.setattr(task_resources, "TASK_RETRIES", retries)
     monkeypatch.setattr(dataset, "TASK_RETRIES", retries)
+    check_failed_rows(job)
+
+
+@pytest.mark.parametrize("kind", NEXT_TO_POOL)
+def test_rows_that_kill_a_task_next_to_a_pool_are_failed_rows(tmp_path: Path, kind: str) -> None:
+    check_failed_rows(Job(tmp_path, kind))
+
+
+def check_failed_rows(job: Job) -> None:
+    """Run a job in which a row kills its process and another one raises."""
     job.read(a=["a0", "die", "a2"], b=["b0", "b1", "fail"], c=["c0", "c1"])
     run = job.run()
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (8, 6, 2, 0))

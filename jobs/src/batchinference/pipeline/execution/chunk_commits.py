@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,20 +41,19 @@ class ChunkCommits:
     """Collects the rows of a task and commits them in chunks. A thread commits a chunk while the
     next rows are computed.
 
-    `task` is the number of the task. `earlier` are the commits of earlier executions of this task.
-    `notes` returns the notes of the process since the last chunk. If the block raises an error, the
-    rows added so far are still committed, unless another run has taken over the output."""
+    `task` is the number of the task. `notes` returns the notes of the process since the last chunk.
+    If the block raises an error, the rows added so far are still committed, unless another run has
+    taken over the output."""
 
     def __init__(
         self,
         committer: Committer,
         rules: CommitRules,
         task: int,
-        earlier: Sequence[Manifest] = (),
         notes: Callable[[], Iterable[tuple[str, str]]] = tuple,
     ) -> None:
         self._committer, self._rules, self._task, self._notes = committer, rules, task, notes
-        self._number = max((manifest.number + 1 for manifest in earlier), default=0)
+        self._number = 0
         """The number of the next commit."""
         self._pool = ThreadPoolExecutor(1)
         self._pending_commit: Future[None] | None = None
@@ -65,6 +64,24 @@ class ChunkCommits:
         self._batches: list[RowBatch] = []
         self._rows = self._bytes = 0
         self._since = time.monotonic()
+
+    def add_results(
+        self,
+        rows: Iterator[RowBatch],
+        run: Callable[[Iterator[RowBatch]], Iterator[RowBatch]],
+        *,
+        retried: bool,
+        isolated: bool,
+    ) -> None:
+        """Commit the results that `run` yields for rows. If the task is `retried`, without the rows
+        that it has committed before. If `isolated`, the next row may kill the process."""
+        earlier = self._committer.attempt.manifests(self._task) if retried else []
+        self._number = max((manifest.number + 1 for manifest in earlier), default=0)
+        for batch in run(_without_committed(rows, earlier)):
+            self.add(batch)
+            if isolated:
+                self.finish()
+        self.finish()
 
     def add(self, batch: RowBatch) -> None:
         """Add rows, and commit the chunk if it is large or old enough. Raises JobFailure if the
@@ -108,6 +125,8 @@ class ChunkCommits:
             self._pending_commit.result()
 
     def __enter__(self) -> ChunkCommits:
+        """Raises BadOutput if another run has taken over the output."""
+        self._committer.attempt.check_lease()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -117,7 +136,7 @@ class ChunkCommits:
         self._pool.shutdown()
 
 
-def without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
+def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
     """Yield the rows that no earlier commit of the task contains. A commit has all rows that a task
     made from an input row, or none of them. So if it has a share of an input row, it has all that
     this task can make of the row."""

@@ -11,24 +11,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.chunk_commits import (
-    ChunkCommits,
-    CommitRules,
-    without_committed,
-)
+from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
 from batchinference.pipeline.execution.execution_control import ABORT_SECONDS
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.worker_stop import StopRequest
+from batchinference.pipeline.execution.worker_stop import StopRequest, until_stopped
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.ray_compat import retries_of_this_task
-from batchinference.pipeline.row_batch import READ_STEP, RowBatch
+from batchinference.pipeline.row_batch import READ_STEP
 from batchinference.pipeline.step_time import StepTime
 
 if TYPE_CHECKING:
@@ -51,11 +46,9 @@ class CommitTask:
 
     def __call__(self, *, retried: bool) -> None:
         """Run the task. `retried` says whether an earlier execution may have committed rows."""
-        attempt, read_time = self.committer.attempt, StepTime(READ_STEP)
         if self.stop.is_sent():
             return
-        attempt.check_lease()
-        earlier = attempt.manifests(self.number) if retried else []
+        read_time = StepTime(READ_STEP)
 
         def notes() -> Iterator[tuple[str, str]]:
             yield from read_time.take_rest()
@@ -63,23 +56,14 @@ class CommitTask:
 
         with (
             self.stop.watched() as stopping,
-            ChunkCommits(self.committer, self.rules, self.number, earlier, notes) as commits,
+            ChunkCommits(self.committer, self.rules, self.number, notes) as commits,
         ):
-            read = read_time.of(self.read(), lambda batch: len(batch.source))
-            read = without_committed(read, earlier)
-            self._commit_all(self.segment.of_read(read, stopping), commits, stopping)
-
-    def _commit_all(
-        self, results: Iterator[RowBatch], commits: ChunkCommits, stopping: Event
-    ) -> None:
-        isolated = self.segment.replaces_process()
-        for batch in results:
-            commits.add(batch)
-            if isolated:
-                commits.finish()  # first, because the next row may kill the process
-            if stopping.is_set():
-                break  # do not wait for the remaining requests of the reader
-        commits.finish()
+            commits.add_results(
+                read_time.of(self.read(), lambda batch: len(batch.source)),
+                lambda rows: until_stopped(self.segment.of_read(rows, stopping), stopping),
+                retried=retried,
+                isolated=self.segment.replaces_process(),
+            )
 
 
 @dataclass(frozen=True)

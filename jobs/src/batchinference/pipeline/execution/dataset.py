@@ -28,11 +28,7 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import EngineDied, JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
-from batchinference.pipeline.execution.chunk_commits import (
-    ChunkCommits,
-    CommitRules,
-    without_committed,
-)
+from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
 from batchinference.pipeline.execution.concurrent_batches import (
     concurrency_of_actors,
     concurrent_or_single,
@@ -59,7 +55,7 @@ from batchinference.pipeline.execution.task_resources import (
     selector,
     write_task_arguments,
 )
-from batchinference.pipeline.execution.worker_stop import StopRequest
+from batchinference.pipeline.execution.worker_stop import StopRequest, until_stopped
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.model_turns import OCCUPANCY
 from batchinference.pipeline.ray_compat import (
@@ -301,10 +297,7 @@ class BlockReader:
         read_time = StepTime(READ_STEP)
         read = read_time.of(self.read(), lambda batch: len(batch.source))
         with StopRequest(self.segment.run_id).watched() as stopping:
-            for batch in self._results(read, stopping):
-                yield encode(batch)
-                if stopping.is_set():
-                    break
+            yield from map(encode, until_stopped(self._results(read, stopping), stopping))
         process = (*peak_memory(self.segment.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
         if notes := (*process, *read_time.take_rest(), *self.segment.take_notes()):
             yield encode(RowBatch(notes=notes))
@@ -371,22 +364,23 @@ class CommitSink(Datasink[None]):
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return
-        committer, task = self._committer, ctx.task_idx  # type: ignore[attr-defined]
-        committer.attempt.check_lease()
-        earlier = committer.attempt.manifests(task) if retries_of_this_task() else []
-        take_notes = self._segment.take_notes
+        task, take_notes = ctx.task_idx, self._segment.take_notes  # type: ignore[attr-defined]
         with (
             StopRequest(self._segment.run_id).watched() as stopping,
-            ChunkCommits(committer, self._rules, task, earlier, take_notes) as commits,
+            ChunkCommits(self._committer, self._rules, task, take_notes) as commits,
         ):
-            (remaining,) = without_committed(iter([decode(concat(tables))]), earlier)
-            for batch in self._results(remaining, stopping):
-                commits.add(batch)
-            commits.finish()
+            commits.add_results(
+                iter([decode(concat(tables))]),
+                lambda rows: self._results(rows, stopping),
+                retried=retries_of_this_task() > 0,
+                isolated=self._segment.replaces_process(),
+            )
 
-    def _results(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        has_stages = self._segment.has_stages
-        return self._segment.of_block(batch, stopping) if has_stages else iter([batch])
+    def _results(self, rows: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        if not self._segment.has_stages:
+            return rows
+        (batch,) = rows
+        return self._segment.of_block(batch, stopping)
 
 
 def _actor(stage: Stage, segment: Segment) -> type:

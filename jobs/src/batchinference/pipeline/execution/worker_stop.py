@@ -13,12 +13,22 @@ from threading import Event, Thread
 
 from batchinference.pipeline.execution.crash_notes import forget_notes
 from batchinference.pipeline.ray_compat import has_flag, set_flag
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 from batchinference.spec.reserved import END_VARIABLE
 
 POLL_SECONDS = (1.5, 2.5)
 """A process looks for a request after a random number of seconds in this range, so that the
 processes of a large cluster do not ask Ray's control store at the same time."""
+
+
+def until_stopped(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+    """Yield results until one is used after the stop, so as not to wait for the remaining requests
+    of a reader."""
+    for result in results:
+        yield result
+        if stopping.is_set():
+            return
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ class Actor:
         from batchinference.pipeline.execution.block_codec import decode, encode
         from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
         from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
-        from batchinference.pipeline.steps import as_result
+        from batchinference.pipeline.steps.transform import as_result
 
         def compute(batch: pa.Table) -> Iterator[pa.Table]:
             given = decode(batch)

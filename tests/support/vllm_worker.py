@@ -18,7 +18,8 @@ from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.vllm import engine
-from batchinference.pipeline.steps import as_result, load_step
+from batchinference.pipeline.steps import load_step
+from batchinference.pipeline.steps.transform import as_result
 from batchinference.spec.steps import Step
 
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.steps import as_result
 from batchinference.pipeline.steps.code_checks.function_signatures import (
     columns_of_code,
     factory_problem,
     signature_problem,
 )
 from batchinference.pipeline.steps.code_checks.imports import check_callable
+from batchinference.pipeline.steps.transform import as_result
 from batchinference.pipeline.steps.user_code import UserCode, python_transform
 from batchinference.spec.python_step import PythonStep
 

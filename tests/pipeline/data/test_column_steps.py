@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, check_step, chunk, load_step
+from batchinference.pipeline.steps import check_step, chunk, load_step
 from batchinference.pipeline.steps import explode as explode_step
+from batchinference.pipeline.steps.transform import TransformResult
 from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
 from batchinference.spec.steps import Step
 from plugins.messages import Messages

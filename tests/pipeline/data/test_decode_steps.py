@@ -25,8 +25,9 @@ from batchinference.pipeline.execution.step_runner import StageRunner
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.pipeline.steps import decode as decode_step
+from batchinference.pipeline.steps import load_step
+from batchinference.pipeline.steps.transform import TransformResult
 from batchinference.plan import Stage
 from batchinference.spec import SpecError, parse
 from batchinference.spec.steps import Step

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.expression import ColumnExpression
-from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.steps.column_steps import Filter
+from batchinference.pipeline.steps.transform import TransformResult
 from plugins.messages import Messages
 from support.tiers import examples
 

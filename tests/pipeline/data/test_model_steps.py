@@ -23,8 +23,8 @@ from batchinference.pipeline.non_finite import non_finite_rows
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
-from batchinference.pipeline.steps import as_result
 from batchinference.pipeline.steps.model import ModelTransform
+from batchinference.pipeline.steps.transform import as_result
 from batchinference.plan.stages import stages_of
 from plugins.messages import Messages
 from support.documents.parsed import steps_of

@@ -20,7 +20,7 @@ from batchinference.pipeline.input.readers import Chunk, Reader
 from batchinference.pipeline.output import writers
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.preview import Preview
-from batchinference.pipeline.steps import Transform
+from batchinference.pipeline.steps.transform import Transform
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import plan_for_machine
 from batchinference.spec import SpecError

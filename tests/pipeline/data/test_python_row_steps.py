@@ -16,7 +16,7 @@ from PIL import Image
 from batchinference.pipeline.arrow import concat, to_batch, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.steps import Transform, TransformResult
+from batchinference.pipeline.steps.transform import Transform, TransformResult
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage

@@ -16,7 +16,7 @@ import torch
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
-from batchinference.pipeline.steps import Transform, TransformResult, as_result
+from batchinference.pipeline.steps.transform import Transform, TransformResult, as_result
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 from plugins.messages import Messages

@@ -16,9 +16,10 @@ from PIL import Image
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, load_step
+from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.steps.column_checks import type_problems
 from batchinference.pipeline.steps.schema_inference import columns_after_all, result_without_rows
+from batchinference.pipeline.steps.transform import TransformResult
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.documents.http_models import chat

@@ -38,7 +38,8 @@ from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
-from batchinference.pipeline.steps import as_result, load_step
+from batchinference.pipeline.steps import load_step
+from batchinference.pipeline.steps.transform import as_result
 from batchinference.pipeline.storage import retry
 from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel

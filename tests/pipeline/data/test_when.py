@@ -14,8 +14,9 @@ from batchinference.pipeline.arrow import tensors_to_lists, to_table, with_colum
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import ChosenRows, StageRunner, StepRunner
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.steps import Transform, as_result, with_condition
+from batchinference.pipeline.steps import with_condition
 from batchinference.pipeline.steps.column_checks import type_problems
+from batchinference.pipeline.steps.transform import Transform, as_result
 from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
 from batchinference.spec.reserved import PREPARED_PREFIX

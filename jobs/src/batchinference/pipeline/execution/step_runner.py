@@ -53,17 +53,16 @@ from batchinference.pipeline.runtimes.device import (
     limit_this_thread,
 )
 from batchinference.pipeline.step_time import StepTime, preparation_of
-from batchinference.pipeline.steps import (
-    RESULT_BYTES,
-    Transform,
-    TransformResult,
-    load_step,
-    with_condition,
-    without_bad_rows,
-)
+from batchinference.pipeline.steps import load_step, with_condition
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.steps.schema_inference import result_without_rows
 from batchinference.pipeline.steps.tokenization import Preparation
+from batchinference.pipeline.steps.transform import (
+    RESULT_BYTES,
+    Transform,
+    TransformResult,
+    without_bad_rows,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.progress import TokenKind

@@ -14,7 +14,7 @@ from batchinference.pipeline.runtimes.model_files import (
     fetch_source,
     resolve,
 )
-from batchinference.pipeline.steps import (
+from batchinference.pipeline.steps.transform import (
     RESULT_BYTES,
     Transform,
     TransformResult,

@@ -10,7 +10,7 @@ from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.expression.type_fixes import condition_on
-from batchinference.pipeline.steps import Transform, TransformResult, all_failed
+from batchinference.pipeline.steps.transform import Transform, TransformResult, all_failed
 from batchinference.spec.steps import LabelFromPath
 
 

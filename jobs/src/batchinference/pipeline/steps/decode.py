@@ -11,8 +11,13 @@ from batchinference.pipeline.declared_types import arrow_type, fitting, parse_de
 from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.row_warnings import warnings_of_row
-from batchinference.pipeline.steps import RESULT_BYTES, Transform, TransformResult, partial_result
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.pipeline.steps.transform import (
+    RESULT_BYTES,
+    Transform,
+    TransformResult,
+    partial_result,
+)
 from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.decode import (
     SAMPLE_RATE,

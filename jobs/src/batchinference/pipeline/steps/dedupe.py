@@ -18,7 +18,6 @@ from batchinference.pipeline.arrow import concat, decoded, require_columns, with
 from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import Transform, TransformResult, as_result
 from batchinference.pipeline.steps.code_hashes import model_digest
 from batchinference.pipeline.steps.result_cache import (
     MEMORY_BYTES,
@@ -28,6 +27,7 @@ from batchinference.pipeline.steps.result_cache import (
     ResultRow,
 )
 from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
+from batchinference.pipeline.steps.transform import Transform, TransformResult, as_result
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.models import Model

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column
 from batchinference.pipeline.expression import UnsuitableTypes
-from batchinference.pipeline.steps import (
+from batchinference.pipeline.steps.transform import (
     RESULT_BYTES,
     Transform,
     TransformResult,

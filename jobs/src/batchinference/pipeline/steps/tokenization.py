@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import decoded, require_columns, with_nulls
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
-from batchinference.pipeline.steps import Transform
+from batchinference.pipeline.steps.transform import Transform
 from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.models import Model
 from batchinference.spec.reserved import PREPARED_PREFIX

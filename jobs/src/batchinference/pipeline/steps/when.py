@@ -13,9 +13,14 @@ from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.row_warnings import collect_warnings, warn
-from batchinference.pipeline.steps import Transform, TransformResult, all_failed, as_result
 from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
+from batchinference.pipeline.steps.transform import (
+    Transform,
+    TransformResult,
+    all_failed,
+    as_result,
+)
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.warnings import WarningName
 

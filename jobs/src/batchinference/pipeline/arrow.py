@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.pipeline.type_widening import (
     exact_cast,
     is_list,
@@ -50,12 +51,11 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
         return tables[0]
     if all(table.schema == tables[0].schema for table in tables):
         return pa.concat_tables(tables)
-    from batchinference.pipeline.ray_compat import concat as _ray_concat
-
     names = dict.fromkeys(name for table in tables for name in table.column_names)
     inputs = _without_null_tensors(tables)
     try:
-        return _ray_concat(inputs, promote_types=True, preserve_order=True).select(list(names))
+        joined = ray_compat().concat(inputs, promote_types=True, preserve_order=True)
+        return joined.select(list(names))
     except Exception as error:
         for name in names:
             _raise_if_incompatible(name, inputs, error)
@@ -99,8 +99,6 @@ def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 def to_batch(table: pa.Table) -> Batch:
     """Return a table as NumPy arrays, as Ray Data passes batches to `map_batches` functions."""
-    from ray.data.block import BlockAccessor
-
     with_nulls = []
     for index, field in enumerate(table.schema):
         if is_tensor(field.type):
@@ -109,8 +107,10 @@ def to_batch(table: pa.Table) -> Batch:
             with_nulls += [field.name] if table.column(index).null_count else []
         elif kinds.is_dictionary(field.type):
             table = table.set_column(index, field.name, decoded(table.column(index)))
-    arrays = BlockAccessor.for_block(table.drop_columns(with_nulls)).to_numpy(
-        [name for name in table.column_names if name not in with_nulls]
+    arrays = (
+        ray_compat()
+        .BlockAccessor.for_block(table.drop_columns(with_nulls))
+        .to_numpy([name for name in table.column_names if name not in with_nulls])
     )
     return {
         name: _to_object_array(table.column(name)) if name in with_nulls else arrays[name]
@@ -150,16 +150,12 @@ def _to_object_array(tensors: pa.ChunkedArray) -> np.ndarray:
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
     """Return arrays as a table. Arrays with several dimensions become tensors."""
-    from ray.data.block import BlockAccessor
-
-    return BlockAccessor.batch_to_arrow_block(dict(columns))
+    return ray_compat().BlockAccessor.batch_to_arrow_block(dict(columns))
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table as Ray Data passes them to `map` functions."""
-    from ray.data.block import BlockAccessor
-
-    accessor = BlockAccessor.for_block(table)
+    accessor = ray_compat().BlockAccessor.for_block(table)
     return iter(accessor.iter_rows(public_row_format=True))
 
 
@@ -196,10 +192,8 @@ def check_unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> None:
 
 
 def _by_ray(values: Any) -> pa.ChunkedArray:
-    from batchinference.pipeline.ray_compat import ArrowPythonObjectType
-
     column = to_table({"column": values}).column(0)
-    if not isinstance(column.type, ArrowPythonObjectType):
+    if not isinstance(column.type, ray_compat().ArrowPythonObjectType):
         return column
     if any(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values):
         raise TypeError("its values have no type in common that Arrow knows")

@@ -43,6 +43,8 @@ from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.data._internal.output_buffer import OutputBlockSizeOption
 from ray.data._internal.utils.cached_ray_internals import get_draining_nodes
+from ray.data.block import BlockAccessor
+from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_exists,

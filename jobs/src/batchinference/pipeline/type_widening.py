@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.spec.column_types import ColumnType
 
 INTEGER_DIGITS = 20
@@ -70,7 +71,7 @@ def register_tensors(schema: pa.Schema) -> bool:
     unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
                   for field in schema)  # fmt: skip
     if unknown:
-        import batchinference.pipeline.ray_compat  # noqa: F401 - registers them
+        ray_compat()
     return unknown
 
 
@@ -192,9 +193,7 @@ def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _wider_tensor(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    from batchinference.pipeline.ray_compat import unify_schemas as unify_tensors
-
-    return _by_schema(unify_tensors, one, other, promote_types=True)
+    return _by_schema(ray_compat().unify_schemas, one, other, promote_types=True)
 
 
 def shape_of(kind: pa.DataType) -> ColumnType:

@@ -33,6 +33,7 @@ from batchinference.pipeline.media.truncated_files import (
     is_truncated_animation,
     with_added_end,
 )
+from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
 from batchinference.spec.warnings import WarningName
@@ -257,11 +258,9 @@ class ImagePages:
 
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
     """Return images as a column of tensors, which have a fixed shape if `size` is given."""
-    from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
-
     if size is not None:
-        return ArrowTensorArray.from_numpy(np.stack(pictures))
-    return ArrowVariableShapedTensorArray.from_numpy(pictures)
+        return ray_compat().ArrowTensorArray.from_numpy(np.stack(pictures))
+    return ray_compat().ArrowVariableShapedTensorArray.from_numpy(pictures)
 
 
 def is_pixels(value: Any) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
+from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.spec.models import SentenceTransformersModel, TransformersModel
 
@@ -228,10 +229,8 @@ class FlatTokenizer:
     @property
     def is_refused(self) -> bool:
         """Whether a replica has refused the tokens of this tokenizer."""
-        from batchinference.pipeline.ray_compat import has_flag
-
         with suppress(Exception):
-            return has_flag(_REFUSED + self.fingerprint)
+            return bool(ray_compat().has_flag(_REFUSED + self.fingerprint))
         return False
 
     @property
@@ -299,10 +298,8 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
 def refuse(prepared: Iterable[str]) -> None:
     """Make tasks stop using the tokenizers of these columns. This replica tokenizes differently."""
     for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
-        from batchinference.pipeline.ray_compat import put_note  # Ray is not needed without a pool
-
         with suppress(Exception):  # the row must not fail if the head of Ray does not answer
-            put_note(_REFUSED + fingerprint, "")
+            ray_compat().put_note(_REFUSED + fingerprint, "")
 
 
 def preparing_tokenizers(

@@ -11,6 +11,7 @@ import pyarrow as pa
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, or_bad
 from batchinference.pipeline.input.readers.text_lines import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_audio
+from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ class AudioReader(WholeFileReader):
         return decode_audio(content, self._options, self.max_row_bytes)
 
     def columns_of(self, decoded: list[tuple[np.ndarray, int]]) -> list[pa.Array]:
-        from ray.data.extensions import ArrowVariableShapedTensorArray
-
         amplitudes, rates = zip(*decoded, strict=True)
-        return [ArrowVariableShapedTensorArray.from_numpy(list(amplitudes)), pa.array(rates)]
+        tensors = ray_compat().ArrowVariableShapedTensorArray.from_numpy(list(amplitudes))
+        return [tensors, pa.array(rates)]

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from batchinference.pipeline.input import NO_ENDS, ReadNote, ReadRows, RowCount,
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.input_snapshot import as_parquet
 from batchinference.pipeline.input.readers import check_end, parts_in_gaps, size_of, with_notes
+from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.pipeline.row_batch import (
     MissingRows,
     RowBatch,
@@ -40,10 +41,7 @@ from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import Read
 
-if TYPE_CHECKING:
-    from ray.data.block import Block
-
-ReadBlocks: TypeAlias = Callable[[], Iterable["Block"]]
+ReadBlocks: TypeAlias = Callable[[], Iterable[Any]]
 Explain: TypeAlias = Callable[[Exception], str]
 """Returns the message of an error of a library, without secrets."""
 
@@ -148,11 +146,9 @@ class ReadPart:
         yield RowBatch(ends=((self.number, row),))
 
     def _tables(self) -> Iterator[pa.Table]:
-        from ray.data.block import BlockAccessor
-
         try:
             for block in self.task():
-                yield checked(BlockAccessor.for_block(block).to_arrow())
+                yield checked(ray_compat().BlockAccessor.for_block(block).to_arrow())
         except JobFailure:
             raise
         except Exception as error:  # noqa: BLE001 - each library has its own errors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -78,14 +77,6 @@ def _read(file: Path) -> bytes:
         return file.read_bytes()
     except OSError:
         return b""  # the process has ended
-
-
-def cpu_seconds(*command: str | Path) -> float:
-    """Return the CPU time of a command in seconds. Other processes hardly affect it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, capture_output=True, check=True, timeout=60)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:

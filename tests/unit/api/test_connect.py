@@ -8,7 +8,8 @@ import pytest
 from kubernetes.config import incluster_config, kube_config
 
 from batchinference.api import kubernetes
-from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.api.cluster_error import ClusterError
+from batchinference.api.kubernetes import Kubernetes
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.jobs_on_cluster import MAX_BYTES, running_log
-from batchinference.api.kubernetes import ClusterError, Kubernetes, _websocket_refusal
+from batchinference.api.kubernetes import Kubernetes, _websocket_refusal
 from plugins.messages import Messages
 
 HEAD = {"metadata": {"name": "daily-2-head"}, "status": {"phase": "Running"}}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.kubernetes import ClusterError, Kubernetes, Object
+from batchinference.api.cluster_error import ClusterError
+from batchinference.api.kubernetes import Kubernetes, Object
 
 OLD: Object = {
     "apiVersion": "batchinference.dev/v1beta1",

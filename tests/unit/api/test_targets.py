@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.api.kubernetes import ClusterError
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.targets import Target
 from plugins.messages import Messages
 

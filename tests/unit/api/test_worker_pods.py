@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.jobs_on_cluster import JobStatus, Workers, count_workers, read_workers
-from batchinference.api.kubernetes import ClusterError
 
 
 def pod(group: str = "cpu", ready: str = "True", phase: str = "Running", **metadata: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from batchinference.api.kubernetes import ClusterError
+from batchinference.api.cluster_error import ClusterError
 from batchinference.cli import show_logs
 from batchinference.cli.show_logs import follow_log, new_lines
 from batchinference.pipeline.errors import BadInput

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchinference.api.kubernetes import ClusterError, Kubernetes, Object
+from batchinference.api.cluster_error import ClusterError
+from batchinference.api.kubernetes import Kubernetes, Object
 from batchinference.credentials import LineMasker
 from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL, RAY_CONTAINER
 from batchinference.rendering.rayjob import RAY_LOGS

@@ -13,6 +13,7 @@ from tempfile import mkstemp
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from batchinference.api.cluster_error import ClusterError
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
 
@@ -39,14 +40,6 @@ _LOGGER = logging.getLogger(__name__)
 _STATUS_MESSAGE = re.compile(r'"message":\s*"(.*?)",\s*"reason"')
 """Matches the message of a Status object in a text."""
 MAX_REASON = 300
-
-
-class ClusterError(Exception):
-    """The cluster cannot be reached, or refuses a request. The message is for the user."""
-
-    def __init__(self, message: str, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def _is_in_pod_without_kubeconfig() -> bool:

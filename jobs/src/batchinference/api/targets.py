@@ -1,16 +1,21 @@
 """Resolves what a command observes: the path of an output, or the name of a job on a cluster."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from batchinference.api.jobs_on_cluster import JobStatus
-from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.api.cluster_error import ClusterError
 from batchinference.credentials import without_credentials
 from batchinference.spec.addresses import expanded, is_local
 from batchinference.spec.uri_fields import Uri
+
+if TYPE_CHECKING:
+    from batchinference.api.kubernetes import Kubernetes
 
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
@@ -44,6 +49,8 @@ class Target:
 
     def cluster(self) -> Kubernetes:
         """Return a client for the cluster. Raises ClusterError."""
+        from batchinference.api.kubernetes import Kubernetes  # slow, and a path needs none
+
         try:
             return Kubernetes(self.namespace, self.context)
         except ClusterError as error:
@@ -58,6 +65,8 @@ class Target:
         if not self.is_job:
             check_address(self.text)
             return str(expanded(self.text)) if is_local(self.text) else self.text
+        from batchinference.api.jobs_on_cluster import JobStatus
+
         return JobStatus.of(self.cluster().get(self.text)).output
 
     def unset_endpoint(self) -> str:

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import yaml
 
-from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.api.cluster_error import ClusterError
+from batchinference.api.kubernetes import Kubernetes
 from batchinference.cli.doctor_finding import Finding, Result
 from batchinference.rendering.rayjob import RAY_VERSION
 from batchinference.spec.crd_schema import structural_schema

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from batchinference.api.kubernetes import ClusterError
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.installed_packages import outputs_are_readable

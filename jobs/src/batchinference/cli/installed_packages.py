@@ -1,5 +1,6 @@
 """Checks whether the packages that a command needs are installed."""
 
+import os
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
@@ -23,9 +24,9 @@ def outputs_are_readable() -> bool:
     because its own pool frees memory later."""
     if not pipeline_is_installed():
         return False
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     import pyarrow as pa
 
-    pa.set_memory_pool(pa.system_memory_pool())
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas)
         try:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.jobs_on_cluster import JobStatus, running_log
-from batchinference.api.kubernetes import ClusterError
 from batchinference.api.output_status import last_log, logs_of, status_of, stored_jobs
 from batchinference.api.targets import Target
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output

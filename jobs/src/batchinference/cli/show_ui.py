@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchinference.api.kubernetes import ClusterError
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.installed_packages import outputs_are_readable

@@ -8,8 +8,9 @@ from threading import Lock, RLock
 from time import monotonic
 from typing import Any
 
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.jobs_on_cluster import JobStatus, read_job
-from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.api.kubernetes import Kubernetes
 from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
 from batchinference.api.output_status import (
     error_groups,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -122,10 +123,8 @@ class InputSnapshot:
         """The numbers of the files that are gone and whose rows were removed."""
         if "modified" not in self.table.column_names:  # sources that are not files
             return frozenset()
-        import pyarrow.compute as pc  # slow; commands that only read rarely need it
-
-        removed = pc.equal(self.table.column("modified"), REMOVED[1])
-        return frozenset(pc.indices_nonzero(removed).to_pylist())
+        removed = self.table.column("modified").to_numpy() == REMOVED[1]
+        return frozenset(np.flatnonzero(removed).tolist())
 
     def with_versions(self, versions: Mapping[int, Version]) -> InputSnapshot:
         """Return the snapshot with new versions of some files, by file number. The statistics of

@@ -116,7 +116,7 @@ def _as_ranges(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
 
 def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     """Return the number of error records of a manifest entry that are duplicates, or whose rows the
-    entry does not hold. Raises ArrowInvalid or OSError if the file cannot be read."""
+    entry does not hold. Raises ValueError or OSError if the file cannot be read."""
     ids = ids_of(table_in(file, ["id"]))
     inside, counts = RowSet.of([entry]).holds(ids), entry.counts
     # if an input row has become several rows, these could all fail with its id

@@ -1,0 +1,9 @@
+"""Defines the error of requests to a cluster, for commands that rarely make one."""
+
+
+class ClusterError(Exception):
+    """The cluster cannot be reached, or refuses a request. The message is for the user."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status

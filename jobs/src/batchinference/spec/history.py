@@ -9,7 +9,7 @@ from pydantic import Field
 
 from batchinference.spec.base import SpecModel
 from batchinference.spec.durations import duration_text
-from batchinference.spec.progress import Counts, Progress
+from batchinference.spec.progress import Counts, Progress, average_rate
 from batchinference.spec.report import JobState, Report, printable
 from batchinference.spec.status import Timestamp
 
@@ -84,14 +84,14 @@ def figures_of(report: Report, before: Counts) -> dict[str, Any]:
     """Return the fields of a record that come from the report of its run. `before` are the counts
     of earlier runs."""
     counts = (report.counts or before) - before
-    running = report.seconds.get(JobState.RUNNING, 0.0)
+    rate = average_rate(counts.read, report.seconds.get(JobState.RUNNING, 0.0))
     return {
         "startedAt": report.started_at,
         "updatedAt": report.updated_at,
         "state": report.state.value,
         "counts": counts,
         "seconds": round(sum(report.seconds.values()), 3),
-        "rowsPerSecond": float(f"{counts.read / running:.4g}") if counts.read and running else None,
+        "rowsPerSecond": Progress.of(0, rate=rate).rows_per_second,
         "reason": report.reason,
         "message": report.message and report.message[:MAX_MESSAGE],
         "attempt": report.attempt,

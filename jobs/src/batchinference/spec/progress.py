@@ -26,6 +26,11 @@ MIN_WINDOW_SECONDS = 60.0
 Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 
+def average_rate(rows: int, seconds: float) -> float | None:
+    """Return the rows per second of a run so far; None if it has not computed for any time."""
+    return max(0, rows) / seconds if seconds > 0 else None
+
+
 class Progress(SpecModel):
     """The progress of the job. It does not decrease, except with the final report of an attempt
     that has started over."""

@@ -22,7 +22,13 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report.stored_report import load_report, now
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import COUNTS
-from batchinference.spec.progress import Counts, Progress, ProgressHistory, ReplacedFiles
+from batchinference.spec.progress import (
+    Counts,
+    Progress,
+    ProgressHistory,
+    ReplacedFiles,
+    average_rate,
+)
 from batchinference.spec.report import (
     MAX_WARNINGS,
     Capacity,
@@ -166,7 +172,7 @@ class ReportBuilder:
     def finish(self, counts: Counts) -> None:
         """Set the final counts and the average speed, whose time includes loading models."""
         seconds = self._seconds[JobState.RUNNING] - self._running_before
-        rate = max(0, counts.read - self._before) / seconds if seconds > 0 else None
+        rate = average_rate(counts.read - self._before, seconds)
         self._counts, self._progress = counts, Progress.of(counts.read, counts.read, rate=rate)
         self._history.add(counts.read, time.monotonic())
 

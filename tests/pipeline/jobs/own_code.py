@@ -164,6 +164,10 @@ class Scripted:
         return (self._directory / "release").exists()
 
 
+def scripted(batch: Batch, directory: str) -> Batch:
+    return Scripted(directory)(batch)
+
+
 class Die:
     def __call__(self, batch: Batch) -> Batch:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -443,19 +443,6 @@ class TestSink:
         with messages.raises(JobFailure):
             sink.on_write_start(encode(good(0, 0, [1])).schema)
 
-    def test_retried_task_commits_the_rows_that_no_earlier_execution_has(
-        self, commit: Committer, layout: Layout, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The first execution died after its first chunk, and chunks may be cut differently."""
-        commit.put(merged([good(0, 0, [10, 11]), failed(0, 2)]), task=self.context.task_idx)
-        monkeypatch.setattr(dataset, "retries_of_this_task", lambda: 1)
-        blocks = [encode(merged([good(0, 0, [10, 11]), failed(0, 2), good(0, 3, [13]), end(0, 4)]))]
-        sink_of(commit).write(blocks, self.context)
-        assert commit.attempt.counts() == Counts(read=4, written=3, failed=1)
-        assert [manifest.number for manifest in commit.attempt.manifests()] == [0, 1]
-        assert missing(close_and_clean(commit.attempt)) == {}
-        assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11, 13]
-
     def test_retried_task_commits_no_part_of_a_row_twice(
         self, commit: Committer, layout: Layout, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.usefixtures("ray")
 POOL = {"replicas": {}}
 VLLM = vllm_step("model", chat=False) | {"batchSize": 2}
 """A fake engine. Several batches are computed at the same time."""
+SCRIPTED = {"python": {"callable": "own_code:scripted"}}
+SAME = {"python": {"callable": "own_code:Same"}, **POOL}
 CODES = {"python": {"callable": "own_code:codes"}}
 MODEL = {
     "model": {
@@ -47,12 +49,12 @@ KINDS: dict[str, list[Document]] = {
     "a model": [CODES, MODEL, {"dropColumns": ["codes"]}],
     "vLLM": [{}, VLLM, {}],
     **{kind: [{}] for kind in TABLES},
-    "before a pool": [{}, POOL],
-    "after a pool": [POOL, {}],
+    "before a pool": [SCRIPTED, SAME],
+    "after a pool": [SAME, SCRIPTED],
 }
 """The fields of the steps of each kind of job. The last pool, or the last step, runs the texts."""
-NEXT_TO_POOL = {"before a pool": 0, "after a pool": 1}
-"""The step that runs the texts in a task that reads or commits the rows of a pool."""
+NEXT_TO_POOL = ("before a pool", "after a pool")
+"""The kinds in which a task that reads or commits runs the texts."""
 
 
 class Job:
@@ -74,12 +76,16 @@ class Job:
         if step is MODEL:
             model = step["model"] | {"factoryArgs": {"directory": directory}}
             return {"name": "model", **step, "model": model}
+        if step is SCRIPTED:
+            return {
+                "name": "step",
+                "python": step["python"] | {"callArgs": {"directory": directory}},
+            }
         if step.keys() & {"python", "dropColumns"}:
             return {"name": f"step{number}", **step}
         scripted = {"callable": "own_code:Scripted", "constructorArgs": {"directory": directory}}
         same = {"callable": "own_code:Same" if step else "own_code:same"}
-        place = NEXT_TO_POOL.get(self._kind, (pools or [0])[-1])
-        python = scripted if number == place else same
+        python = scripted if number == (pools or [0])[-1] else same
         return {"name": f"step{number}", "python": python, **step}
 
     def run(self, stop: StopSignal | None = None, **arguments: Any) -> Run:

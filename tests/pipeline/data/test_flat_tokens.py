@@ -30,7 +30,8 @@ from batchinference.pipeline.runtimes.flat_tokens import (
     pad,
     preparing_tokenizers,
 )
-from batchinference.pipeline.steps.tokenization import Preparation, split_prepared
+from batchinference.pipeline.steps.tokenization import Preparation
+from batchinference.pipeline.steps.transform import split_prepared
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import Stage, stages_of, with_preparations
 from batchinference.spec.reserved import PREPARED_PREFIX

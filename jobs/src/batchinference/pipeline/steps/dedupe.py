@@ -26,8 +26,13 @@ from batchinference.pipeline.steps.result_cache import (
     ResultCache,
     ResultRow,
 )
-from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
-from batchinference.pipeline.steps.transform import Transform, TransformResult, as_result
+from batchinference.pipeline.steps.transform import (
+    Transform,
+    TransformResult,
+    as_result,
+    is_prepared,
+    split_prepared,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.models import Model

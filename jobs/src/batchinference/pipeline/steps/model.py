@@ -20,8 +20,13 @@ from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, nest
 from batchinference.pipeline.runtimes.model_files import check_folder, check_source
 from batchinference.pipeline.runtimes.prompts import values_for_texts
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.pipeline.steps.tokenization import split_prepared
-from batchinference.pipeline.steps.transform import Transform, TransformResult, as_result, fail_rows
+from batchinference.pipeline.steps.transform import (
+    Transform,
+    TransformResult,
+    as_result,
+    fail_rows,
+    split_prepared,
+)
 from batchinference.spec.models import Model
 from batchinference.spec.models.base import LABELED, LabelModel, TextModel
 from batchinference.spec.models.generation import GeneratingModel

@@ -12,8 +12,7 @@ from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.row_batch import without_rows
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import class_of, load_step
-from batchinference.pipeline.steps.tokenization import split_prepared
-from batchinference.pipeline.steps.transform import Transform, TransformResult
+from batchinference.pipeline.steps.transform import Transform, TransformResult, split_prepared
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Step

@@ -51,15 +51,3 @@ class Preparation(Transform):
         while self._tokenizer is not None and self._tokenizer.is_refused:
             self._tokenizer = next(self._tokenizers, None)
         return self._tokenizer
-
-
-def is_prepared(name: str) -> bool:
-    """Return whether this is the name of a prepared column."""
-    return name.startswith(PREPARED_PREFIX)
-
-
-def split_prepared(table: pa.Table) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
-    """Return a table without its prepared columns, and these columns by name without the prefix."""
-    names = [*filter(is_prepared, table.column_names)]
-    prepared = {name.removeprefix(PREPARED_PREFIX): table.column(name) for name in names}
-    return (table.drop_columns(names) if names else table), prepared

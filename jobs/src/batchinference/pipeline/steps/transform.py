@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import unreadable_rows
 from batchinference.pipeline.row_warnings import RowWarning, errors_of
+from batchinference.spec.reserved import PREPARED_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.device import Device
@@ -123,3 +124,15 @@ class Transform:
         """Check `known`: the columns of known type before the step, without rows. Return those
         after the step; None if `schema_inference` must find them. Raises UnsuitableTypes."""
         return None
+
+
+def is_prepared(name: str) -> bool:
+    """Return whether this is the name of a prepared column."""
+    return name.startswith(PREPARED_PREFIX)
+
+
+def split_prepared(table: pa.Table) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
+    """Return a table without its prepared columns, and these columns by name without the prefix."""
+    names = [*filter(is_prepared, table.column_names)]
+    prepared = {name.removeprefix(PREPARED_PREFIX): table.column(name) for name in names}
+    return (table.drop_columns(names) if names else table), prepared

@@ -21,15 +21,14 @@ from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_ba
 from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
-from batchinference.pipeline.steps.own_values import own
 from batchinference.pipeline.steps.result_columns import (
     ResultColumns,
     check_is_column,
     check_reserved,
     no_column_error,
 )
+from batchinference.pipeline.steps.returned_values import input_columns, own
 from batchinference.pipeline.steps.transform import Transform, TransformResult
-from batchinference.pipeline.steps.unchanged_values import input_columns
 from batchinference.pipeline.storage.arrow_files import UnsafeColumn, checked
 from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article

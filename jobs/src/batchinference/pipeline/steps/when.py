@@ -14,12 +14,13 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.steps.column_steps import Filter
-from batchinference.pipeline.steps.tokenization import is_prepared, split_prepared
 from batchinference.pipeline.steps.transform import (
     Transform,
     TransformResult,
     all_failed,
     as_result,
+    is_prepared,
+    split_prepared,
 )
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.warnings import WarningName

@@ -13,7 +13,7 @@ def centre(batch: dict[str, np.ndarray], side: int) -> dict[str, np.ndarray]:
 
 def _square(image: np.ndarray, side: int) -> np.ndarray:
     height, width = image.shape[:2]
-    least = min(height, width)
-    top, left = (height - least) // 2, (width - least) // 2
-    cut = Image.fromarray(np.ascontiguousarray(image[top : top + least, left : left + least]))
+    edge = min(height, width)
+    top, left = (height - edge) // 2, (width - edge) // 2
+    cut = Image.fromarray(np.ascontiguousarray(image[top : top + edge, left : left + edge]))
     return np.asarray(cut.resize((side, side), Image.Resampling.BILINEAR))

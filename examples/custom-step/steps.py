@@ -20,8 +20,8 @@ class ReadingEase:
         words = [WORD.findall(text.lower()) for text in batch[self.column]]
         return {
             **batch,
-            "words": np.array([len(found) for found in words]),
-            "reading_ease": np.array([self.ease(found) for found in words]),
+            "words": np.array([len(sentence) for sentence in words]),
+            "reading_ease": np.array([self.ease(sentence) for sentence in words]),
         }
 
     @staticmethod

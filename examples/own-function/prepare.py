@@ -37,7 +37,7 @@ def write_table(file: Path) -> None:
     with file.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.writer(opened)
         writer.writerow(["file", "place"])
-        writer.writerows([f"{name}.jpg", place] for name, (_, place) in PICTURES.items())
+        writer.writerows([f"{name}.jpg", region] for name, (_, region) in PICTURES.items())
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ def write_texts(directory: Path) -> None:
 
 def paragraphs(body: str) -> list[str]:
     """Return the paragraphs of a topic in a line each, without headings, code and grammar."""
-    found = (" ".join(part.split()) for part in body.split("\n\n") if part[:1].isalpha())
-    return [line for line in found if line.endswith(".")]
+    texts = (" ".join(part.split()) for part in body.split("\n\n") if part[:1].isalpha())
+    return [line for line in texts if line.endswith(".")]
 
 
 def copy_model(directory: Path) -> None:

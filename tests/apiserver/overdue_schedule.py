@@ -23,5 +23,5 @@ def create_overdue(namespace: Namespace, **spec: Any) -> str:
 
 
 def status_of(namespace: Namespace) -> dict[str, Any]:
-    found: dict[str, Any] = namespace.get(SCHEDULE, "nightly").get("status", {})
-    return found
+    status: dict[str, Any] = namespace.get(SCHEDULE, "nightly").get("status", {})
+    return status

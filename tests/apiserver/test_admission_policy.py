@@ -33,16 +33,16 @@ class Platforms:
 
     def __init__(self, server: ApiServer, chart: Chart) -> None:
         self.server, self.chart = server, chart
-        self.found: dict[str, Namespace] = {}
+        self.namespaces: dict[str, Namespace] = {}
 
     def of(self, values: Object) -> Namespace:
         """Return the namespace in which the policy with these values of the chart applies."""
         name = repr(values)
-        if name not in self.found:
+        if name not in self.namespaces:
             namespace = new_namespace(self.server, f"tenant-{uuid.uuid4().hex[:8]}")
             self.install(values, namespace.name)
-            self.found[name] = namespace
-        return self.found[name]
+            self.namespaces[name] = namespace
+        return self.namespaces[name]
 
     def install(self, values: Object, name: str) -> None:
         """Install the policy for one namespace, and wait until the API server applies it."""

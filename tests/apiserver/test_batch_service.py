@@ -46,13 +46,13 @@ def service(
         ):
             server.apply(each)
             account = each["metadata"]["name"]
-    found = ServiceProcess(tmp_path, server, store, {namespace.name: "key-of-the-namespace"})
+    process = ServiceProcess(tmp_path, server, store, {namespace.name: "key-of-the-namespace"})
     token = server.token(namespace.name, account)
     models = [{"name": "small", "spec": {"steps": [ANSWER]}}]
-    found.configure(token, path=OWN["path"], models=models)
-    found.start()
-    yield found
-    found.kill()
+    process.configure(token, path=OWN["path"], models=models)
+    process.start()
+    yield process
+    process.kill()
 
 
 def restarted(service: ServiceProcess) -> None:

@@ -235,8 +235,8 @@ def test_job_handle_waits_for_the_end(invoke: Invoke, namespace: Namespace) -> N
 
 
 def test_doctor_finds_the_resources_of_the_cluster(invoke: Invoke) -> None:
-    found = json.loads(invoke("doctor", "-o", "json").stdout)
-    results = {each["check"]: each for each in found}
+    result = json.loads(invoke("doctor", "-o", "json").stdout)
+    results = {each["check"]: each for each in result}
     assert results["BatchInference resources"]["result"] == "ok"
     assert results["operator"]["advice"] == "Install the chart: docs/cluster-install.md"
     assert results["GPUs of nodes"]["found"] == "none on 0 node(s)"

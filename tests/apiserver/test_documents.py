@@ -19,13 +19,13 @@ from support.documents.minimal import document
 from support.documents.refusals import valid_documents
 from support.documents.variations import (
     REMOVED,
-    Place,
+    Keys,
     at,
     changed,
     full_document,
+    keys_in,
+    keys_of,
     named,
-    place_of,
-    places,
 )
 from support.documents.yaml_files import read_yaml
 from support.servers.api_server import Namespace, refusal
@@ -57,7 +57,7 @@ def test_server_and_parser_accept_the_examples(module_namespace: Namespace) -> N
 def test_null_field_is_dropped_by_the_server(namespace: Namespace) -> None:
     for field in ("read.options", "steps", "errors", "cluster", "write.mode"):
         name = f"without-{field.replace('.', '-')}"
-        stored = namespace.create(changed(document(name), place_of(f"spec.{field}"), None))
+        stored = namespace.create(changed(document(name), keys_of(f"spec.{field}"), None))
         assert parse(stored).spec == parse(document()).spec
 
 
@@ -67,14 +67,14 @@ TOO_MANY = ["spec.read.paths", ["s3://in/"] * 257, "spec.read.paths: Too many"]
 
 def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace) -> None:
     offenders = []
-    for place, value, expected in [*REFUSED, TOO_MANY]:
-        body = changed(FULL, place_of(place), REMOVED if value == "REMOVED" else value)
+    for keys, value, expected in [*REFUSED, TOO_MANY]:
+        body = changed(FULL, keys_of(keys), REMOVED if value == "REMOVED" else value)
         message = refusal(module_namespace, body) or "accepted"
         if expected not in message:
-            offenders.append(f"{place} = {value!r:.60}: the server says {message}")
+            offenders.append(f"{keys} = {value!r:.60}: the server says {message}")
         with contextlib.suppress(SpecError):
             parse(body)
-            offenders.append(f"{place} = {value!r:.60}: the parser accepts it")
+            offenders.append(f"{keys} = {value!r:.60}: the parser accepts it")
     assert offenders == []
 
 
@@ -83,13 +83,13 @@ QUANTITIES = ["500m", 0.5, "0.5", 2, "2", 1.25]
 
 def test_server_accepts_quantities_in_each_form(module_namespace: Namespace) -> None:
     for cpu in QUANTITIES:
-        body = changed(FULL, place_of("spec.steps.1.resources.cpu"), cpu)
+        body = changed(FULL, keys_of("spec.steps.1.resources.cpu"), cpu)
         assert refusal(module_namespace, body) is None, cpu
 
 
 def test_server_accepts_references(module_namespace: Namespace) -> None:
     reference = "{{ params.day }}"
-    paths = changed(FULL, place_of("spec.read.paths"), [f"{reference}/a", f"s3://{reference}/"])
+    paths = changed(FULL, keys_of("spec.read.paths"), [f"{reference}/a", f"s3://{reference}/"])
     assert refusal(module_namespace, paths) is None
 
 
@@ -115,9 +115,7 @@ SHAPES = st.sampled_from(
     [{}, [], [{}], {"a": "b"}, {"a b": "c"}, {"text": "a"}, ["a"], ["a", "a"], ["_a"], [1, 1]]
 )
 VALUES = st.one_of(st.just(REMOVED), st.booleans(), NUMBERS, WORDS, SHAPES)
-FIELDS = sorted(
-    {str(place[-1]) for place in places(full_document()["spec"])} | {"bogus", "factory"}
-)
+FIELDS = sorted({str(keys[-1]) for keys in keys_in(full_document()["spec"])} | {"bogus", "factory"})
 
 
 def similar(value: Any) -> st.SearchStrategy[Any]:
@@ -142,12 +140,12 @@ def variations(draw: st.DrawFn) -> Document:
     for _ in range(draw(st.integers(1, 2))):
         if not body["spec"]:
             break
-        place = draw(st.sampled_from([("spec", *place) for place in places(body["spec"])]))
-        value = draw(st.one_of(similar(at(body, place)), VALUES))
-        if value is not REMOVED and isinstance(place[-1], str) and draw(st.integers(0, 3)) == 0:
-            place = (*place[:-1], draw(st.sampled_from(FIELDS)))
-        note(f"{named(place)} = {value!r}")
-        body = changed(body, place, value)
+        keys = draw(st.sampled_from([("spec", *keys) for keys in keys_in(body["spec"])]))
+        value = draw(st.one_of(similar(at(body, keys)), VALUES))
+        if value is not REMOVED and isinstance(keys[-1], str) and draw(st.integers(0, 3)) == 0:
+            keys = (*keys[:-1], draw(st.sampled_from(FIELDS)))
+        note(f"{named(keys)} = {value!r}")
+        body = changed(body, keys, value)
     return body
 
 
@@ -182,55 +180,55 @@ PYDANTIC = {
 }
 """Types of errors about the schema, which the definition has too."""
 SCALARS = [
-    ("spec", *place)
-    for place in places(FULL["spec"])
-    if type(at(FULL["spec"], place)) in (int, float, str)
+    ("spec", *keys)
+    for keys in keys_in(FULL["spec"])
+    if type(at(FULL["spec"], keys)) in (int, float, str)
 ]
 CRD = read_yaml(CHART / "files" / "crd.yaml")
 
 
-def around_bounds(place: Place) -> list[Any]:
+def around_bounds(keys: Keys) -> list[Any]:
     """Return values just inside and just outside the bounds of a place."""
     schema = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    for key in place:
+    for key in keys:
         inner = schema.get("properties", {}).get(key) or schema.get("items")
         schema = inner or schema.get("additionalProperties", {})
     bounds = [schema[key] for key in ("minimum", "maximum") if key in schema]
     lengths = [schema.get("minLength", 1), schema.get("maxLength", 1)]
-    if isinstance(at(FULL, place), str):
+    if isinstance(at(FULL, keys), str):
         return ["a" * (length + step) for length in lengths for step in (-1, 0, 1)]
     return [bound + step for bound in bounds for step in (-1, 0, 1)]
 
 
-def in_turns(values: dict[Place, list[Any]]) -> Iterator[dict[Place, Any]]:
+def in_turns(values: dict[Keys, list[Any]]) -> Iterator[dict[Keys, Any]]:
     """Yield the first values of all places, then the second values, and so on."""
     for turn in range(max(map(len, values.values()))):
-        yield {place: found[turn] for place, found in values.items() if turn < len(found)}
+        yield {keys: value[turn] for keys, value in values.items() if turn < len(value)}
 
 
-def message_about(namespace: Namespace, values: dict[Place, Any]) -> str:
+def message_about(namespace: Namespace, values: dict[Keys, Any]) -> str:
     """Return the server's message about the full document with other values. It names every place
     that breaks the schema."""
     body = full_document()
-    for place, value in values.items():
-        at(body, place[:-1])[place[-1]] = value
+    for keys, value in values.items():
+        at(body, keys[:-1])[keys[-1]] = value
     return refusal(namespace, body) or ""
 
 
 def test_server_and_parser_have_the_same_bounds(module_namespace: Namespace) -> None:
-    allowed, refused = defaultdict[Place, list[Any]](list), defaultdict[Place, list[Any]](list)
-    for place in SCALARS:
-        for value in around_bounds(place):
-            found = error_types(changed(FULL, place, value))
-            if not found or found & PYDANTIC:
-                (refused if found else allowed)[place].append(value)
+    allowed, refused = defaultdict[Keys, list[Any]](list), defaultdict[Keys, list[Any]](list)
+    for keys in SCALARS:
+        for value in around_bounds(keys):
+            types = error_types(changed(FULL, keys, value))
+            if not types or types & PYDANTIC:
+                (refused if types else allowed)[keys].append(value)
     disagreements = [
-        f"{named(place)} = {value!r}: {'refused by the parser' if outside else 'allowed'}"
+        f"{named(keys)} = {value!r}: {'refused by the parser' if outside else 'allowed'}"
         for group, outside in ((allowed, False), (refused, True))
         for values in in_turns(group)
         for message in (message_about(module_namespace, values),)
-        for place, value in values.items()
-        if (f"{named(place)}:" in message) != outside
+        for keys, value in values.items()
+        if (f"{named(keys)}:" in message) != outside
     ]
     assert len(allowed) > 100
     assert len(refused) > 100

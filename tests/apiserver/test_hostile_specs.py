@@ -27,8 +27,8 @@ def cells(namespace: Namespace, name: str) -> list[Any]:
     """Return what `kubectl get` shows of a job."""
     path, accept = namespace.path("BatchInference", name), {"Accept": TABLE}
     table = namespace.server.call("GET", path, headers=accept, includeObject="None")
-    found: list[Any] = table["rows"][0]["cells"]
-    return found
+    result: list[Any] = table["rows"][0]["cells"]
+    return result
 
 
 def is_refused(namespace: Namespace, name: str) -> bool:

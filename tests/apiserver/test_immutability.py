@@ -14,9 +14,9 @@ from support.documents.variations import (
     at,
     changed,
     full_document,
+    keys_in,
+    keys_of,
     named,
-    place_of,
-    places,
 )
 from support.documents.yaml_files import read_yaml
 from support.servers.api_server import Namespace, Refused
@@ -30,18 +30,18 @@ CHANGES = read_yaml(Path(__file__).with_name("changes.yaml"))
 """Fields that cannot be added to a job, and fields that can be changed."""
 
 
-def is_mutable(place: tuple[str | int, ...]) -> bool:
+def is_mutable(keys: tuple[str | int, ...]) -> bool:
     """Return whether a field below the spec can be changed."""
-    field, *below = place
+    field, *below = keys
     names = {"errors": MUTABLE_LIMITS, "steps": MUTABLE_OF_STEP}.get(str(field), ())
     return field in MUTABLE or any(name in names for name in below[:2])
 
 
 PLACES = [
-    ("spec", *place)
-    for place in places(FULL["spec"])
+    ("spec", *keys)
+    for keys in keys_in(FULL["spec"])
     # an absent `errors` equals one with the default path
-    if not (is_mutable(place) or place == ("errors",))
+    if not (is_mutable(keys) or keys == ("errors",))
 ]
 STEP = examples(1, landing=5)
 """A landing tests every fifth place. That is enough: the rule compares whole fields of the spec."""
@@ -80,18 +80,18 @@ def refusal_of_update(namespace: Namespace, before: Document, after: Document) -
 @pytest.mark.scaled("mutations")
 def test_immutable_values_cannot_be_changed_or_removed(module_namespace: Namespace) -> None:
     full = module_namespace.create(FULL)
-    taken = []
-    for place in PLACES[::STEP]:
-        after = changed(full, place, other(at(full, place)))
-        assert after["spec"] != full["spec"], named(place)
+    used = []
+    for keys in PLACES[::STEP]:
+        after = changed(full, keys, other(at(full, keys)))
+        assert after["spec"] != full["spec"], named(keys)
         bodies = {"changed": after}
-        if at(full, place) is not False:  # the server would fill in this default again
-            bodies["removed"] = changed(full, place, REMOVED)
+        if at(full, keys) is not False:  # the server would fill in this default again
+            bodies["removed"] = changed(full, keys, REMOVED)
         for kind, body in bodies.items():
             if not is_immutable(refusal_of_update(module_namespace, full, body)):
-                taken.append(f"{named(place)} {kind}")
+                used.append(f"{named(keys)} {kind}")
     assert len(PLACES) > 140
-    assert taken == []
+    assert used == []
 
 
 def is_immutable(message: str) -> bool:
@@ -99,9 +99,9 @@ def is_immutable(message: str) -> bool:
     return WORDS in message or "some validation rules were not checked" in message
 
 
-def field_of(place: str) -> str:
+def field_of(keys: str) -> str:
     """Return the field whose rule refuses a change of a place, as the API server names it."""
-    _, field, *below = place.split(".")
+    _, field, *below = keys.split(".")
     if field == "steps" and below[1:]:
         return f"spec.steps[{below[0]}].{below[1]}"
     return f"spec.{field}"
@@ -109,11 +109,11 @@ def field_of(place: str) -> str:
 
 def test_immutable_values_cannot_be_added(namespace: Namespace) -> None:
     before = namespace.create(document("job", steps=[python_step()]))
-    for place, value in CHANGES["added"]:
-        after = changed(before, place_of(place), value)
+    for keys, value in CHANGES["added"]:
+        after = changed(before, keys_of(keys), value)
         message = refusal_of_update(namespace, before, after)
-        assert WORDS in message, place
-        assert field_of(place) in message
+        assert WORDS in message, keys
+        assert field_of(keys) in message
         after["metadata"] = {"name": "new"}
         namespace.create(after, dryRun="All")  # valid as a new job
 
@@ -134,12 +134,12 @@ def test_metadata_can_be_changed(namespace: Namespace) -> None:
 def test_mutable_fields_can_be_changed(namespace: Namespace) -> None:
     first = namespace.create(document("job", steps=[python_step()]))
     assert {name.split(".")[1] for name, _ in CHANGES["changeable"]} >= {*MUTABLE, "errors"}
-    for place, value in CHANGES["changeable"]:
-        for after in (changed(first, place_of(place), value), first):
+    for keys, value in CHANGES["changeable"]:
+        for after in (changed(first, keys_of(keys), value), first):
             before = namespace.get("BatchInference", "job")
             after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
             namespace.server.call("PUT", namespace.path("BatchInference", "job"), after)
-            assert namespace.get("BatchInference", "job")["spec"] != before["spec"], place
+            assert namespace.get("BatchInference", "job")["spec"] != before["spec"], keys
     assert namespace.get("BatchInference", "job")["spec"] == first["spec"]
 
 

@@ -31,8 +31,8 @@ def replicas(new_operator: Any, namespace: Namespace) -> tuple[OperatorProcess, 
 
 def lease(server: ApiServer, operator: OperatorProcess) -> dict[str, Any]:
     namespace, name = operator.environment["BATCHINFERENCE_OPERATOR_LEASE"].split("/")
-    found: dict[str, Any] = server.get(LEASES.format(namespace, name))
-    return found
+    stored: dict[str, Any] = server.get(LEASES.format(namespace, name))
+    return stored
 
 
 def test_ready_standby_takes_over_from_a_leader_that_stops(

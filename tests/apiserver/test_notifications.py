@@ -42,11 +42,11 @@ def operator(new_operator: Any, namespace: Namespace, receiver: Server) -> Opera
 def notified(job: SimulatedJob) -> Any:
     """Return the condition Notified of a job once it has one."""
 
-    def found() -> Any:
+    def condition() -> Any:
         conditions = job.body.get("status", {}).get("conditions", [])
         return next((one for one in conditions if one["type"] == NOTIFIED), None)
 
-    return soon("it is notified", found)
+    return soon("it is notified", condition)
 
 
 def put_secret(namespace: Namespace, url: str) -> None:

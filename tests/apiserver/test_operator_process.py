@@ -48,14 +48,14 @@ def _group(root: str) -> dict[str, Any]:
 
 def _discovery() -> dict[str, Any]:
     """Return the discovery documents of an API server, by path."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "/version": {"major": "1", "minor": "35"},
         "/api": {"versions": ["v1"]},
         "/apis": {"groups": [_group(root) for root in KINDS if root != "/api/v1"]},
     }
     for root, kinds in KINDS.items():
-        found[root] = {"resources": [_resource(*each) for each in kinds.items()]}
-    return found
+        result[root] = {"resources": [_resource(*each) for each in kinds.items()]}
+    return result
 
 
 def _resource(plural: str, kind: str) -> dict[str, Any]:
@@ -220,8 +220,8 @@ async def wait_for_status(environment: dict[str, str], path: str, status: int) -
     async with asyncio.timeout(30):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectorError):
-                found, text = await get_endpoint(environment, path)
-                if found == status:
+                endpoint, text = await get_endpoint(environment, path)
+                if endpoint == status:
                     return text
             await asyncio.sleep(0.05)
 
@@ -243,8 +243,8 @@ async def wait_for_jobs(environment: dict[str, str], count: int) -> None:
     async with asyncio.timeout(30):
         while known != count:
             with contextlib.suppress(aiohttp.ClientConnectorError):
-                found = samples((await get_endpoint(environment, "/metrics"))[1])
-                known = sum(found[key] for key in found if key[0] == "batchinference_jobs")
+                series = samples((await get_endpoint(environment, "/metrics"))[1])
+                known = sum(series[key] for key in series if key[0] == "batchinference_jobs")
             await asyncio.sleep(0.05)
 
 
@@ -308,10 +308,10 @@ def check_selectors(server: Server) -> None:
 
 
 def check_metrics(text: str) -> None:
-    found = samples(text)
+    series = samples(text)
 
     def value(name: str, *labels: str) -> float | None:
-        return found.get((f"batchinference_{name}", frozenset(labels)))
+        return series.get((f"batchinference_{name}", frozenset(labels)))
 
     assert value("api_requests_total", "create", "rayjobs", "201") == 1
     assert value("api_requests_total", "patch", "batchinferences/status", "200") == 1
@@ -321,7 +321,7 @@ def check_metrics(text: str) -> None:
     assert value("jobs", NAMESPACE, "Starting") == 1
     assert value("queue_depth") == 0
     assert (value("reconcile_seconds_count") or 0) >= 1
-    assert found["process_resident_memory_bytes", frozenset()] > 0
+    assert series["process_resident_memory_bytes", frozenset()] > 0
 
 
 async def test_health_depends_on_watches_and_refused_credentials_stop_the_operator(
@@ -364,8 +364,8 @@ async def test_lost_namespace_does_not_stop_the_others(
         api.pods_listed.set()
         await wait_for_status(settings, "/readyz", 200)
         await wait_for_requests(server, lambda request: is_creation(request, "rayjobs"))
-        found = samples((await get_endpoint(settings, "/metrics"))[1])
-        assert found["batchinference_namespaces_unwatched", frozenset()] == 1
+        series = samples((await get_endpoint(settings, "/metrics"))[1])
+        assert series["batchinference_namespaces_unwatched", frozenset()] == 1
         process.send_signal(signal.SIGTERM)
         _, log = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0

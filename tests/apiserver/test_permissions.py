@@ -150,14 +150,14 @@ def rights(rules: Object) -> set[Right]:
 def used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Right]:
     """Return the rights for which the operator has sent requests, to this namespace or to all
     namespaces, whether or not they were allowed."""
-    found = set()
+    result = set()
     for event in server.requests_of(operator.user):
         target = event.get("objectRef", {})
         if "resource" in target and target.get("namespace", namespace) == namespace:
             parts = [target["resource"], target.get("subresource")]
             resource = "/".join(part for part in parts if part)
-            found.add((target.get("apiGroup", ""), resource, event["verb"]))
-    return found
+            result.add((target.get("apiGroup", ""), resource, event["verb"]))
+    return result
 
 
 def all_used(operator: OperatorProcess, server: ApiServer, namespace: str) -> set[Right]:

@@ -77,9 +77,9 @@ MALFORMED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_schedule_is_refused(module_namespace: Namespace, case: str) -> None:
     spec, field = MALFORMED[case]
-    found = refusal(module_namespace, schedule_document(**spec))
-    assert found is not None
-    assert field in found
+    result = refusal(module_namespace, schedule_document(**spec))
+    assert result is not None
+    assert field in result
 
 
 def test_name_leaves_space_for_the_time_and_the_template_can_be_changed(

@@ -55,9 +55,9 @@ async def upload(url: str, count: int) -> int:
         aiohttp.ClientSession(timeout=timeout) as session,
         session.post(f"{url}/v1/files", data=form, headers=headers) as answer,
     ):
-        found = await answer.json()
-        assert answer.status == web.HTTPOk.status_code, found
-        return int(found["bytes"])
+        body = await answer.json()
+        assert answer.status == web.HTTPOk.status_code, body
+        return int(body["bytes"])
 
 
 def _memory(pid: int, name: str) -> float:

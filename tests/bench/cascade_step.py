@@ -16,8 +16,8 @@ TRAINED = 600
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels (rows x 64) and the digits."""
-    found = load_digits()
-    return found.data, found.target
+    result = load_digits()
+    return result.data, result.target
 
 
 class Cheap:

@@ -33,7 +33,7 @@ from batchinference.spec import parse
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
 from support.jobs.command import Command
-from support.jobs.held import committed_rows
+from support.jobs.gated import committed_rows
 
 DONE = 0.9
 LIMIT, NOISE = 1.05, 0.05
@@ -86,10 +86,10 @@ class Checkpoints:
         if side == "ours":
             return self.bench.job(job)
         cpus = math.ceil(cpus_needed(plan_for_machine(parse(job).spec, gpus=0)))
-        places = ["s3://source/rows", f"s3://output/{output}", str(max(os.cpu_count() or 1, cpus))]
+        texts = ["s3://source/rows", f"s3://output/{output}", str(max(os.cpu_count() or 1, cpus))]
         checkpoint = [f"s3://output/{output}-checkpoint"] if side == "checkpoint" else []
         endpoint = self.bench.relay.endpoint
-        arguments = ["peer_checkpoint.py", *places, *checkpoint]
+        arguments = ["peer_checkpoint.py", *texts, *checkpoint]
         return self.bench.script(*arguments, READ_ENDPOINT=endpoint)
 
     def job(self, output: str) -> Document:
@@ -101,19 +101,19 @@ class Checkpoints:
             write={"format": "parquet", "path": f"s3://output/{output}"},
         )
 
-    def place(self, output: str) -> Path:
+    def directory_of(self, output: str) -> Path:
         """Return the directory in which the server keeps an output."""
         return self.bench.server.directory / "output" / output
 
     def working(self, output: str) -> float:
-        report = self.place(output) / "_batchinference" / "report.json"
+        report = self.directory_of(output) / "_batchinference" / "report.json"
         return sum(Report.parse(report.read_bytes()).seconds.values())
 
     def committed(self, side: str, output: str) -> int:
         """Return how many rows of an output are committed."""
         if side == "ours":
             return committed_rows(self.job(output))
-        files = self.place(f"{output}-checkpoint").glob("*.parquet")
+        files = self.directory_of(f"{output}-checkpoint").glob("*.parquet")
         return sum(_rows_in(file) for file in files if not file.name.endswith(".pending.parquet"))
 
 
@@ -123,7 +123,7 @@ def _rows_in(file: Path) -> int:
 
 
 def alternate(
-    place: Callable[[str], Path],
+    location: Callable[[str], Path],
     sides: Sequence[str],
     name: str,
     run: Callable[[str, str], RunCost],
@@ -135,7 +135,7 @@ def alternate(
             output = f"{name}-{side}-{number}"
             costs[side].append(run(side, output))
             print(f"{name} {number + 1}: {side} {costs[side][-1]}", flush=True)
-            check(place(output))
+            check(location(output))
     return {side: median(runs) for side, runs in costs.items()}
 
 
@@ -149,9 +149,9 @@ def median(runs: list[RunCost]) -> RunCost:
     return RunCost(*(statistics.median(column) for column in columns))
 
 
-def table_of_runs(whole: dict[str, RunCost], rest: dict[str, RunCost]) -> str:
+def table_of_runs(run_costs: dict[str, RunCost], rest: dict[str, RunCost]) -> str:
     lines = ["| | seconds | of it beyond Ray's start | input read |", "| --- | --- | --- | --- |"]
-    for side, cost in whole.items():
+    for side, cost in run_costs.items():
         lines.append(f"| {TITLES[side]}, undisturbed | {_figures(cost)} |")
     for side, cost in rest.items():
         lines.append(f"| {TITLES[side]}, {100 * cost.before:.0f} % done | {_figures(cost)} |")
@@ -170,11 +170,11 @@ def main() -> None:
         files = parquet_files(letters=100)
         bench.server.put("source", {f"rows/{name}": content for name, content in files.items()})
         sides = Checkpoints(bench)
-        whole = alternate(sides.place, SIDES, "whole", sides.run)
-        rest = alternate(sides.place, SIDES[1:], "resumed", sides.resume)
-    print(table_of_runs(whole, rest))
-    ratios = {side: whole[side].seconds / whole["plain"].seconds for side in SIDES[1:]}
-    read = {side: rest[side].bytes / whole["plain"].bytes for side in SIDES[1:]}
+        full = alternate(sides.directory_of, SIDES, "whole", sides.run)
+        rest = alternate(sides.directory_of, SIDES[1:], "resumed", sides.resume)
+    print(table_of_runs(full, rest))
+    ratios = {side: full[side].seconds / full["plain"].seconds for side in SIDES[1:]}
+    read = {side: rest[side].bytes / full["plain"].bytes for side in SIDES[1:]}
     for side in SIDES[1:]:
         print(f"checkpoint {side} time={ratios[side]:.3f} bytes={read[side]:.3f}")
     if ratios["ours"] > LIMIT + NOISE or read["ours"] > read["checkpoint"]:

@@ -81,27 +81,27 @@ def refuse(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def output_of(directory: Path, files: int, failed: int) -> Path:
     """Write an output with a log from files with a good row and failed rows, and return it."""
-    place = directory / f"{files}-{failed}"
-    (place / "in").mkdir(parents=True)
+    location = directory / f"{files}-{failed}"
+    (location / "in").mkdir(parents=True)
     for file in range(files):
         numbers = range(file, failed, files)
         rows = [{"id": -1, "bad": False}, *({"id": number, "bad": True} for number in numbers)]
         text = "".join(json.dumps(row) + "\n" for row in rows)
-        (place / "in" / f"{file:04}.jsonl").write_text(text)
+        (location / "in" / f"{file:04}.jsonl").write_text(text)
     job = document(
         "bench",
-        read={"format": "json", "paths": [str(place / "in")]},
+        read={"format": "json", "paths": [str(location / "in")]},
         steps=[{"name": "refuse", "python": {"callable": "command_line:refuse"}}],
-        write={"format": "parquet", "path": str(place / "out")},
+        write={"format": "parquet", "path": str(location / "out")},
         errors={"maxRows": failed + 1, "values": True},
     )
     assert run_without_ray(job, rows_per_task=4 * FILES).counts == Counts(
         read=files + failed, written=files, failed=failed
     )
-    logs = place / "out" / "_batchinference" / "logs"
+    logs = location / "out" / "_batchinference" / "logs"
     logs.mkdir()
     (logs / "2026-01-01T000000Z-attempt-1.log").write_text("bench: running\n")
-    return place / "out"
+    return location / "out"
 
 
 def cases_of_output(directory: Path, files: int, failed: int) -> list[Case]:

@@ -35,10 +35,10 @@ def spec_in(directory: Path) -> BatchInferenceSpec:
 def write(directory: Path) -> None:
     layout = Layout.of(spec_in(directory))
     attempt = Attempt.begin(layout, None, Snapshot(layout.key, "0" * 64))
-    place = Path(attempt.directory.path)
+    path = Path(attempt.directory.path)
     for task in range(MANIFESTS - 1):
         manifest = _manifest(layout, task)
-        (place / manifest.new_name()).write_bytes(manifest.serialized())
+        (path / manifest.new_name()).write_bytes(manifest.serialized())
         for file in manifest.entries[0].data:
             (Path(layout.output.path) / file.name).touch()
 

@@ -116,8 +116,8 @@ class Faults:
             late.communicate(timeout=PATIENCE)
         if ended.returncode:
             print(ended.stdout[-2000:], ended.stderr[-2000:], flush=True)
-        found = pads.dataset(self.server.directory / "output" / run.output).to_table()
-        return outcome_of(found, scenario.explodes, ended=ended.returncode == 0)
+        table = pads.dataset(self.server.directory / "output" / run.output).to_table()
+        return outcome_of(table, scenario.explodes, ended=ended.returncode == 0)
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ class ScenarioRun:
         return Command(arguments, HERE, env, Path(sys.executable))
 
     def _ray_data_script(self) -> list[str]:
-        places = (SOURCE, f"s3://output/{self.output}", f"s3://output/{self.output}-checkpoint")
-        return ["faulty_peer.py", *places]
+        locations = (SOURCE, f"s3://output/{self.output}", f"s3://output/{self.output}-checkpoint")
+        return ["faulty_peer.py", *locations]
 
     def _job(self) -> list[str]:
         steps = [
@@ -177,13 +177,13 @@ class ScenarioRun:
         return ["faulty_job.py", str(file)]
 
 
-def outcome_of(found: pa.Table, explodes: bool, *, ended: bool) -> Outcome:
+def outcome_of(table: pa.Table, explodes: bool, *, ended: bool) -> Outcome:
     ids = range(FILES * ROWS)
     if explodes:
-        keys = list(zip(*(found.column(name).to_pylist() for name in ("id", "parts")), strict=True))
+        keys = list(zip(*(table.column(name).to_pylist() for name in ("id", "parts")), strict=True))
         expected = Counter[object]((row, part) for row in ids for part in range(PARTS))
     else:
-        keys, expected = found.column("id").to_pylist(), Counter[object](ids)
+        keys, expected = table.column("id").to_pylist(), Counter[object](ids)
     there = Counter[object](keys)
     return Outcome((expected - there).total(), (there - expected).total(), expected.total(), ended)
 

@@ -41,9 +41,9 @@ def at(point: Point, task: int, finish_task: Callable[[], None] | None = None) -
 
 def put_flag(name: str, content: bytes = b"") -> None:
     """Create a flag file atomically."""
-    place = Path(os.environ[FLAGS]) / name
-    place.with_suffix(f".{os.getpid()}").write_bytes(content)
-    place.with_suffix(f".{os.getpid()}").rename(place)
+    path = Path(os.environ[FLAGS]) / name
+    path.with_suffix(f".{os.getpid()}").write_bytes(content)
+    path.with_suffix(f".{os.getpid()}").rename(path)
 
 
 def has_flag(name: str) -> bool:

@@ -89,10 +89,10 @@ class PartTimes:
         """Yield the items. The time in which they are made counts for this part."""
         while True:
             with self.part(name):
-                found = next(items, self)
-            if found is self:
+                result = next(items, self)
+            if result is self:
                 return
-            yield found
+            yield result
 
     def lines(self, rows: int) -> list[str]:
         """Return a line for each part: its microseconds per row, and its share."""
@@ -153,8 +153,8 @@ def _stored(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
         with TIMES.part("copy in"):
             stored = ray.put(block)
         with TIMES.part("copy out"):
-            found = ray.get(stored)
-        yield found
+            result = ray.get(stored)
+        yield result
 
 
 def _cut(block: pa.Table, rows: int | None) -> Iterator[pa.Table]:

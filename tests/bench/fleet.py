@@ -117,9 +117,9 @@ def on_one_server(case: Callable[[Bench], None], *options: str) -> Callable[[Res
     def run(results: Results) -> None:
         with (
             tempfile.TemporaryDirectory() as directory,
-            bench(Path(directory), results, *options) as found,
+            bench(Path(directory), results, *options) as result,
         ):
-            case(found)
+            case(result)
 
     return run
 
@@ -139,9 +139,9 @@ def bench(directory: Path, results: Results, *options: str) -> Iterator[Bench]:
             values = {"watchNamespaces": list(namespaces),
                       "fullnameOverride": system}  # fmt: skip
             manifests = chart.manifests(values, "--namespace", system)
-            place = directory / system
-            place.mkdir()
-            made.append(OperatorProcess(server, manifests, place, dashboard))
+            location = directory / system
+            location.mkdir()
+            made.append(OperatorProcess(server, manifests, location, dashboard))
             return made[-1]
 
         try:
@@ -179,19 +179,19 @@ def compare(results: Results, case: str, plain: Rate, ours: Rate) -> None:
 def measured(results: Results, name: str, work: Rate) -> float:
     """Return the rate of `work` with a new API server, when it is idle after the first
     requests of each kind."""
-    with tempfile.TemporaryDirectory() as directory, bench(Path(directory), results) as found:
-        asyncio.run(found.client.create_all(found.namespace("warm-up").name, range(WARM_UP)))
-        quiet(found.server.process.pid, SERVER_IDLE)
-        return work(found, found.namespace(name))
+    with tempfile.TemporaryDirectory() as directory, bench(Path(directory), results) as result:
+        asyncio.run(result.client.create_all(result.namespace("warm-up").name, range(WARM_UP)))
+        quiet(result.server.process.pid, SERVER_IDLE)
+        return work(result, result.namespace(name))
 
 
-def plain_existing(found: Bench, namespace: Namespace) -> float:
-    uids = asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
-    return rate(found.client.create_objects(namespace.name, uids))
+def plain_existing(result: Bench, namespace: Namespace) -> float:
+    uids = asyncio.run(result.client.create_jobs(namespace.name, range(BURST)))
+    return rate(result.client.create_objects(namespace.name, uids))
 
 
-def plain_all(found: Bench, namespace: Namespace) -> float:
-    return rate(found.client.create_all(namespace.name, range(BURST)))
+def plain_all(result: Bench, namespace: Namespace) -> float:
+    return rate(result.client.create_all(namespace.name, range(BURST)))
 
 
 def rate(work: Awaitable[object]) -> float:
@@ -203,46 +203,46 @@ def rate(work: Awaitable[object]) -> float:
     return asyncio.run(timed())
 
 
-def ours_existing(found: Bench, namespace: Namespace) -> float:
-    asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
-    operator = found.operators(namespace.name)
+def ours_existing(result: Bench, namespace: Namespace) -> float:
+    asyncio.run(result.client.create_jobs(namespace.name, range(BURST)))
+    operator = result.operators(namespace.name)
     operator.start()
     eventually("the first object", lambda: count(namespace, "ConfigMap"), TIMEOUT, 0.02)
     began = time.monotonic()
     served_all(namespace, BURST)
     found_rate = BURST / (time.monotonic() - began)
-    print_usage(found, operator, "existing")
-    end(found, operator)
+    print_usage(result, operator, "existing")
+    end(result, operator)
     return found_rate
 
 
-def ours_arriving(found: Bench, namespace: Namespace) -> float:
-    operator = found.operators(namespace.name)
+def ours_arriving(result: Bench, namespace: Namespace) -> float:
+    operator = result.operators(namespace.name)
     operator.start()
-    asyncio.run(found.client.create_jobs(namespace.name, range(BURST, BURST + 1)))
+    asyncio.run(result.client.create_jobs(namespace.name, range(BURST, BURST + 1)))
     served_all(namespace, 1)
     began = time.monotonic()
-    asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
+    asyncio.run(result.client.create_jobs(namespace.name, range(BURST)))
     served_all(namespace, BURST + 1)
     found_rate = BURST / (time.monotonic() - began)
-    print_usage(found, operator, "arriving")
-    end(found, operator)
+    print_usage(result, operator, "arriving")
+    end(result, operator)
     return found_rate
 
 
-def print_usage(found: Bench, operator: OperatorProcess, case: str) -> None:
+def print_usage(result: Bench, operator: OperatorProcess, case: str) -> None:
     """Wait until the operator is idle, and print its CPU time, its memory and its requests."""
     cpu = 1000 * quiet(operator.pid) / BURST
-    calls = requests(found, operator).total() / BURST
+    calls = requests(result, operator).total() / BURST
     memory = peak_mib(operator)
     print(f"{case} cpu={cpu:.2f} ms/job peak={memory:.1f} MiB requests={calls:.2f}/job", flush=True)
 
 
-def requests(found: Bench, operator: OperatorProcess) -> Counter[str]:
+def requests(result: Bench, operator: OperatorProcess) -> Counter[str]:
     """Return the number of requests of an operator by verb and resource, without watches."""
     targets = (
         (one["verb"], one.get("objectRef", {}).get("resource", "discovery"))
-        for one in found.server.requests_of(operator.user)
+        for one in result.server.requests_of(operator.user)
     )
     return Counter(
         f"{verb} {resource}"
@@ -264,36 +264,36 @@ def count(namespace: Namespace, kind: str) -> int:
     return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
 
-def idle_jobs(found: Bench) -> None:
-    namespace = found.namespace("at-rest")
-    operator = found.operators(namespace.name)
+def idle_jobs(result: Bench) -> None:
+    namespace = result.namespace("at-rest")
+    operator = result.operators(namespace.name)
     operator.start()
     for before, jobs in ((0, BURST), (BURST, FLEET)):
-        asyncio.run(found.client.create_jobs(namespace.name, range(before, jobs)))
+        asyncio.run(result.client.create_jobs(namespace.name, range(before, jobs)))
         served_all(namespace, jobs)
         quiet(operator.pid)
-        found.results.record(f"memory_{jobs}", mib(operator), "MiB", MIB[jobs])
-    end(found, operator)
+        result.results.record(f"memory_{jobs}", mib(operator), "MiB", MIB[jobs])
+    end(result, operator)
     operator.start()
     began = time.monotonic()
     cpu = quiet(operator.pid)
     more = f"start={time.monotonic() - began:.1f}s cpu={cpu:.1f}s"
-    found.results.record("memory_after_start", mib(operator), "MiB", MIB[FLEET], more)
+    result.results.record("memory_after_start", mib(operator), "MiB", MIB[FLEET], more)
     before = cpu_seconds(operator.pid)
     time.sleep(IDLE_SECONDS)
     used = cpu_seconds(operator.pid) - before
-    found.results.record("idle", 100 * used / IDLE_SECONDS, "percent", IDLE_PERCENT)
-    end(found, operator)
+    result.results.record("idle", 100 * used / IDLE_SECONDS, "percent", IDLE_PERCENT)
+    end(result, operator)
 
 
-def starting_pods(found: Bench) -> None:
+def starting_pods(result: Bench) -> None:
     """Count the requests of the operator from the creation of jobs until their drivers run."""
-    namespace = found.namespace("starting")
-    operator = found.operators(namespace.name)
+    namespace = result.namespace("starting")
+    operator = result.operators(namespace.name)
     operator.start()
-    asyncio.run(found.client.create_jobs(namespace.name, range(STARTING)))
+    asyncio.run(result.client.create_jobs(namespace.name, range(STARTING)))
     served_all(namespace, STARTING)
-    jobs = [StartingJob(namespace, f"job-{number:05d}", found.dashboard)
+    jobs = [StartingJob(namespace, f"job-{number:05d}", result.dashboard)
             for number in range(STARTING)]  # fmt: skip
     for step in (StartingJob.create_cluster, StartingJob.create_pods, StartingJob.wait_for_a_node,
                  StartingJob.schedule, StartingJob.pull_image):  # fmt: skip
@@ -305,70 +305,70 @@ def starting_pods(found: Bench) -> None:
             step(job)
     for job in jobs:
         job.status("Running")
-    counts = requests(found, operator)
+    counts = requests(result, operator)
     more = ", ".join(f"{what}: {count_}" for what, count_ in counts.most_common())
-    found.results.record("pods", counts.total() / STARTING, "requests", REQUESTS, more)
-    end(found, operator)
+    result.results.record("pods", counts.total() / STARTING, "requests", REQUESTS, more)
+    end(result, operator)
 
 
-def slow_drivers(found: Bench) -> None:
+def slow_drivers(value: Bench) -> None:
     """Check that slow drivers do not reduce the polls of honest drivers."""
     spaces = {"honest": (HONEST, 0.0), "hostile": (HOSTILE, SLOW_SECONDS)}
     for name in spaces:
-        found.namespace(name)
-    operator = found.operators(*spaces)
+        value.namespace(name)
+    operator = value.operators(*spaces)
     operator.start()
     for name, (count_, _) in spaces.items():
-        asyncio.run(found.client.create_jobs(name, range(count_)))
+        asyncio.run(value.client.create_jobs(name, range(count_)))
     for name, (count_, seconds) in spaces.items():
-        run_drivers(found, Namespace(found.server, name), count_, seconds)
+        run_drivers(value, Namespace(value.server, name), count_, seconds)
     time.sleep(SETTLE_SECONDS)
-    before = polls(found, "honest")
+    before = polls(value, "honest")
     time.sleep(MEASURE_SECONDS)
-    rate_ = (polls(found, "honest") - before) / MEASURE_SECONDS
-    found.results.record("polls_under_attack", rate_ / (HONEST / POLL_SECONDS), "ratio", POLL_RATIO)
-    end(found, operator)
+    rate_ = (polls(value, "honest") - before) / MEASURE_SECONDS
+    value.results.record("polls_under_attack", rate_ / (HONEST / POLL_SECONDS), "ratio", POLL_RATIO)
+    end(value, operator)
 
 
-def run_drivers(found: Bench, namespace: Namespace, jobs: int, seconds: float) -> None:
+def run_drivers(result: Bench, namespace: Namespace, jobs: int, seconds: float) -> None:
     """Make all jobs of a namespace run, with drivers that answer after this many seconds."""
     served_all(namespace, jobs)
     for number in range(jobs):
-        job = SimulatedJob(namespace, f"job-{number:05d}", found.dashboard)
+        job = SimulatedJob(namespace, f"job-{number:05d}", result.dashboard)
         job.start_cluster()
         job.start_driver()
         job.report("running", progress={"rows": number})
-        found.dashboard.slow[job.host] = seconds
+        result.dashboard.slow[job.host] = seconds
 
 
-def polls(found: Bench, namespace: str) -> int:
-    hosts = found.dashboard.answered
+def polls(result: Bench, namespace: str) -> int:
+    hosts = result.dashboard.answered
     return sum(count_ for host, count_ in hosts.items() if f".{namespace}.svc." in host)
 
 
-def largest_jobs(found: Bench) -> None:
+def largest_jobs(result: Bench) -> None:
     """Measure the peak memory with jobs of the largest size, half of which exist when the operator
     starts, and how long a job of another namespace then waits for its first object.
 
     The API server takes seconds to write the status of such a job, so most of them have none at the
     end."""
-    namespace, honest = found.namespace("largest"), found.namespace("honest")
-    asyncio.run(found.client.create_largest(namespace.name, range(LARGEST // 2)))
-    operator = found.operators(namespace.name, honest.name)
+    namespace, honest = result.namespace("largest"), result.namespace("honest")
+    asyncio.run(result.client.create_largest(namespace.name, range(LARGEST // 2)))
+    operator = result.operators(namespace.name, honest.name)
     operator.start()
-    asyncio.run(found.client.create_largest(namespace.name, range(LARGEST // 2, LARGEST)))
+    asyncio.run(result.client.create_largest(namespace.name, range(LARGEST // 2, LARGEST)))
     eventually(f"{LARGEST} known jobs", lambda: known_jobs(operator) == LARGEST, TIMEOUT, 1)
     begin = time.monotonic()
-    asyncio.run(found.client.create_jobs(honest.name, range(1)))
+    asyncio.run(result.client.create_jobs(honest.name, range(1)))
     eventually("a ConfigMap", lambda: count(honest, "ConfigMap"), TIMEOUT, 0.1)
-    found.results.record("start_with_largest", time.monotonic() - begin, "seconds", HONEST_SECONDS)
+    result.results.record("start_with_largest", time.monotonic() - begin, "seconds", HONEST_SECONDS)
     time.sleep(SETTLE_SECONDS)
     limit = container(operator.manifests)["resources"]["limits"]["memory"]
     more = f"cpu={cpu_seconds(operator.pid):.1f}s"
-    found.results.record(
+    result.results.record(
         "peak_of_largest", peak_mib(operator), "MiB", memory_bytes(limit) / 2**20, more
     )
-    end(found, operator)
+    end(result, operator)
 
 
 def known_jobs(operator: OperatorProcess) -> int:
@@ -405,13 +405,13 @@ def mib(operator: OperatorProcess) -> float:
     return float(psutil.Process(operator.pid).memory_info().rss / 2**20)
 
 
-def end(found: Bench, operator: OperatorProcess) -> None:
+def end(result: Bench, operator: OperatorProcess) -> None:
     """Stop the operator. A warning or an error in its log fails the benchmark."""
     operator.stop()
     wrong = [line for line in operator.output().splitlines() if '"level": "info"' not in line]
     if wrong:
         print("\n".join(wrong[:20]))
-        found.results.beyond.append(f"{len(wrong)} errors in the log")
+        result.results.beyond.append(f"{len(wrong)} errors in the log")
 
 
 REST, PODS = on_one_server(idle_jobs), on_one_server(starting_pods)

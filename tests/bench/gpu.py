@@ -106,17 +106,17 @@ def measure(case: str, work: Path) -> None:
     run(program("write", case, str(model)))
     times: dict[str, list[float]] = {"ours": [], "loop": []}
     for number in range(ROUNDS):
-        for who, taken in times.items():
+        for who, used in times.items():
             output = work / f"{who}-{number}"
-            whole = seconds(command_of(who, case, source, output, model))
+            full = seconds(command_of(who, case, source, output, model))
             written = pads.dataset(output).count_rows()
             assert written == rows, written
             start = seconds(command_of(who, case, few, work / f"few-{who}-{number}", model))
-            taken.append(whole - start)
-            print(f"{case} {number + 1}: {who} {whole:.1f} s, of which {start:.1f} s start")
+            used.append(full - start)
+            print(f"{case} {number + 1}: {who} {full:.1f} s, of which {start:.1f} s start")
     report = printed([*BATCHINFERENCE, "status", str(work / "ours-0")])
     print(next(line for line in report.splitlines() if line.startswith("steps")))
-    rates = {who: rows / statistics.median(taken) for who, taken in times.items()}
+    rates = {who: rows / statistics.median(used) for who, used in times.items()}
     alone = float(printed(program("resident", case, str(model), str(source))).splitlines()[-1])
     for who, rate in rates.items():
         print(f"{case} {who} {rate:.0f} rows/s, {rate / alone:.2f} of the model alone", flush=True)
@@ -152,8 +152,8 @@ def check_memory(work: Path) -> None:
         write={"format": "parquet", "path": str(output)},
     )
     run(batchinference(content, work / "memory.yaml"))
-    found = pads.dataset(output).to_table()
-    assert found["y"].to_pylist() == found["x"].to_pylist() == [[0.5] * 4] * rows
+    table = pads.dataset(output).to_table()
+    assert table["y"].to_pylist() == table["x"].to_pylist() == [[0.5] * 4] * rows
     print(f"memory: {rows} rows of 1 GiB written")
 
 

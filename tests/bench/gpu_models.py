@@ -121,12 +121,12 @@ def _loop_images(model: str, source: str) -> tuple[list[str], np.ndarray]:
     loader = torch.utils.data.DataLoader(
         files, batch_size=BATCHES["vit"], num_workers=workers, pin_memory=True
     )
-    found = []
+    result = []
     with torch.inference_mode():
         for images in loader:
             pixels = images.cuda(non_blocking=True).permute(0, 3, 1, 2).bfloat16() / 127.5 - 1
-            found.append(network(pixels).last_hidden_state.mean(dim=1).float())
-    return list(map(str, files.paths)), torch.cat(found).cpu().numpy()
+            result.append(network(pixels).last_hidden_state.mean(dim=1).float())
+    return list(map(str, files.paths)), torch.cat(result).cpu().numpy()
 
 
 def _loop_texts(model: str, source: str) -> tuple[list[str], np.ndarray]:

@@ -21,7 +21,7 @@ from s3_bench import S3Bench, kill_when, s3_bench
 from stop_signals import exit_on_signals
 
 from support.documents.minimal import Document, document
-from support.jobs.held import committed_rows
+from support.jobs.gated import committed_rows
 from support.servers.s3 import S3Server
 
 LIMIT, NOISE = 1.0, 0.1

@@ -235,7 +235,7 @@ class Actor:
         sampling.join()
         if wanted > 1:
             until_last = samples[: len(samples) - 1 - samples[::-1].index(max(samples))]
-            self.waited = sum(found < SEQUENCES for found in until_last) / max(1, len(until_last))
+            self.waited = sum(result < SEQUENCES for result in until_last) / max(1, len(until_last))
         if columns or "tokens" not in rows.column_names:
             tokens = [
                 sum(one[name] or 0 for one in about) for name in ("cached_tokens", "prompt_tokens")
@@ -265,7 +265,7 @@ class Actor:
 
 def compared(rates: dict[str, list[float]]) -> None:
     """Print the rates of each side, and the ratio of the first side to the others."""
-    first, *_ = medians = {side: statistics.median(found) for side, found in rates.items()}
+    first, *_ = medians = {side: statistics.median(rate) for side, rate in rates.items()}
     for side, median in medians.items():
         each = " ".join(f"{rate:.1f}" for rate in rates[side])
         ratio = medians[first] / median

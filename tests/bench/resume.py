@@ -25,7 +25,7 @@ from s3_bench import HERE, ROWS, S3Bench, kill_when, parquet_files, s3_bench
 from stop_signals import exit_on_signals
 
 from support.documents.minimal import Document, document
-from support.jobs.held import committed_rows
+from support.jobs.gated import committed_rows
 
 DONE = 0.9
 MOST_BYTES, MOST_TIME = 0.12, 0.15
@@ -91,13 +91,13 @@ def measure(case: Case) -> bool:
 def compare(case: Case, bench: S3Bench, size: int) -> bool:
     # the first run of all is slower: the machine's file cache is cold
     start = min(seconds_of(bench, case.job(bench, f"start-{n}", "one")) for n in range(2))
-    whole = seconds_of(bench, case.job(bench, "whole"))
+    seconds = seconds_of(bench, case.job(bench, "whole"))
     read, job = bench.relay.bytes, case.job(bench, "resumed")
     kill_when(bench.job(job), lambda: committed_rows(job) >= DONE * case.rows)
     done = committed_rows(job) / case.rows
     rest, read_again = seconds_of(bench, job), bench.relay.bytes
-    bytes_, time_ = read_again / size, max(0.0, rest - start) / (whole - start)
-    print(f"{case.name}: start {start:.1f} s, whole {whole:.1f} s, "
+    bytes_, time_ = read_again / size, max(0.0, rest - start) / (seconds - start)
+    print(f"{case.name}: start {start:.1f} s, whole {seconds:.1f} s, "
           f"{read / 1e6:.1f} MB of {size / 1e6:.1f} MB read; "
           f"{100 * done:.1f} % done, rest {rest:.1f} s, {read_again / 1e6:.2f} MB")  # fmt: skip
     print(f"resume {case.name} bytes={bytes_:.3f} time={time_:.3f}", flush=True)

@@ -72,8 +72,8 @@ def batch_of(texts: list[str], start: int) -> RowBatch:
 def main() -> None:
     rates, known = defaultdict[str, list[float]](list), dict[str, int]()
     for number in range(ROUNDS):
-        with tempfile.TemporaryDirectory() as place:
-            cache = {"cache": {"path": place}}
+        with tempfile.TemporaryDirectory() as directory:
+            cache = {"cache": {"path": directory}}
             cases: list[tuple[str, str, dict[str, Any]]] = [
                 ("unique", "", {}),
                 ("unique", " with dedupe", {"dedupe": True}),
@@ -89,7 +89,7 @@ def main() -> None:
                 name, text, reuse = cases[at]
                 rate, known[name + text] = measured(inputs()[name], **reuse)
                 rates[name + text].append(rate)
-    medians = {name: statistics.median(found) for name, found in rates.items()}
+    medians = {name: statistics.median(rate) for name, rate in rates.items()}
     results = {
         name: {
             "rows_per_second": round(rate, 1),

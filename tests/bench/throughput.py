@@ -197,23 +197,23 @@ def measure(case: Case, source: Path, work: Path) -> dict[str, float]:
     for write in {WITHOUT_RAY[file] for file in peers if file in WITHOUT_RAY}:
         few.mkdir()
         write(few, FEW)
-    whole, start = defaultdict[str, list[Run]](list), defaultdict[str, list[Run]](list)
+    full, start = defaultdict[str, list[Run]](list), defaultdict[str, list[Run]](list)
     for number in range(ROUNDS):
         for who in ("ours", *peers):
             output = work / f"{who}-{number}"
-            whole[who].append(timed(case.name, who, source, output, work))
+            full[who].append(timed(case.name, who, source, output, work))
             written = pads.dataset(output).count_rows()
             assert case.written in (written, None), written
-            print(f"{case.name} {number + 1}: {who} {whole[who][-1].seconds:.1f} s", flush=True)
+            print(f"{case.name} {number + 1}: {who} {full[who][-1].seconds:.1f} s", flush=True)
             if few.exists() and (who == "ours" or who in WITHOUT_RAY):
                 start[who].append(timed(case.name, who, few, work / f"few-{who}-{number}", work))
         if case.name == "small":
             start["nothing"].append(timed(case.name, "nothing", source, work / "ray", work))
-    figures = {file: ratio(case, file, whole, start) for file in peers}
+    figures = {file: ratio(case, file, full, start) for file in peers}
     if case.name == "small":
-        return figures | {"start": start_ratio(whole["ours"], start["nothing"])}
+        return figures | {"start": start_ratio(full["ours"], start["nothing"])}
     if few.exists():
-        return figures | {f"busy {case.name}": busy(whole["ours"], start["ours"])}
+        return figures | {f"busy {case.name}": busy(full["ours"], start["ours"])}
     return figures
 
 
@@ -239,11 +239,11 @@ def median(runs: list[Run]) -> Run:
 
 
 def ratio(
-    case: Case, peer: str, whole: Mapping[str, list[Run]], start: Mapping[str, list[Run]]
+    case: Case, peer: str, runs: Mapping[str, list[Run]], start: Mapping[str, list[Run]]
 ) -> float:
     """Return and print the ratio of our median rate to a peer's."""
     sides = ("ours", peer)
-    ours_, peer_ = (median(whole[who]).seconds for who in sides)
+    ours_, peer_ = (median(runs[who]).seconds for who in sides)
     if peer in WITHOUT_RAY:
         ours_, peer_ = (
             took - median(start[who]).seconds
@@ -254,9 +254,9 @@ def ratio(
     return peer_ / ours_
 
 
-def busy(whole: list[Run], start: list[Run]) -> float:
+def busy(runs: list[Run], start: list[Run]) -> float:
     """Return the share of the CPUs that was busy after the start."""
-    all_, few = median(whole), median(start)
+    all_, few = median(runs), median(start)
     share = (all_.cpu_seconds - few.cpu_seconds) / (all_.seconds - few.seconds)
     return share / (os.cpu_count() or 1)
 

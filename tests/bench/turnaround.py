@@ -159,8 +159,8 @@ def ours(case: Case, kubectl: Kubectl, store: ObjectStore, name: str) -> None:
 
 
 def peer(case: Case, kubectl: Kubectl, store: ObjectStore, name: str) -> None:
-    places = {"PEER_INPUT": "in", "PEER_MODEL": "model", "PEER_OUTPUT": f"out/{name}"}
-    environment = {key: store.uri(value)[len("s3://") :] for key, value in places.items()}
+    locations = {"PEER_INPUT": "in", "PEER_MODEL": "model", "PEER_OUTPUT": f"out/{name}"}
+    environment = {key: store.uri(value)[len("s3://") :] for key, value in locations.items()}
     kubectl.apply(ray_job(name, environment))
     wait = ("wait", "--for=jsonpath={.status.jobDeploymentStatus}=Complete", f"rayjob/{name}")
     kubectl(*wait, f"--timeout={TIMEOUT}s", timeout=TIMEOUT + 10)

@@ -21,7 +21,7 @@ import yaml
 
 from support.documents.vllm_models import vllm
 from support.jobs.command import Command
-from support.jobs.held import committed_rows
+from support.jobs.gated import committed_rows
 from support.jobs.on_ray import job_document, write_lines
 
 ENGINE = {"max_model_len": 256, "enforce_eager": True}

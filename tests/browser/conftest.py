@@ -13,8 +13,8 @@ from support.engines import missing
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+    with chromium() as result:
+        yield result
 
 
 @pytest.fixture(scope="session")

@@ -49,9 +49,9 @@ def test_page_has_no_accessibility_violations(
     with opened(browser, file, scheme, size) as page:
         page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
         page.evaluate(axe)
-        found = page.evaluate("axe.run()")
-        assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
-        assert len(found["passes"]) > 20
+        report = page.evaluate("axe.run()")
+        assert [(one["id"], one["nodes"][0]["html"]) for one in report["violations"]] == []
+        assert len(report["passes"]) > 20
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])

@@ -69,8 +69,8 @@ def test_page_is_accessible_and_fits_the_window(
     page = context.new_page()
     page.goto(address + path)
     page.evaluate(axe)
-    found = page.evaluate("axe.run()")
-    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    report = page.evaluate("axe.run()")
+    assert [(one["id"], one["nodes"][0]["html"]) for one in report["violations"]] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     context.close()
 

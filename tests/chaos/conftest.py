@@ -71,6 +71,6 @@ def site(
 def kuberay() -> Kubectl:
     """Return kubectl in the namespace of KubeRay's operator."""
     selector = "--selector=app.kubernetes.io/component=kuberay-operator"
-    found = run(["kubectl", "get", "pods", "--all-namespaces", selector, "--output", "json"])
-    (namespace,) = {body["metadata"]["namespace"] for body in json.loads(found)["items"]}
+    result = run(["kubectl", "get", "pods", "--all-namespaces", selector, "--output", "json"])
+    (namespace,) = {body["metadata"]["namespace"] for body in json.loads(result)["items"]}
     return RetryingKubectl(namespace)

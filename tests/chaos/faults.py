@@ -102,7 +102,7 @@ FAULTS = (
 
 
 def _names(kubectl: Kubectl, selector: str = "") -> list[str]:
-    return [found["metadata"]["name"] for found in kubectl.list("pods", selector)]
+    return [text["metadata"]["name"] for text in kubectl.list("pods", selector)]
 
 
 def _one_of(names: list[str], random: Random) -> str:

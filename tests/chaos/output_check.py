@@ -46,16 +46,16 @@ def prove(job: Job, store: ChaosStore) -> Proof:
 
 def _ask_verify(job: Job, store: ChaosStore, proof: Proof) -> None:
     """Run `batchinference verify` and record its findings in `proof`."""
-    found = store.verified(store.uri(job.output))
-    findings = [*found["findings"], *(f for one in found["jobs"] for f in one["findings"])]
+    result = store.verified(store.uri(job.output))
+    findings = [*result["findings"], *(f for one in result["jobs"] for f in one["findings"])]
     counts = {finding["kind"]: finding["count"] for finding in findings}
     proof.missing, proof.duplicated = counts.get("missing", 0), counts.get("duplicated", 0)
-    if found["result"] != "proven" or findings:
-        proof.problems.append(f"verify: {json.dumps(found)}")
+    if result["result"] != "proven" or findings:
+        proof.problems.append(f"verify: {json.dumps(result)}")
 
 
-def _compare(proof: Proof, what: str, wanted: Counter[Thing], found: Counter[Thing]) -> None:
-    for kind, difference in (("missing", wanted - found), ("unexpected", found - wanted)):
+def _compare(proof: Proof, what: str, wanted: Counter[Thing], counts: Counter[Thing]) -> None:
+    for kind, difference in (("missing", wanted - counts), ("unexpected", counts - wanted)):
         if difference:
             proof.problems.append(f"{what} {kind}: {difference.total()}, {_some(difference)}")
 
@@ -70,8 +70,8 @@ def rows_in(output: Path, form: str) -> Counter[Pair]:
 
 
 def errors_in(output: Path) -> Counter[int]:
-    found = _columns(output / "_batchinference/errors", "parquet", "path", "row")
-    return Counter(number_of(path, row) for path, row in found)
+    columns = _columns(output / "_batchinference/errors", "parquet", "path", "row")
+    return Counter(number_of(path, row) for path, row in columns)
 
 
 def _columns(directory: Path, form: str, *names: str) -> Iterator[tuple[Any, ...]]:

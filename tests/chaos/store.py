@@ -57,8 +57,8 @@ class ChaosStore(ObjectStore):
         return sum(int(rows) for name, rows in lines if name == job)
 
     def _file(self, container: str, path: str) -> list[str]:
-        found = self.kubectl("exec", "proxy", f"--container={container}", "--", "cat", path)
-        return found.splitlines()
+        kubectl = self.kubectl("exec", "proxy", f"--container={container}", "--", "cat", path)
+        return kubectl.splitlines()
 
 
 def _killable(body: Object) -> Object:
@@ -73,12 +73,12 @@ def _killable(body: Object) -> Object:
     keeper = _python("keeper", "s3_server.py", *container["args"])
     kept = ("env", "readinessProbe", "resources", "volumeMounts")
     keeper |= {key: container[key] for key in kept}
-    whole = pod("s3", [carrier, _with_code(keeper)], ["data", "iam", "idle"])
-    whole["spec"]["shareProcessNamespace"] = True
-    for each in whole["spec"]["containers"]:
+    full = pod("s3", [carrier, _with_code(keeper)], ["data", "iam", "idle"])
+    full["spec"]["shareProcessNamespace"] = True
+    for each in full["spec"]["containers"]:
         # processes of one user and group may execute each other's program
         each["securityContext"] = {**RESTRICTED, "runAsGroup": 1000}
-    return _with_code_volume(whole)
+    return _with_code_volume(full)
 
 
 def _proxy(seed: int) -> Object:

@@ -46,10 +46,10 @@ def test_each_row_is_written_once_under_every_fault(
         runner = Runner(site, history, say)
         results = list(pool.map(runner.run, jobs(count), planned))
         list(pool.map(runner.check, results))
-    found = page(results, site.store.injected_faults(), Options(seed, faults, at_once))
-    print(found)
+    result = page(results, site.store.injected_faults(), Options(seed, faults, at_once))
+    print(result)
     if pytestconfig.getoption("--write"):
-        PAGE.write_text(found)
+        PAGE.write_text(result)
     assert [problem for result in results for problem in result.problems] == []
     wanted = {injection.fault.name for plan in planned for injection in plan}
     assert {one.fault for one in runner.injected} == wanted, "a fault was never injected"

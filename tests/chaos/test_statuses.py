@@ -14,9 +14,9 @@ GONE = {"kind": "Status", "metadata": {}, "status": "Failure", "reason": "Expire
 
 def test_status_object_of_the_api_server_is_ignored() -> None:
     history = History()
-    printed = "".join(json.dumps(found, indent=4) + "\n" for found in (GONE, JOB))
-    for found in objects(printed.splitlines(keepends=True)):
-        history.record(found)
+    printed = "".join(json.dumps(result, indent=4) + "\n" for result in (GONE, JOB))
+    for result in objects(printed.splitlines(keepends=True)):
+        history.record(result)
     assert history == {"job": [{"phase": "Running"}]}
 
 

@@ -55,11 +55,11 @@ def release(chart: Chart, bare_server: ApiServer, tmp_path: Path) -> Iterator[Re
     ours = "app.kubernetes.io/managed-by=Helm"
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     admission = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
-    places = [f"namespaces/{name}" for name in ("default", "kube-public", "kube-system")]
+    texts = [f"namespaces/{name}" for name in ("default", "kube-public", "kube-system")]
     for path in (
         *(f"{rbac}/{plural}" for plural in ("clusterroles", "clusterrolebindings")),
         *(f"{admission}{plural}" for plural in ("ies", "ybindings")),
-        *(f"{rbac}/{one}/{plural}" for one in places for plural in ("roles", "rolebindings")),
-        *(f"/api/v1/{one}/configmaps" for one in places),
+        *(f"{rbac}/{one}/{plural}" for one in texts for plural in ("roles", "rolebindings")),
+        *(f"/api/v1/{one}/configmaps" for one in texts),
     ):
         bare_server.call("DELETE", path, labelSelector=ours)

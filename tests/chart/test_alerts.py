@@ -122,16 +122,16 @@ TOLERATED = {
 @pytest.fixture(scope="module")
 def rules(chart: Chart, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file with the rules of the chart."""
-    found = chart.manifests({"metrics": {"prometheusRule": {"enabled": True}}})
+    objects = chart.manifests({"metrics": {"prometheusRule": {"enabled": True}}})
     file = tmp_path_factory.mktemp("rules") / "rules.yml"
-    file.write_text(yaml.safe_dump(one(found, "PrometheusRule")["spec"]))
+    file.write_text(yaml.safe_dump(one(objects, "PrometheusRule")["spec"]))
     return file
 
 
 def alerts(rules: Path) -> list[Object]:
     (group,) = yaml.safe_load(rules.read_text())["groups"]
-    found: list[Object] = group["rules"]
-    return found
+    bodies: list[Object] = group["rules"]
+    return bodies
 
 
 def check(rules: Path, values: Values, **expected: list[Object]) -> None:

@@ -39,13 +39,13 @@ def rendered(chart: Chart, own: Object | None = None, **values: Object) -> dict[
     """Return the objects of the service by kind, with the container and the volume of the keys."""
     service = {**BATCH_SERVICE, **(own or {})}
     manifests = chart.manifests({"batchService": service, **values})
-    found: dict[str, Any] = {
+    by_kind: dict[str, Any] = {
         each["kind"]: each for each in manifests if each["metadata"]["name"] == NAME
     }
-    pod = found["Deployment"]["spec"]["template"]
+    pod = by_kind["Deployment"]["spec"]["template"]
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
     (container,) = pod["spec"]["containers"]
-    return {**found, "pod": pod, "container": container, "keys": volumes["keys"]["secret"]}
+    return {**by_kind, "pod": pod, "container": container, "keys": volumes["keys"]["secret"]}
 
 
 def test_without_the_value_there_is_no_service(chart: Chart) -> None:
@@ -62,10 +62,10 @@ def test_path_and_keys_are_required(chart: Chart, missing: str) -> None:
 def test_each_value_has_its_effect(chart: Chart) -> None:
     objects = rendered(chart, {name: value for name, (value, _, _) in SHOWN.items()})
     for name, (_, path, expected) in SHOWN.items():
-        found = objects
+        result = objects
         for key in path:
-            found = found[key]
-        assert found == expected, name
+            result = result[key]
+        assert result == expected, name
 
 
 def test_pods_are_restricted_and_no_selector_of_the_operator_selects_them(chart: Chart) -> None:
@@ -96,10 +96,10 @@ def test_the_service_reads_what_the_chart_writes(chart: Chart) -> None:
     model = {"name": "a/b", "namespaces": ["a"], "spec": {"steps": [STEP]}}
     own = {"models": [model], "storage": {"region": "r"}, "maxLines": 12_000_000}
     text = rendered(chart, own)["ConfigMap"]["data"]["config.json"]
-    found = parse_config(text)
-    assert (found.max_lines, found.max_file_bytes) == (12_000_000, 100 * 2**30)
-    assert found.storage.region == "r"
-    assert [each.model_dump() for each in found.models] == [model]
+    config = parse_config(text)
+    assert (config.max_lines, config.max_file_bytes) == (12_000_000, 100 * 2**30)
+    assert config.storage.region == "r"
+    assert [each.model_dump() for each in config.models] == [model]
 
 
 def test_its_permissions_are_those_for_batches(chart: Chart) -> None:

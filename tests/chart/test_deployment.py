@@ -85,12 +85,12 @@ def test_tmp_does_not_block_node_drains(chart: Chart, manifests: list[Object]) -
 
 
 def test_health_probes_use_the_health_port(manifests: list[Object]) -> None:
-    found = container(manifests)
-    assert {"name": "http", "containerPort": 8080} in found["ports"]
+    result = container(manifests)
+    assert {"name": "http", "containerPort": 8080} in result["ports"]
     assert OperatorSettings.model_fields["health_port"].default == 8080
     for probe, path in PROBES.items():
-        assert found[probe]["httpGet"] == {"path": path, "port": "http"}
-        assert found[probe]["timeoutSeconds"] >= 5  # a busy event loop answers late
+        assert result[probe]["httpGet"] == {"path": path, "port": "http"}
+        assert result[probe]["timeoutSeconds"] >= 5  # a busy event loop answers late
 
 
 def test_resources_limit_memory_but_not_cpu(manifests: list[Object]) -> None:
@@ -144,8 +144,8 @@ def test_env_variables_of_files_refer_to_mounted_files(
     for variable in container(manifests)["env"]:
         monkeypatch.setenv(variable["name"], variable["value"])
     file = getattr(OperatorSettings(), name)
-    mounts = {found["mountPath"]: found["name"] for found in container(manifests)["volumeMounts"]}
-    volumes = {found["name"]: found for found in pod(manifests)["spec"]["volumes"]}
+    mounts = {value["mountPath"]: value["name"] for value in container(manifests)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod(manifests)["spec"]["volumes"]}
     volume = volumes[mounts[str(file.parent)]]
     if "configMap" in volume:
         source, expected = defaults_map(manifests), volume["configMap"]["name"]
@@ -172,9 +172,9 @@ def test_default_images_are_those_of_the_same_version_unless_one_is_given(
     chart: Chart, given: Object, image: str, on_gpus: str | None
 ) -> None:
     """Pods without GPUs do not pull CUDA."""
-    found = defaults(chart.manifests({"defaults": given}))
-    assert found.image == image
-    assert (found.profiles["GPU"].image if "GPU" in found.profiles else None) == on_gpus
+    result = defaults(chart.manifests({"defaults": given}))
+    assert result.image == image
+    assert (result.profiles["GPU"].image if "GPU" in result.profiles else None) == on_gpus
 
 
 def test_defaults_are_passed_unchanged(chart: Chart) -> None:
@@ -202,13 +202,13 @@ def test_defaults_may_be_empty(chart: Chart, manifests: list[Object], empty: Any
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_health_probe_settings_may_be_removed(chart: Chart, probe: str) -> None:
-    found = container(chart.manifests({probe: None}))[probe]
-    assert found == {"httpGet": {"path": PROBES[probe], "port": "http"}}
+    result = container(chart.manifests({probe: None}))[probe]
+    assert result == {"httpGet": {"path": PROBES[probe], "port": "http"}}
 
 
 def checksum(manifests: list[Object]) -> str:
-    found: str = pod(manifests)["metadata"]["annotations"]["checksum/defaults"]
-    return found
+    text: str = pod(manifests)["metadata"]["annotations"]["checksum/defaults"]
+    return text
 
 
 def test_changed_defaults_restart_the_operator(chart: Chart, manifests: list[Object]) -> None:

@@ -25,9 +25,9 @@ def test_kuberay_is_disabled_by_default(with_kuberay: Chart) -> None:
 
 
 def test_kuberay_can_be_enabled(with_kuberay: Chart) -> None:
-    found = deployments(with_kuberay.manifests(ENABLED))
-    assert len(found) == 2
-    assert any("kuberay" in name for name in found)
+    result = deployments(with_kuberay.manifests(ENABLED))
+    assert len(result) == 2
+    assert any("kuberay" in name for name in result)
 
 
 def test_kuberay_includes_its_crds(with_kuberay: Chart) -> None:
@@ -51,8 +51,8 @@ def test_lock_file_matches_the_dependencies() -> None:
     about, lock = (yaml.safe_load((CHART / name).read_text()) for name in files)
     fields = ("name", "version", "repository", "condition")
     asked, locked = (
-        [{name: one[name] for name in fields if name in one} for one in found["dependencies"]]
-        for found in (about, lock)
+        [{name: one[name] for name in fields if name in one} for one in result["dependencies"]]
+        for result in (about, lock)
     )
     assert locked == [{k: v for k, v in one.items() if k != "condition"} for one in asked]
     text = json.dumps([asked, locked], separators=(",", ":"))

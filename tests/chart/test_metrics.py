@@ -14,8 +14,8 @@ Object = dict[str, Any]
 
 
 def template(manifests: list[Object]) -> Object:
-    found: Object = one(manifests, "Deployment")["spec"]["template"]
-    return found
+    body: Object = one(manifests, "Deployment")["spec"]["template"]
+    return body
 
 
 def test_metrics_service_selects_pods_and_port(chart: Chart) -> None:
@@ -30,12 +30,12 @@ def test_metrics_service_selects_pods_and_port(chart: Chart) -> None:
 def test_pod_monitor_selects_pods_and_port(chart: Chart) -> None:
     monitor = {"enabled": True, "interval": "77s", "labels": {"release": "prometheus"}}
     manifests = chart.manifests({"metrics": {"podMonitor": monitor}})
-    found = one(manifests, "PodMonitor")
-    assert found["metadata"]["namespace"] == NAMESPACE
-    assert found["metadata"]["labels"]["release"] == "prometheus"
-    selected = found["spec"]["selector"]["matchLabels"]
+    result = one(manifests, "PodMonitor")
+    assert result["metadata"]["namespace"] == NAMESPACE
+    assert result["metadata"]["labels"]["release"] == "prometheus"
+    selected = result["spec"]["selector"]["matchLabels"]
     assert selected.items() <= template(manifests)["metadata"]["labels"].items()
-    (endpoint,) = found["spec"]["podMetricsEndpoints"]
+    (endpoint,) = result["spec"]["podMetricsEndpoints"]
     assert endpoint["interval"] == "77s"
     assert endpoint["path"] == "/metrics"
     assert endpoint["port"] in [one["name"] for one in container(manifests)["ports"]]
@@ -45,11 +45,11 @@ def test_pod_monitor_selects_pods_and_port(chart: Chart) -> None:
 def test_service_monitor_selects_the_service(chart: Chart) -> None:
     monitor = {"enabled": True, "interval": "78s", "labels": {"release": "prometheus"}}
     manifests = chart.manifests({"metrics": {"serviceMonitor": monitor}})
-    found, service = one(manifests, "ServiceMonitor"), one(manifests, "Service")
-    assert found["metadata"]["labels"]["release"] == "prometheus"
-    selected = found["spec"]["selector"]["matchLabels"]
+    result, service = one(manifests, "ServiceMonitor"), one(manifests, "Service")
+    assert result["metadata"]["labels"]["release"] == "prometheus"
+    selected = result["spec"]["selector"]["matchLabels"]
     assert selected.items() <= service["metadata"]["labels"].items()
-    (endpoint,) = found["spec"]["endpoints"]
+    (endpoint,) = result["spec"]["endpoints"]
     (port,) = service["spec"]["ports"]
     assert endpoint == {
         "port": port["name"],
@@ -65,9 +65,9 @@ def test_service_monitor_selects_the_service(chart: Chart) -> None:
 
 def test_alerts_link_to_their_runbooks(chart: Chart) -> None:
     rules = {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://w/page"}
-    found = one(chart.manifests({"metrics": {"prometheusRule": rules}}), "PrometheusRule")
-    assert found["metadata"]["labels"]["release"] == "prometheus"
-    (group,) = found["spec"]["groups"]
+    result = one(chart.manifests({"metrics": {"prometheusRule": rules}}), "PrometheusRule")
+    assert result["metadata"]["labels"]["release"] == "prometheus"
+    (group,) = result["spec"]["groups"]
     written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
     for alert, source in zip(group["rules"], written, strict=True):
         url = f"https://w/page#{alert['alert'].lower()}"
@@ -79,8 +79,8 @@ def test_alerts_link_to_their_runbooks(chart: Chart) -> None:
 def test_dashboard_is_found_by_the_sidecar_of_grafana(chart: Chart) -> None:
     values = {"enabled": True, "annotations": {"folder": "jobs"}}
     maps = chart.manifests({"metrics": {"dashboard": values}})
-    (found,) = (m for m in maps if m["metadata"]["name"].endswith("-dashboard"))
-    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert found["metadata"]["annotations"] == {"folder": "jobs"}
-    (content,) = found["data"].values()
+    (result,) = (m for m in maps if m["metadata"]["name"].endswith("-dashboard"))
+    assert result["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert result["metadata"]["annotations"] == {"folder": "jobs"}
+    (content,) = result["data"].values()
     assert json.loads(content) == json.loads((CHART / "files" / "dashboard.json").read_text())

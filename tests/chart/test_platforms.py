@@ -52,8 +52,8 @@ def pods(chart: Chart, values: Object) -> Iterator[Object]:
 
 
 def ray(pod: Object) -> Object:
-    found: Object = pod["spec"]["containers"][0]
-    return found
+    body: Object = pod["spec"]["containers"][0]
+    return body
 
 
 @pytest.mark.parametrize("name", PLATFORMS)

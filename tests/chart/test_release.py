@@ -30,8 +30,8 @@ def key(release: Release) -> bytes:
 
 def checksum(release: Release) -> str:
     template = release.get("Deployment", FULLNAME)["spec"]["template"]
-    found: str = template["metadata"]["annotations"]["checksum/defaults"]
-    return found
+    text: str = template["metadata"]["annotations"]["checksum/defaults"]
+    return text
 
 
 def create_job(release: Release) -> Namespace:
@@ -64,10 +64,10 @@ def test_second_release_for_the_same_namespaces_is_refused(release: Release) -> 
     """Two operators would work on the same jobs."""
     second = replace(release, namespace=f"{release.namespace}-second")
     own_names = {"fullnameOverride": "second"}
-    whole = f'ClusterRole "batch-inference-operator-all-namespaces".*"{release.namespace}"'
+    text = f'ClusterRole "batch-inference-operator-all-namespaces".*"{release.namespace}"'
     marked = f'ConfigMap "batch-inference-operator".*"{release.namespace}"'
     release.install()
-    with pytest.raises(AssertionError, match=whole):
+    with pytest.raises(AssertionError, match=text):
         second.install(**own_names)
     release.upgrade(watchNamespaces=["default"])
     with pytest.raises(AssertionError, match=marked):
@@ -129,8 +129,8 @@ def test_upgrade_updates_the_crd(release: Release, tmp_path: Path) -> None:
 
 def columns_of(release: Release) -> list[Object]:
     (version,) = release.get("CustomResourceDefinition", CRD)["spec"]["versions"]
-    found: list[Object] = version.get("additionalPrinterColumns", [])
-    return found
+    bodies: list[Object] = version.get("additionalPrinterColumns", [])
+    return bodies
 
 
 @pytest.mark.long("release")

@@ -21,9 +21,9 @@ def kinds(manifests: list[Object]) -> set[str]:
 def of_kind(manifests: list[Object], kind: str) -> list[Object]:
     """Return the manifests of a kind, without those of the leader election and the marker of a
     release for all namespaces."""
-    found = [manifest for manifest in manifests if manifest["kind"] == kind]
+    result = [manifest for manifest in manifests if manifest["kind"] == kind]
     others = ("-leader", "-all-namespaces")
-    return [each for each in found if not each["metadata"]["name"].endswith(others)]
+    return [each for each in result if not each["metadata"]["name"].endswith(others)]
 
 
 def test_cluster_role_is_created_for_all_namespaces(chart: Chart) -> None:
@@ -74,8 +74,8 @@ def test_roles_are_created_in_watched_namespaces_only(chart: Chart) -> None:
     manifests = chart.manifests(WATCHED)
     assert {"ClusterRole", "ClusterRoleBinding"}.isdisjoint(kinds(manifests))
     for kind in ("Role", "RoleBinding"):
-        found = [manifest["metadata"]["namespace"] for manifest in of_kind(manifests, kind)]
-        assert found == WATCHED["watchNamespaces"]
+        namespaces = [manifest["metadata"]["namespace"] for manifest in of_kind(manifests, kind)]
+        assert namespaces == WATCHED["watchNamespaces"]
 
 
 def test_roles_and_cluster_role_grant_the_same_permissions(chart: Chart) -> None:

@@ -60,12 +60,12 @@ def test_each_value_changes_the_manifests(chart: Chart) -> None:
     for path, (value, _) in CASES["shown"].items():
         together = merged(together, path, value)
     after = text_of(chart, together)
-    found = {path: (text in before, text in after) for path, (_, text) in CASES["shown"].items()}
+    by_path = {path: (text in before, text in after) for path, (_, text) in CASES["shown"].items()}
     for path, (value, text) in CASES["alone"].items():
-        found[path] = (text in before, text in text_of(chart, merged({}, path, value)))
+        by_path[path] = (text in before, text in text_of(chart, merged({}, path, value)))
     for path, text in CASES["removed"].items():
-        found[path] = (text in text_of(chart, merged({}, path, False)), text in before)
-    assert {path: one for path, one in found.items() if one != (False, True)} == {}
+        by_path[path] = (text in text_of(chart, merged({}, path, False)), text in before)
+    assert {path: one for path, one in by_path.items() if one != (False, True)} == {}
 
 
 def test_every_value_is_tested() -> None:
@@ -76,9 +76,9 @@ def test_every_value_is_tested() -> None:
 
 def test_values_schema_equals_the_values() -> None:
     def known(schema: Object, path: str = "") -> Iterator[str]:
-        for key, found in schema["properties"].items():
+        for key, result in schema["properties"].items():
             inner = f"{path}{key}"
-            child = SCHEMA["definitions"].get(found.get("$ref", "").rpartition("/")[2], found)
+            child = SCHEMA["definitions"].get(result.get("$ref", "").rpartition("/")[2], result)
             if "properties" in child and inner not in FREE:
                 yield from known(child, f"{inner}.")
             else:
@@ -120,8 +120,8 @@ def test_image_digest_replaces_the_tag(chart: Chart) -> None:
     digest = "sha256:" + "4f5c" * 16
     image = {"repository": "registry.example/operator", "tag": "1", "digest": digest}
     deployment = one(chart.manifests({"image": image}), "Deployment")
-    found = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
-    assert found == f"registry.example/operator@{digest}"
+    result = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert result == f"registry.example/operator@{digest}"
 
 
 def test_numeric_string_value_stays_a_string(chart: Chart) -> None:

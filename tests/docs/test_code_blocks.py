@@ -38,8 +38,8 @@ MAX_REASON = 40
 
 def content(block: CodeBlock) -> Document:
     """Return the mapping in a YAML block; an empty one for a block in another language."""
-    found = yaml.load(block.text, yaml.CSafeLoader) if block.language == "yaml" else {}
-    return found if isinstance(found, dict) else {}
+    result = yaml.load(block.text, yaml.CSafeLoader) if block.language == "yaml" else {}
+    return result if isinstance(result, dict) else {}
 
 
 def place_of(block: CodeBlock) -> tuple[str, str]:
@@ -73,7 +73,7 @@ def is_checked_here(block: CodeBlock) -> bool:
 def test_each_block_has_a_test_or_a_reason() -> None:
     assert len(BLOCKS) > 150
     neither = [
-        block.place
+        block.where
         for block in BLOCKS
         if not (block.reason or is_checked_here(block) or place_of(block) in NUMBERS)
     ]
@@ -84,16 +84,16 @@ def test_each_test_exists_and_checks_as_many_blocks() -> None:
     for test in TESTED:
         file, name = test.split("::")
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
-    found = Counter(place_of(block) for block in BLOCKS if not block.reason)
-    assert {place: found[place] for place in NUMBERS} == {
-        place: found[place] if number == ANY else number for place, number in NUMBERS.items()
+    counts = Counter(place_of(block) for block in BLOCKS if not block.reason)
+    assert {location: counts[location] for location in NUMBERS} == {
+        path: counts[path] if number == ANY else number for path, number in NUMBERS.items()
     }
 
 
 def test_a_reason_is_short_and_needed() -> None:
     with_reason = [block for block in BLOCKS if block.reason]
-    assert [block.place for block in with_reason if len(block.reason) > MAX_REASON] == []
-    assert [block.place for block in with_reason if is_checked_here(block)] == []
+    assert [block.where for block in with_reason if len(block.reason) > MAX_REASON] == []
+    assert [block.where for block in with_reason if is_checked_here(block)] == []
     comments = sum(
         page.read_text(encoding="utf-8").count("<!-- not run: ")
         for page in [*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -101,8 +101,8 @@ def test_a_reason_is_short_and_needed() -> None:
     assert comments == len(with_reason), "a comment is not in the line before a block"
 
 
-JOBS = [pytest.param(block, id=block.place) for block in BLOCKS if is_job(block)]
-PARTS = [pytest.param(block, id=block.place) for block in BLOCKS if is_part_of_a_job(block)]
+JOBS = [pytest.param(block, id=block.where) for block in BLOCKS if is_job(block)]
+PARTS = [pytest.param(block, id=block.where) for block in BLOCKS if is_part_of_a_job(block)]
 
 
 @pytest.mark.parametrize("block", JOBS)
@@ -134,7 +134,7 @@ def test_command_and_its_options_exist(command: str) -> None:
 
 
 def test_targets_of_make_exist() -> None:
-    assert [block.place for block in BLOCKS if not targets_of(block) <= TARGETS] == []
+    assert [block.where for block in BLOCKS if not targets_of(block) <= TARGETS] == []
 
 
 def targets_of(block: CodeBlock) -> set[str]:

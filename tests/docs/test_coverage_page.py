@@ -26,9 +26,9 @@ FOREIGN = frozenset(
 ROWS = [match.groups() for line in PAGE.splitlines() if (match := ROW.fullmatch(line))]
 """The number of each feature, its description, and the cell with its location."""
 FIELDS = [
-    (found[1].replace("[]", "").split("."), found[2])
+    (result[1].replace("[]", "").split("."), result[2])
     for line in reference().splitlines()
-    if (found := FIELD.match(line))
+    if (result := FIELD.match(line))
 ]
 HEADINGS = re.findall(r"^### .*\b(\w+: \w+)$", reference(), re.MULTILINE)
 
@@ -73,8 +73,8 @@ def test_rows_name_existing_features_or_give_a_reason() -> None:
     for number, _, where in ROWS:
         names = re.findall(r"`([^`]+)`", where)
         assert [word for word in names if not is_known(word) and word not in FOREIGN] == [], number
-        place = any(map(is_known, names)) or "](" in where
-        assert place or any(reason in where for reason in REASONS), number
+        location = any(map(is_known, names)) or "](" in where
+        assert location or any(reason in where for reason in REASONS), number
 
 
 def test_unknown_names_are_detected() -> None:

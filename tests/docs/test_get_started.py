@@ -62,9 +62,9 @@ def test_python_code_of_the_page_runs(directory: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(directory)
     assert (directory / "out").exists(), "the commands run first"
     (code,) = blocks(PAGE, "py")
-    found: dict[str, pd.DataFrame] = {}
-    exec(code, found)
-    assert sorted(found["labels"]["id"]) == [1, 2, 4]
+    data_frames: dict[str, pd.DataFrame] = {}
+    exec(code, data_frames)
+    assert sorted(data_frames["labels"]["id"]) == [1, 2, 4]
 
 
 def test_first_page_is_short() -> None:
@@ -80,8 +80,8 @@ def test_translation_has_the_same_code(english: str, chinese: str) -> None:
 
 def code_of(page: str) -> list[str]:
     """Return the code blocks of a page, without comments."""
-    found = CODE.findall((ROOT / page).read_text(encoding="utf-8"))
-    return [re.sub(r" *# .*", "", block) for block in found]
+    matches = CODE.findall((ROOT / page).read_text(encoding="utf-8"))
+    return [re.sub(r" *# .*", "", block) for block in matches]
 
 
 def test_site_has_each_page() -> None:

@@ -21,7 +21,7 @@ def described() -> list[tuple[str, str, str, str]]:
     metrics = Metrics()
     job = JobSummary("team", "Pending", waiting_since="2026-01-01T00:00:00Z", reason="Queued")
     metrics.add_operator(WorkQueue[str](), lambda: [job])
-    found = []
+    result = []
     for family in metrics.registry.collect():
         if not family.name.startswith("batchinference_"):
             continue
@@ -29,8 +29,8 @@ def described() -> list[tuple[str, str, str, str]]:
         of_sample = family.samples[0].labels if family.samples else ()
         labels = getattr(collector, "_labelnames", of_sample)
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        found.append((name, family.type, ", ".join(labels), family.documentation))
-    return found
+        result.append((name, family.type, ", ".join(labels), family.documentation))
+    return result
 
 
 def test_metrics_table_is_up_to_date() -> None:
@@ -38,9 +38,9 @@ def test_metrics_table_is_up_to_date() -> None:
         f"| `{name}` | {kind} | {labels} | {about} |" for name, kind, labels, about in described()
     ]
     table = "\n".join(["| metric | type | labels | what |", "| --- | --- | --- | --- |", *rows])
-    found = re.search(r"<!-- metrics -->\n(.*?)\n?<!-- end -->", PAGE, re.DOTALL)
-    assert found is not None
-    assert found.group(1) == table
+    match = re.search(r"<!-- metrics -->\n(.*?)\n?<!-- end -->", PAGE, re.DOTALL)
+    assert match is not None
+    assert match.group(1) == table
 
 
 def test_each_alert_has_a_runbook() -> None:

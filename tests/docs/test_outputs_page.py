@@ -78,11 +78,11 @@ def test_rows_are_read_back(format_: str, photos: Path, tmp_path: Path) -> None:
     assert verified(job.spec.write.path).result == "proven"
 
 
-def job_of(photos: Path, place: Path, write: Document, *steps: Document) -> BatchInference:
+def job_of(photos: Path, path: Path, write: Document, *steps: Document) -> BatchInference:
     document = job_document(
         "outputs",
         photos,
-        place / "out",
+        path / "out",
         read={"format": "images", "options": {"includePaths": True}},
         steps=[
             {"name": "class", "labelFromPath": {"column": "class", "index": -2}},
@@ -93,7 +93,7 @@ def job_of(photos: Path, place: Path, write: Document, *steps: Document) -> Batc
         ],
     )
     document["spec"]["write"] = write
-    return with_absolute_paths(parse(document), place)
+    return with_absolute_paths(parse(document), path)
 
 
 def test_output_without_rows_has_columns(photos: Path, tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_output_without_rows_has_columns(photos: Path, tmp_path: Path) -> None:
     assert report.message is None
     output = tmp_path / WITHOUT_ROWS
     assert list(pd.read_parquet(output).columns) == ["name", "embedding"]
-    found = duckdb.sql(f"select * from '{output}/*.parquet'")
-    assert list(map(str, found.types)) == ["VARCHAR", "FLOAT[]"]
+    rows = duckdb.sql(f"select * from '{output}/*.parquet'")
+    assert list(map(str, rows.types)) == ["VARCHAR", "FLOAT[]"]
 
 
 def test_rows_of_new_photographs_are_merged(photos: Path, tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_passages_are_put_into_qdrant(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv("QDRANT_URL", store.url)
         report = run_without_ray(job)
         assert report.state == JobState.SUCCEEDED, report.message
-        found = {(row["id"], row["chunk_index"]): len(row["vector"]) for row in store.rows()}
-        assert found == {(1, 0): 32, (1, 1): 32, (2, 0): 32}
+        result = {(row["id"], row["chunk_index"]): len(row["vector"]) for row in store.rows()}
+        assert result == {(1, 0): 32, (1, 1): 32, (2, 0): 32}
         assert verified(job.spec.write.path, "--trust-output").result == "proven"
 
 
@@ -157,8 +157,8 @@ def test_vectors_are_put_into_postgresql(
     job = job_of(photos, tmp_path, VECTORS["sql"])
     assert run_without_ray(job).message is None
     with sa.create_engine(postgres).connect() as connection:
-        found = connection.execute(sa.text("SELECT name, vector_dims(embedding) FROM photos"))
-        assert sorted(found) == [(f"{name}.png", 3) for name in PHOTOGRAPHS]
+        rows = connection.execute(sa.text("SELECT name, vector_dims(embedding) FROM photos"))
+        assert sorted(rows) == [(f"{name}.png", 3) for name in PHOTOGRAPHS]
     assert verified(job.spec.write.path, "--trust-output").result == "proven"
 
 
@@ -170,45 +170,45 @@ def test_column_is_added(tmp_path: Path) -> None:
     assert lance.dataset(data).to_table().to_pydict() == {"text": ["a", "bcd"], "length": [1, 3]}
 
 
-def parquet(place: Path) -> list[str]:
-    found = pads.dataset(place / "out/parquet", partitioning="hive").to_table()
-    assert set(found.column("class").to_pylist()) == {"pets"}
-    return names(found.to_pylist())
+def parquet(path: Path) -> list[str]:
+    table = pads.dataset(path / "out/parquet", partitioning="hive").to_table()
+    assert set(table.column("class").to_pylist()) == {"pets"}
+    return names(table.to_pylist())
 
 
-def csv_(place: Path) -> list[str]:
-    found = pads.dataset(place / "out/csv", format="csv").to_table()
-    assert sorted(found.column("row").to_pylist()) == [0, 10**12, 2 * 10**12]
-    return list(found.sort_by("row").column("name").to_pylist())
+def csv_(path: Path) -> list[str]:
+    table = pads.dataset(path / "out/csv", format="csv").to_table()
+    assert sorted(table.column("row").to_pylist()) == [0, 10**12, 2 * 10**12]
+    return list(table.sort_by("row").column("name").to_pylist())
 
 
-def webdataset(place: Path) -> list[str]:
-    found = []
-    for file in (place / "out/webdataset").glob("*.tar"):
+def webdataset(path: Path) -> list[str]:
+    result = []
+    for file in (path / "out/webdataset").glob("*.tar"):
         with tarfile.open(file) as tar:
-            found += tar.getnames()
-    assert {name.split(".", 1)[1] for name in found} == {"class.txt", "image.png", "embedding.npy"}
-    return [name.split(".")[0].replace("_png", ".png") for name in found if "image" in name]
+            result += tar.getnames()
+    assert {name.split(".", 1)[1] for name in result} == {"class.txt", "image.png", "embedding.npy"}
+    return [name.split(".")[0].replace("_png", ".png") for name in result if "image" in name]
 
 
-def lance_(place: Path) -> list[str]:
-    return names(lance.dataset(place / "out/lance").to_table().to_pylist())
+def lance_(path: Path) -> list[str]:
+    return names(lance.dataset(path / "out/lance").to_table().to_pylist())
 
 
-def delta(place: Path) -> list[str]:
-    return names(deltalake.DeltaTable(place / "out/delta").to_pyarrow_table().to_pylist())
+def delta(path: Path) -> list[str]:
+    return names(deltalake.DeltaTable(path / "out/delta").to_pyarrow_table().to_pylist())
 
 
-def iceberg(place: Path) -> list[str]:
-    uri = f"sqlite:///{place}/catalog.db"
-    catalog = load_catalog("default", type="sql", uri=uri, warehouse=f"{place}/warehouse")
+def iceberg(path: Path) -> list[str]:
+    uri = f"sqlite:///{path}/catalog.db"
+    catalog = load_catalog("default", type="sql", uri=uri, warehouse=f"{path}/warehouse")
     return names(catalog.load_table("photos.embeddings").scan().to_arrow().to_pylist())
 
 
-def sql(place: Path) -> list[str]:
-    with sa.create_engine(f"sqlite:///{place}/photos.db").connect() as connection:
-        found = connection.execute(sa.text("select name from photos")).scalars()
-        return list(found)
+def sql(path: Path) -> list[str]:
+    with sa.create_engine(f"sqlite:///{path}/photos.db").connect() as connection:
+        values = connection.execute(sa.text("select name from photos")).scalars()
+        return list(values)
 
 
 def names(rows: list[dict[str, Any]]) -> list[str]:

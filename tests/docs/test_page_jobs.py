@@ -30,15 +30,15 @@ def shape(value: object) -> tuple[int, ...]:
 
 
 def count(rows: int) -> Callable[[list[Row]], None]:
-    def check(found: list[Row]) -> None:
-        assert len(found) == rows
+    def check(result: list[Row]) -> None:
+        assert len(result) == rows
 
     return check
 
 
 def equal(*rows: Row) -> Callable[[list[Row]], None]:
-    def check(found: list[Row]) -> None:
-        assert found == list(rows)
+    def check(result: list[Row]) -> None:
+        assert result == list(rows)
 
     return check
 
@@ -58,8 +58,8 @@ def check_x_rays(rows: list[Row]) -> None:
 
 
 def check_scans(rows: list[Row]) -> None:
-    found = [(Path(row["path"]).name, row["page_index"], np.mean(row["image"])) for row in rows]
-    assert found == [("a.tif", 0, 255), ("a.tif", 1, 128), ("a.tif", 2, 0)]
+    result = [(Path(row["path"]).name, row["page_index"], np.mean(row["image"])) for row in rows]
+    assert result == [("a.tif", 0, 255), ("a.tif", 1, 128), ("a.tif", 2, 0)]
 
 
 def check_speech(rows: list[Row]) -> None:
@@ -67,8 +67,8 @@ def check_speech(rows: list[Row]) -> None:
 
 
 def check_frames(rows: list[Row]) -> None:
-    found = sorted((Path(row["path"]).name, row["frame_timestamp"]) for row in rows)
-    assert found == [("a.mkv", 0.0), ("a.mkv", 1.0), ("b.mkv", 0.0), ("b.mkv", 1.0)]
+    pairs = sorted((Path(row["path"]).name, row["frame_timestamp"]) for row in rows)
+    assert pairs == [("a.mkv", 0.0), ("a.mkv", 1.0), ("b.mkv", 0.0), ("b.mkv", 1.0)]
     assert {shape(row["frame"]) for row in rows} == {(224, 224, 3)}
 
 
@@ -95,8 +95,8 @@ def check_some_pets(rows: list[Row]) -> None:
 
 
 def check_camera(rows: list[Row]) -> None:
-    found = sorted(Path(row["path"]).name for row in rows)
-    assert found == ["IMG_1.JPG", "photo", "scan.jfif"]
+    names = sorted(Path(row["path"]).name for row in rows)
+    assert names == ["IMG_1.JPG", "photo", "scan.jfif"]
 
 
 def check_conversations(rows: list[Row]) -> None:
@@ -161,8 +161,8 @@ def check_stored(rows: list[Row]) -> None:
 
 
 def check_missing_texts(rows: list[Row]) -> None:
-    found = {row["id"]: row["embedding"] is None for row in rows}
-    assert found == {1: False, 2: True, 3: False}
+    by_id = {row["id"]: row["embedding"] is None for row in rows}
+    assert by_id == {1: False, 2: True, 3: False}
 
 
 def check_long_texts(rows: list[Row]) -> None:
@@ -306,8 +306,8 @@ COMPLETED = [pytest.param(job, id=name_of(job)) for page in PARTS for job in com
 
 
 def test_every_job_of_a_page_has_expected_rows() -> None:
-    found = {page: [name_of(job) for job in jobs(page)] for page in EXPECTED}
-    assert found == {page: list(checks) for page, checks in EXPECTED.items()}
+    by_page = {page: [name_of(job) for job in jobs(page)] for page in EXPECTED}
+    assert by_page == {page: list(checks) for page, checks in EXPECTED.items()}
 
 
 @pytest.mark.usefixtures("steps")

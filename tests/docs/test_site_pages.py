@@ -31,10 +31,10 @@ def test_pages_of_the_site_are_short_enough_to_be_read() -> None:
 
 
 def test_reference_is_the_last_result_of_a_search() -> None:
-    found = re.findall(
+    matches = re.findall(
         r"^  boost: ([\d.]+)$", (ROOT / "docs" / REFERENCE).read_text(), re.MULTILINE
     )
-    assert [float(boost) < 1 for boost in found] == [True]
+    assert [float(boost) < 1 for boost in matches] == [True]
 
 
 def test_install_page_has_each_extra_and_its_packages() -> None:
@@ -67,7 +67,7 @@ def test_script_and_its_job_write_the_same_rows(
 
 def test_catalogue_has_each_reason_of_the_operator() -> None:
     sources = [path.read_text() for path in OPERATOR.rglob("*.py")]
-    reasons = {found for text in sources for found in re.findall(r'Summary\(\s*"(\w+)"', text)}
+    reasons = {match for text in sources for match in re.findall(r'Summary\(\s*"(\w+)"', text)}
     known = {*WAITING, *Phase, *Cause, "Scheduled"}
     assert len(reasons) > 8
     assert reasons - known == set()

@@ -92,7 +92,7 @@ class Example:
         run_without_ray(self._job(str(self.directory)), rows_per_task=200)
         return rows_of(self.directory / "out")
 
-    def _job(self, place: str) -> Job:
+    def _job(self, path: str) -> Job:
         text = (self.directory / "job.yaml").read_text()
-        job: Job = yaml.safe_load(text.replace(" ./", f" {place}/").replace("[./", f"[{place}/"))
+        job: Job = yaml.safe_load(text.replace(" ./", f" {path}/").replace("[./", f"[{path}/"))
         return job

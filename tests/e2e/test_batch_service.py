@@ -104,21 +104,21 @@ def rendered(values: Object, namespace: str) -> list[Object]:
         "watchNamespaces": [namespace],
     }
     text = run([*command, *shown], text=json.dumps(given))
-    return [found for found in yaml.safe_load_all(text) if found]
+    return [result for result in yaml.safe_load_all(text) if result]
 
 
 @contextmanager
 def client_of(service_pods: Kubectl) -> Iterator[openai.OpenAI]:
     """Yield a client of one replica."""
-    place = ["kubectl", "--namespace", service_pods.namespace, "port-forward"]
+    texts = ["kubectl", "--namespace", service_pods.namespace, "port-forward"]
     with subprocess.Popen(
-        [*place, f"service/{NAME}", ":80"], stdout=subprocess.PIPE, text=True
+        [*texts, f"service/{NAME}", ":80"], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         try:
-            found = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
-            assert found
-            yield openai.OpenAI(api_key=KEY, base_url=f"http://{found[0]}/v1")
+            match = re.search(r"127\.0\.0\.1:\d+", process.stdout.readline())
+            assert match
+            yield openai.OpenAI(api_key=KEY, base_url=f"http://{match[0]}/v1")
         finally:
             process.terminate()
 
@@ -130,8 +130,8 @@ def kill_service(service_pods: Kubectl) -> None:
     kill(service_pods, old)
 
     def replaced() -> bool:
-        found = service_pods.list("pods", SELECTOR)
-        ready = {each["metadata"]["name"] for each in found if is_ready(each)}
+        texts = service_pods.list("pods", SELECTOR)
+        ready = {each["metadata"]["name"] for each in texts if is_ready(each)}
         return len(ready - set(old)) == 2
 
     eventually("two new replicas are ready", replaced, 180)

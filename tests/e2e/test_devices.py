@@ -63,8 +63,8 @@ def test_four_replicas_share_a_gpu_in_one_pod(
     wait_for_phase(kubectl, name, "Running")
 
     def gpu_pods() -> list[str]:
-        found = (pod["spec"]["containers"][0] for pod in ready_pods(kubectl, name, "worker"))
-        limits = [one["resources"]["limits"] for one in found]
+        containers = (pod["spec"]["containers"][0] for pod in ready_pods(kubectl, name, "worker"))
+        limits = [one["resources"]["limits"] for one in containers]
         return [one[GPU] for one in limits if GPU in one]
 
     eventually("one pod has a GPU", lambda: gpu_pods() == ["1"], CLUSTER_START)

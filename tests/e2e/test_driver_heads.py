@@ -52,9 +52,9 @@ def driver_head(kubectl: Kubectl, name: str) -> Job:
 def evict(kubectl: Kubectl, pod: Job) -> None:
     """Evict a pod, as `kubectl drain` does."""
     metadata = {key: pod["metadata"][key] for key in ("name", "namespace")}
-    place = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
+    text = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-    kubectl("create", "--raw", place, "--filename", "-", text=json.dumps(body))
+    kubectl("create", "--raw", text, "--filename", "-", text=json.dumps(body))
 
 
 def wait_for_another_head(kubectl: Kubectl, name: str, lost: Job) -> Job:

@@ -39,9 +39,9 @@ KUBERAY = "kuberay-operator"
 @pytest.fixture
 def scale_kuberay() -> Iterator[Callable[[int], None]]:
     """Yield a function that scales KubeRay. Restore KubeRay after the test."""
-    found = run(["kubectl", "get", "deployments", "--all-namespaces", "--output", "json"])
-    places = [body["metadata"] for body in json.loads(found)["items"]]
-    (home,) = [Kubectl(place["namespace"]) for place in places if place["name"] == KUBERAY]
+    printed = run(["kubectl", "get", "deployments", "--all-namespaces", "--output", "json"])
+    homes = [body["metadata"] for body in json.loads(printed)["items"]]
+    (home,) = [Kubectl(location["namespace"]) for location in homes if location["name"] == KUBERAY]
 
     def scale(replicas: int) -> None:
         home("scale", f"deployment/{KUBERAY}", f"--replicas={replicas}")
@@ -67,7 +67,7 @@ def test_operator_killed_repeatedly_resumes_the_job(
         if number == KILLS // 2:
             wait_for_rows(kubectl, name)
         hits += driver_runs(kubectl, name)
-        kill(operator, [found["metadata"]["name"] for found in operator.list("pods")])
+        kill(operator, [printed["metadata"]["name"] for printed in operator.list("pods")])
         time.sleep(random.uniform(0.2, 5))  # the test is about random moments
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)
@@ -88,19 +88,19 @@ def test_job_completes_without_kuberay_and_suspension_waits_for_it(
     scale_kuberay: Callable[[int], None],
 ) -> None:
     job = slow_job("alone")
-    name, held = create(job), create(slow_job("held"))
-    for one in (name, held):
+    name, kept = create(job), create(slow_job("held"))
+    for one in (name, kept):
         wait_for_rows(kubectl, one)
     scale_kuberay(0)
     wait_for_reason(kubectl, create(slow_job("late")), "KubeRayNotResponding", 60)
-    suspend(kubectl, held, True)
+    suspend(kubectl, kept, True)
     open_gate(job)
     status = kubectl.wait_complete(name, JOB_END)
     assert outcomes(status) == ["Succeeded"], "the report of the driver is enough"
-    assert kubectl.status(held)["phase"] == "Suspending", "KubeRay has not released its RayJob"
+    assert kubectl.status(kept)["phase"] == "Suspending", "KubeRay has not released its RayJob"
     scale_kuberay(1)
-    wait_for_phase(kubectl, held, "Suspended")
-    for one in (name, held):
+    wait_for_phase(kubectl, kept, "Suspended")
+    for one in (name, kept):
         wait_until_none_is_left(kubectl, one, "rayclusters,pods")
 
 

@@ -56,7 +56,7 @@ def test_deleting_a_running_job_deletes_all_its_objects(
 ) -> None:
     name = create(slow_job("deleted"))
     wait_for_rows(kubectl, name)
-    kinds = {found.split()[0] for found in objects_of_job(kubectl, name, ALL_KINDS)}
+    kinds = {result.split()[0] for result in objects_of_job(kubectl, name, ALL_KINDS)}
     assert {"RayJob", "RayCluster", "Pod", "ConfigMap", "Secret", "PodDisruptionBudget"} <= kinds
     kubectl("delete", "bi", name)
     wait_until_none_is_left(kubectl, name, ALL_KINDS)

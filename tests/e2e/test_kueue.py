@@ -81,8 +81,8 @@ def queue(kubectl: Kubectl) -> Iterator[None]:
 def _manage_all_jobs(kueue: Kubectl) -> None:
     """Let Kueue suspend the jobs of labeled namespaces that name no queue."""
     key, manager = "controller_manager_config.yaml", "deployment/kueue-controller-manager"
-    found = kueue.get("configmap", "kueue-manager-config") or {}
-    config = yaml.safe_load(found["data"][key])
+    configmap = kueue.get("configmap", "kueue-manager-config") or {}
+    config = yaml.safe_load(configmap["data"][key])
     config["manageJobsWithoutQueueName"] = True
     config["managedJobsNamespaceSelector"] = {"matchLabels": {MANAGED: "true"}}
     changed = json.dumps({"data": {key: yaml.safe_dump(config)}})
@@ -97,7 +97,7 @@ def _object(kind: str, name: str, **fields: Any) -> Job:
 
 
 def _cluster_queue(name: str, quota: dict[str, str]) -> Job:
-    quotas = [{"name": resource, "nominalQuota": most} for resource, most in quota.items()]
+    quotas = [{"name": resource, "nominalQuota": limit} for resource, limit in quota.items()]
     flavors = [{"name": f"tests-{name}", "resources": quotas}]
     spec = {
         "namespaceSelector": {},
@@ -153,7 +153,7 @@ def test_second_job_waits_until_both_its_gpus_are_free(
     first, second = (with_two_gpus(slow_job(name)) for name in ("first", "second"))
     running = create(first)
     workload = admitted(kubectl, running)
-    assert {name: found["count"] for name, found in workload.items()} == {
+    assert {name: result["count"] for name, result in workload.items()} == {
         "head": 1,
         "cpu": 1,
         "slow": 1,
@@ -191,12 +191,12 @@ def workload_of(kubectl: Kubectl, name: str) -> Job:
 
 def admitted(kubectl: Kubectl, name: str) -> dict[str, Job]:
     """Wait until a job is admitted, and return what it got for each of its pod sets."""
-    found = eventually(
+    result = eventually(
         f"{name} is admitted",
         lambda: workload_of(kubectl, name).get("status", {}).get("admission"),
         CLUSTER_START,
     )
-    return {each["name"]: each for each in found["podSetAssignments"]}
+    return {each["name"]: each for each in result["podSetAssignments"]}
 
 
 @preemption
@@ -252,9 +252,9 @@ def test_job_that_names_no_queue_is_told_which_there_are(
     name, refused = create(fixed), create(scales)
     there = f": {CPUS}, {GPUS}"
     eventually("it names the queues", lambda: there in reason(kubectl, name), 120)
-    found = wait_for_reason(kubectl, refused, "Refused")["message"]
-    assert "spec.cluster.queueName" in found
-    assert found.endswith(there)
+    message = wait_for_reason(kubectl, refused, "Refused")["message"]
+    assert "spec.cluster.queueName" in message
+    assert message.endswith(there)
     patch(kubectl, name, cluster={"queueName": CPUS})
     suspend(kubectl, name, True)
     wait_for_phase(kubectl, name, "Suspended")

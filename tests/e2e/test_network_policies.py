@@ -139,20 +139,20 @@ class Network:
 
     def assert_reached(self, expected: Reached) -> None:
         """Check what each source reaches, once the rules have followed the pods and policies."""
-        found: Reached = {}
+        reached: Reached = {}
 
         def settled() -> bool:
-            found.update(self._reached())
-            return found == expected
+            reached.update(self._reached())
+            return reached == expected
 
         with suppress(AssertionError):  # the comparison names the differences
             eventually("the rules are those of the policies", settled, 45)
-        assert found == expected
+        assert reached == expected
 
     def _reached(self) -> Reached:
         with ThreadPoolExecutor(len(self.sources)) as threads:
-            found = threads.map(self._reached_from, self.sources)
-            return dict(zip(self.sources, found, strict=True))
+            sources = threads.map(self._reached_from, self.sources)
+            return dict(zip(self.sources, sources, strict=True))
 
     def _reached_from(self, source: str) -> set[str]:
         reached = json.loads(self.python(source, PROBE, json.dumps(self.targets)))
@@ -202,11 +202,11 @@ def namespace_of_kuberay() -> str:
 
 def api_server() -> Job:
     """Return the rule that allows connections to the API server, which is not a pod."""
-    (found,) = Kubectl("default").list("endpointslices", "kubernetes.io/service-name=kubernetes")
-    addresses = [address for each in found["endpoints"] for address in each["addresses"]]
+    (text,) = Kubectl("default").list("endpointslices", "kubernetes.io/service-name=kubernetes")
+    addresses = [address for each in text["endpoints"] for address in each["addresses"]]
     return {
         "to": [{"ipBlock": {"cidr": f"{address}/32"}} for address in addresses],
-        "ports": [{"port": port["port"]} for port in found["ports"]],
+        "ports": [{"port": port["port"]} for port in text["ports"]],
     }
 
 
@@ -229,7 +229,7 @@ def network(
     name = running["metadata"]["name"]
     (head,), (worker,) = (ready_pods(kubectl, name, kind) for kind in ("head", "worker"))
     replica, other_replica = (each for each in operator.list("pods", REPLICAS) if is_ready(each))
-    found = {
+    result = {
         "operator": replica,
         "head": head,
         "worker": worker,
@@ -241,7 +241,7 @@ def network(
     yield Network(
         {
             source: (of["metadata"]["namespace"], of["metadata"]["name"])
-            for source, of in found.items()
+            for source, of in result.items()
         },
         {
             **{f"head {port}": (address(head), number) for port, number in HEAD.items()},
@@ -249,7 +249,7 @@ def network(
             "operator metrics": (address(other_replica), 8080),
             "API server": ("kubernetes.default.svc.cluster.local", 443),
             "S3": (f"s3.{store.namespace}.svc.cluster.local", 7070),
-            "tenant": (address(found["tenant"]), 80),
+            "tenant": (address(result["tenant"]), 80),
             "metadata": (METADATA, 80),
         },
     )
@@ -290,13 +290,13 @@ def test_each_policy_is_needed(
 @contextmanager
 def deleted(kubectl: Kubectl, policy: str) -> Iterator[None]:
     """Delete a policy while the block runs."""
-    found = kubectl.get("networkpolicy", policy)
-    assert found
+    networkpolicy = kubectl.get("networkpolicy", policy)
+    assert networkpolicy
     kubectl("delete", "networkpolicy", policy)
     try:
         yield
     finally:
-        kubectl.apply({**found, "metadata": {"name": policy}})
+        kubectl.apply({**networkpolicy, "metadata": {"name": policy}})
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Nodes:
 
 
 def names(kubectl: Kubectl) -> set[str]:
-    return {found["metadata"]["name"] for found in kubectl.list("nodes")}
+    return {text["metadata"]["name"] for text in kubectl.list("nodes")}
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def nodes(kubectl: WatchingKubectl, store: ObjectStore) -> Iterator[Nodes]:
 def where(kubectl: Kubectl, name: str, node_type: str) -> dict[str, str]:
     """Return the nodes of a job's ready pods, by pod name."""
     return {
-        found["metadata"]["name"]: found["spec"]["nodeName"]
-        for found in ready_pods(kubectl, name, node_type)
+        pod["metadata"]["name"]: pod["spec"]["nodeName"]
+        for pod in ready_pods(kubectl, name, node_type)
     }
 
 

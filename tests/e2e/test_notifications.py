@@ -63,13 +63,13 @@ def received(kubectl: Kubectl, name: str) -> list[dict[str, Any]]:
 
 def notified(kubectl: Kubectl, name: str, value: str) -> Job:
     """Return the condition Notified of a job once it has this value."""
-    found = eventually(
+    result = eventually(
         f"Notified of {name} is {value}",
         lambda: condition(kubectl.status(name), "Notified", value),
         SENT,
     )
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 def hooks(*variables: str, **fields: Any) -> list[Job]:

@@ -30,7 +30,7 @@ def final(status: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a status that do not depend on the operator's absence: no times, speeds
     and names."""
     progress = {key: status["progress"][key] for key in ("rows", "total", "percent")}
-    conditions = {found["type"]: found["status"] for found in status["conditions"]}
+    conditions = {result["type"]: result["status"] for result in status["conditions"]}
     reason = (condition(status, "Complete", "True") or {}).get("reason")
     return {
         "phase": status["phase"],

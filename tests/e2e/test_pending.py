@@ -56,7 +56,7 @@ def test_pending_job_starts_with_its_secret_or_is_deleted_completely(
     deleted, healed = create(slow_job("deleted") | {"spec": job["spec"]}), create(job)
     for name in (deleted, healed):
         wait_for_reason(kubectl, name, "ContainerConfig")
-    assert any(found.startswith("Pod ") for found in objects_of_job(kubectl, deleted))
+    assert any(result.startswith("Pod ") for result in objects_of_job(kubectl, deleted))
     kubectl("delete", "bi", deleted)
     wait_until_none_is_left(kubectl, deleted, ALL_KINDS)
     kubectl("create", "secret", "generic", "late", "--from-literal=key=x")

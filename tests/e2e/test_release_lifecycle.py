@@ -114,9 +114,9 @@ def identity(kubectl: Kubectl, name: str) -> dict[str, Any]:
 
 
 def uid(kubectl: Kubectl, kind: str, name: str) -> str:
-    found = kubectl.get(kind, name)
-    assert found, f"{kind} {name} is gone"
-    return str(found["metadata"]["uid"])
+    stored = kubectl.get(kind, name)
+    assert stored, f"{kind} {name} is gone"
+    return str(stored["metadata"]["uid"])
 
 
 def end_the_queue(kubectl: Kubectl, queued: str) -> None:
@@ -144,8 +144,8 @@ def objects_of_release(kubectl: Kubectl) -> set[str]:
     """Return the objects of all kinds, in any namespace or none, with the label of the release."""
     kinds = ",".join(kubectl("api-resources", "--verbs=list", "--output=name").split())
     everywhere = ("--all-namespaces", "--selector", REPLICAS, "--output", "json")
-    found = json.loads(kubectl("get", kinds, *everywhere))["items"]
-    return {f"{body['kind']} {body['metadata']['name']}" for body in found}
+    items = json.loads(kubectl("get", kinds, *everywhere))["items"]
+    return {f"{body['kind']} {body['metadata']['name']}" for body in items}
 
 
 def completes(kubectl: Kubectl, name: str) -> None:

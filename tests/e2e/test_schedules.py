@@ -19,8 +19,8 @@ FILES = {"a": 30, "b": 20}
 
 
 def status_of(kubectl: Kubectl) -> dict[str, Any]:
-    found: dict[str, Any] = (kubectl.get(SCHEDULE, NAME) or {}).get("status", {})
-    return found
+    status: dict[str, Any] = (kubectl.get(SCHEDULE, NAME) or {}).get("status", {})
+    return status
 
 
 def run_once(kubectl: Kubectl) -> str:

@@ -88,17 +88,17 @@ class Recording:
         return {title: state.commands for title, state in self.states.items()}
 
     def shown(self, state: str, verb: str) -> Shown:
-        (found,) = (
+        (one,) = (
             one
             for one in self.states[state].commands
             if one.command.split()[1] == verb and not is_watched(one)
         )
-        return found
+        return one
 
     def watched(self, state: str) -> Shown:
         """Return what `status --watch` has printed."""
-        (found,) = filter(is_watched, self.states[state].commands)
-        return found
+        (command,) = filter(is_watched, self.states[state].commands)
+        return command
 
 
 @pytest.fixture(scope="module")
@@ -343,10 +343,10 @@ def test_cost_in_the_report_is_about_that_of_the_status(
 ) -> None:
     """The driver does not count the start of the pods and the end of the attempt."""
     outputs = (recording.complete["output"], recording.failed["output"])
-    found, again = (command_line.report_of(output)["cost"] for output in outputs)
+    costs, again = (command_line.report_of(output)["cost"] for output in outputs)
     total = float(recording.complete["cost"]["amount"])
-    assert float(found["before"]) == 0
-    assert 0.25 * total < float(found["amount"]) < 1.1 * total
+    assert float(costs["before"]) == 0
+    assert 0.25 * total < float(costs["amount"]) < 1.1 * total
     before = cost_of_first_attempt(recording.failed)
     assert float(again["before"]) == pytest.approx(before, rel=0.1)
     assert float(again["amount"]) > 0

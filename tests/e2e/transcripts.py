@@ -77,9 +77,9 @@ class CommandLine:
             assert process.stdout is not None
             try:
                 line = process.stdout.readline()
-                found = re.search(r"http://\S+/", line)
-                assert found, f"batchinference ui has failed: {line}"
-                yield found[0]
+                match = re.search(r"http://\S+/", line)
+                assert match, f"batchinference ui has failed: {line}"
+                yield match[0]
             finally:
                 process.terminate()
 
@@ -95,8 +95,8 @@ class CommandLine:
                 command, env=environment, text=True, timeout=scaled(COMMAND_SECONDS)
             )
         (status,) = json.loads(printed)
-        found: dict[str, Any] = status["report"]
-        return found
+        report: dict[str, Any] = status["report"]
+        return report
 
     @contextmanager
     def _environment(self) -> Iterator[dict[str, str]]:
@@ -133,7 +133,7 @@ def _state(line: str) -> str:
 
 def shape(shown: Shown) -> list[str]:
     """Return what must be the same on the page."""
-    fields = [found.group(1) for line in shown.lines if (found := _FIELD.match(line))]
+    fields = [match.group(1) for line in shown.lines if (match := _FIELD.match(line))]
     return fields or shown.lines[0].split()
 
 

@@ -78,8 +78,8 @@ def read_groups(file: Path) -> list[Group]:
 
 def read_passes(file: Path) -> dict[str, Pass]:
     """Return the last pass of each group that has ever passed, by name."""
-    found = json.loads(file.read_text()) if file.exists() else {}
-    return {name: Pass(**body) for name, body in found.items()}
+    document = json.loads(file.read_text()) if file.exists() else {}
+    return {name: Pass(**body) for name, body in document.items()}
 
 
 def recorded_landings(passes: Mapping[str, Pass]) -> int:
@@ -90,8 +90,8 @@ def recorded_landings(passes: Mapping[str, Pass]) -> int:
 def write_pass(file: Path, name: str, passed: Pass) -> None:
     """Record that a group has passed."""
     passes = read_passes(file) | {name: passed}
-    found = {name: asdict(each) for name, each in passes.items()}
-    file.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
+    by_name = {name: asdict(each) for name, each in passes.items()}
+    file.write_text(json.dumps(by_name, indent=2, sort_keys=True) + "\n")
 
 
 def choose(dues: Sequence[Due], minutes: float) -> list[Due]:

@@ -30,8 +30,8 @@ class Outcomes:
 def read_outcomes(directory: Path) -> Outcomes:
     """Return the outcomes of all runs that wrote into the directory. Incomplete if none did."""
     files = sorted(directory.glob("*.json"))
-    found = (json.loads(file.read_text()) for file in files)
-    each = [Outcomes(one["passed"], tuple(one["failed"]), one["complete"]) for one in found]
+    documents = (json.loads(file.read_text()) for file in files)
+    each = [Outcomes(one["passed"], tuple(one["failed"]), one["complete"]) for one in documents]
     return total(each) if each else Outcomes(complete=False)
 
 

@@ -14,12 +14,12 @@ def failures(
     """Return why the landing fails, one line for each reason. Empty if it passes."""
     passed = {each.result.step for each in results if each.result.ok}
     flaky = [test for each in results for test in each.flaky]
-    found = [*_failed_steps(results), *_overdue(dues, passed)]
+    steps = [*_failed_steps(results), *_overdue(dues, passed)]
     if len(flaky) > MAX_FLAKY:
-        found.append(f"flaky: {len(flaky)} tests passed only on retry (at most {MAX_FLAKY}).")
+        steps.append(f"flaky: {len(flaky)} tests passed only on retry (at most {MAX_FLAKY}).")
     if seconds > limit:
-        found.append(f"total: took {seconds:.0f} s (at most {limit:.0f}). Speed up what is OVER.")
-    return found
+        steps.append(f"total: took {seconds:.0f} s (at most {limit:.0f}). Speed up what is OVER.")
+    return steps
 
 
 def _failed_steps(results: Sequence[SuiteResult]) -> Iterator[str]:

@@ -93,7 +93,7 @@ def messages(
     file = node.path.parent / "messages.yaml"
     writes = request.config.getoption("--write-golden")
     known = _read(file).get(node.path.stem, {}).get(test, {}).get(case, [])
-    found = Messages(
+    result = Messages(
         None if writes else known if isinstance(known, list) else [known],
         {
             rf"{re.escape(str(tmp_path_factory.getbasetemp()))}/[^/\s:'\"]+": "TMP",
@@ -104,11 +104,11 @@ def messages(
             r"\bvllm\.py:\d+": "vllm.py:LINE",
         },
     )
-    yield found
-    if writes and found.seen:
+    yield result
+    if writes and result.seen:
         written = request.config.stash[_written].setdefault(file, {})
         cases = written.setdefault(node.path.stem, {}).setdefault(test, {})
-        cases[case] = found.seen[0] if len(found.seen) == 1 else found.seen
+        cases[case] = result.seen[0] if len(result.seen) == 1 else result.seen
 
 
 @cache

@@ -17,8 +17,8 @@ def missing(what: str, how_to_get_it: str) -> NoReturn:
 
 def program(name: str, how_to_get_it: str) -> str:
     """Return the path of a program, or skip."""
-    found = shutil.which(name)
-    return found or missing(name, how_to_get_it)
+    path = shutil.which(name)
+    return path or missing(name, how_to_get_it)
 
 
 def kubebuilder_assets() -> Path:

@@ -78,9 +78,9 @@ def measure(case: Case, rounds: int = ROUNDS) -> Cost:
     with tempfile.TemporaryDirectory() as directory:
         works = []
         for number, (rows, failures) in enumerate(sizes):
-            place = Path(directory) / str(number)
-            place.mkdir()
-            works.append(case.make(place, rows, failures))
+            path = Path(directory) / str(number)
+            path.mkdir()
+            works.append(case.make(path, rows, failures))
         works[0]()  # imports and caches
         runs = [[_seconds(work) for work in works] for _ in range(rounds)]
     return Cost(*(min(seconds) for seconds in zip(*runs, strict=True)))
@@ -99,9 +99,9 @@ def _bad(rows: int, failures: int) -> Callable[[int], bool]:
     return bad.__contains__
 
 
-def _reading(file_format: str, place: Path, **options: Any) -> Work:
+def _reading(file_format: str, path: Path, **options: Any) -> Work:
     def work() -> None:
-        opened = open_input(file_format, place, **options)
+        opened = open_input(file_format, path, **options)
         for batch in opened.file_rows.read(opened.snapshot.files()):
             assert batch.nbytes >= 0
 
@@ -109,66 +109,66 @@ def _reading(file_format: str, place: Path, **options: Any) -> Work:
 
 
 def _csv(bad: str) -> Make:
-    def make(place: Path, rows: int, failures: int) -> Work:
+    def make(path: Path, rows: int, failures: int) -> Work:
         is_bad = _bad(rows, failures)
         columns = range(12)
         header = ",".join(f"c{number}" for number in columns)
         good = ",".join("123456" for _ in columns)
         lines = (bad if is_bad(row) else good for row in range(rows))
-        (place / "a.csv").write_text("\n".join([header, *lines, ""]))
+        (path / "a.csv").write_text("\n".join([header, *lines, ""]))
         types = {f"c{number}": "int64" for number in columns}
-        return _reading("csv", place, types=types)
+        return _reading("csv", path, types=types)
 
     return make
 
 
 def _json(bad: str) -> Make:
-    def make(place: Path, rows: int, failures: int) -> Work:
+    def make(path: Path, rows: int, failures: int) -> Work:
         is_bad = _bad(rows, failures)
         good = json.dumps({f"c{number}": number for number in range(12)})
         lines = (bad if is_bad(row) else good for row in range(rows))
-        (place / "a.jsonl").write_text("\n".join([*lines, ""]))
-        return _reading("json", place, types={"c1": "int64"})
+        (path / "a.jsonl").write_text("\n".join([*lines, ""]))
+        return _reading("json", path, types={"c1": "int64"})
 
     return make
 
 
-def _parquet_types(place: Path, rows: int, failures: int) -> Work:
+def _parquet_types(path: Path, rows: int, failures: int) -> Work:
     is_bad = _bad(rows, failures)
     values = ["x" if is_bad(row) else "1" for row in range(rows)]
-    pq.write_table(pa.table({"n": values, "m": values}), place / "a.parquet")
-    return _reading("parquet", place, types={"n": "int64"})
+    pq.write_table(pa.table({"n": values, "m": values}), path / "a.parquet")
+    return _reading("parquet", path, types={"n": "int64"})
 
 
 def _tar(suffix: str, bad: bytes) -> Make:
-    def make(place: Path, rows: int, failures: int) -> Work:
+    def make(path: Path, rows: int, failures: int) -> Work:
         is_bad = _bad(rows, failures)
-        with tarfile.open(place / "a.tar", "w") as archive:
+        with tarfile.open(path / "a.tar", "w") as archive:
             for row in range(rows):
                 content = bad if is_bad(row) else b'{"a": 1}'
                 member = tarfile.TarInfo(f"{row:06}.{suffix}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-        return _reading("webdataset", place)
+        return _reading("webdataset", path)
 
     return make
 
 
-def _tar_names(place: Path, rows: int, failures: int) -> Work:
+def _tar_names(path: Path, rows: int, failures: int) -> Work:
     """Names of slashes and dots, as long as the number of failures, without an extension."""
     long = [f"{part * failures}x" for part in ("./", "/", "a/")]
-    with tarfile.open(place / "a.tar", "w") as archive:
+    with tarfile.open(path / "a.tar", "w") as archive:
         for name in (*(f"{row:06}.txt" for row in range(rows)), *long):
             member = tarfile.TarInfo(name)
             archive.addfile(member, io.BytesIO(b""))
-    return _reading("webdataset", place)
+    return _reading("webdataset", path)
 
 
 def numbers_of(batch: dict[str, Any]) -> dict[str, Any]:
     return {"n": [int(text) for text in batch["text"]]}
 
 
-def _step(place: Path, rows: int, failures: int) -> Work:
+def _step(path: Path, rows: int, failures: int) -> Work:
     """A step that raises for some rows."""
     is_bad = _bad(rows, failures)
     texts = ["x" if is_bad(row) else "1" for row in range(rows)]
@@ -178,7 +178,7 @@ def _step(place: Path, rows: int, failures: int) -> Work:
     return _running(step, pa.table({"text": texts}))
 
 
-def _decode(place: Path, rows: int, failures: int) -> Work:
+def _decode(path: Path, rows: int, failures: int) -> Work:
     is_bad = _bad(rows, failures)
     texts = ["{" if is_bad(row) else '{"a": 1}' for row in range(rows)]
     step = Step.model_validate(
@@ -193,49 +193,49 @@ def _running(step: Step, table: pa.Table) -> Work:
     batch = RowBatch.read(table, consecutive_ids(0, 0, table.num_rows))
 
     def work() -> None:
-        assert sum(len(result.source) for result in run(batch)) == table.num_rows
+        assert sum(len(result.input_ids) for result in run(batch)) == table.num_rows
 
     return work
 
 
-def _expression(place: Path, rows: int, failures: int) -> Work:
+def _expression(path: Path, rows: int, failures: int) -> Work:
     is_bad = _bad(rows, failures)
     texts = ["x" if is_bad(row) else "1" for row in range(rows)]
     step = Step.model_validate({"name": "n", "addColumns": {"n": "int(text)"}})
     return _running(step, pa.table({"text": texts}))
 
 
-def _texts(place: Path, rows: int, failures: int) -> Work:
+def _texts(path: Path, rows: int, failures: int) -> Work:
     is_bad = _bad(rows, failures)
     lines = (b"\xff" if is_bad(row) else b"a line" for row in range(rows))
-    (place / "a.txt").write_bytes(b"\n".join(lines))
-    return _reading("text", place)
+    (path / "a.txt").write_bytes(b"\n".join(lines))
+    return _reading("text", path)
 
 
-def _images(place: Path, rows: int, failures: int) -> Work:
+def _images(path: Path, rows: int, failures: int) -> Work:
     is_bad = _bad(rows, failures)
     stored = io.BytesIO()
     Image.new("RGB", (64, 64), (200, 30, 30)).save(stored, "JPEG")
     for row in range(rows):
         content = b"\xff\xd8 no image" if is_bad(row) else stored.getvalue()
-        (place / f"{row:06}.jpg").write_bytes(content)
-    return _reading("images", place)
+        (path / f"{row:06}.jpg").write_bytes(content)
+    return _reading("images", path)
 
 
-def _job(place: Path, rows: int, failures: int) -> Work:
+def _job(path: Path, rows: int, failures: int) -> Work:
     """A job with failed rows, from its plan to the groups of its errors and `verify`."""
     is_bad = _bad(rows, failures)
-    (place / "in").mkdir()
-    (place / "in" / "a.txt").write_text(
+    (path / "in").mkdir()
+    (path / "in" / "a.txt").write_text(
         "\n".join("x" if is_bad(row) else "1" for row in range(rows))
     )
     runs = itertools.count()
 
     def work() -> None:
-        output = str(place / f"out-{next(runs)}")
+        output = str(path / f"out-{next(runs)}")
         job = document(
             "costs",
-            read={"format": "text", "paths": [str(place / "in")]},
+            read={"format": "text", "paths": [str(path / "in")]},
             steps=[{"name": "n", "addColumns": {"n": "int(text)"}}],
             write={"format": "parquet", "path": output},
             errors={"maxPercent": 100},
@@ -247,7 +247,7 @@ def _job(place: Path, rows: int, failures: int) -> Work:
     return work
 
 
-def _partitions(place: Path, rows: int, failures: int) -> Work:
+def _partitions(path: Path, rows: int, failures: int) -> Work:
     """Each value of the column of partitions is a directory."""
     table = pa.table({"n": range(rows), "day": [str(row % (failures + 1)) for row in range(rows)]})
     layout = FileSplit(partition_by=("day",))
@@ -259,17 +259,17 @@ def _partitions(place: Path, rows: int, failures: int) -> Work:
     return work
 
 
-def _columns(place: Path, rows: int, failures: int) -> Work:
+def _columns(path: Path, rows: int, failures: int) -> Work:
     """Commits of one row whose files lack some of the columns of others."""
-    return _unifying(place, rows, 100, lacking=failures > 0)
+    return _unifying(path, rows, 100, lacking=failures > 0)
 
 
-def _many_columns(place: Path, rows: int, failures: int) -> Work:
+def _many_columns(path: Path, rows: int, failures: int) -> Work:
     """A fixed number of commits. The number of columns grows with the failures."""
-    return _unifying(place, 100, 10 + failures, lacking=failures > 0)
+    return _unifying(path, 100, 10 + failures, lacking=failures > 0)
 
 
-def _unifying(place: Path, commits: int, columns: int, *, lacking: bool) -> Work:
+def _unifying(path: Path, commits: int, columns: int, *, lacking: bool) -> Work:
     def entry(number: int) -> ManifestEntry:
         absent = number % columns if lacking else None
         names = [f"c{column}" for column in range(columns) if column != absent]
@@ -280,29 +280,29 @@ def _unifying(place: Path, commits: int, columns: int, *, lacking: bool) -> Work
     entries = [entry(number) for number in range(commits)]
 
     def work() -> None:
-        schema = OutputSchema.of(Location(str(place)), entries, JsonWriter("none"))
+        schema = OutputSchema.of(Location(str(path)), entries, JsonWriter("none"))
         assert len(schema.names) == columns
 
     return work
 
 
-def _gaps_of_csv_manifest(place: Path, rows: int, failures: int) -> Work:
-    (place / "in").mkdir()
-    (place / "in" / "a.csv").write_text("uri,note\n" + f"../x.txt,{'n' * 500}\n" * rows)
-    return _gaps_of_manifest(place, rows, failures)
+def _gaps_of_csv_manifest(path: Path, rows: int, failures: int) -> Work:
+    (path / "in").mkdir()
+    (path / "in" / "a.csv").write_text("uri,note\n" + f"../x.txt,{'n' * 500}\n" * rows)
+    return _gaps_of_manifest(path, rows, failures)
 
 
-def _gaps_of_parquet_manifest(place: Path, rows: int, failures: int) -> Work:
-    (place / "in").mkdir()
+def _gaps_of_parquet_manifest(path: Path, rows: int, failures: int) -> Work:
+    (path / "in").mkdir()
     table = pa.table({"uri": ["../x.txt"] * rows, "note": [str(row) * 100 for row in range(rows)]})
-    pq.write_table(table, place / "in" / "a.parquet")
-    return _gaps_of_manifest(place, rows, failures)
+    pq.write_table(table, path / "in" / "a.parquet")
+    return _gaps_of_manifest(path, rows, failures)
 
 
-def _gaps_of_manifest(place: Path, rows: int, failures: int) -> Work:
+def _gaps_of_manifest(path: Path, rows: int, failures: int) -> Work:
     """A job that is resumed: each gap is a row of a manifest."""
-    (place / "x.txt").write_text("x")
-    opened = open_input("manifest", place / "in", column="uri", decode="text", allow=[str(place)])
+    (path / "x.txt").write_text("x")
+    opened = open_input("manifest", path / "in", column="uri", decode="text", allow=[str(path)])
     wanted = range(rows // 2 // max(1, failures), rows, rows // max(1, failures))
     gaps = {0: [(row, row + 1) for row in wanted[:failures]]}
 
@@ -313,7 +313,7 @@ def _gaps_of_manifest(place: Path, rows: int, failures: int) -> Work:
     return work
 
 
-def _fields(place: Path, rows: int, failures: int) -> Work:
+def _fields(path: Path, rows: int, failures: int) -> Work:
     """An object with many fields, whose last one is named twice."""
     names = [f"f{number}" for number in range(rows)] + [f"f{rows - 1}"] * (failures > 0)
     document = f"{{{', '.join(f'{json.dumps(name)}: 1' for name in names)}}}"
@@ -325,7 +325,7 @@ def _fields(place: Path, rows: int, failures: int) -> Work:
     return work
 
 
-def _answers(place: Path, rows: int, failures: int) -> Work:
+def _answers(path: Path, rows: int, failures: int) -> Work:
     """Answers with a schema, whose rows are asked for again five times if they do not fit."""
     is_bad = _bad(rows, failures)
     kinds = {"label": {"type": "string", "enum": ["a", "b"]}, "tags": {"type": "list<string>"}}
@@ -341,8 +341,8 @@ def _answers(place: Path, rows: int, failures: int) -> Work:
     def work() -> None:
         assert model.answer_schema is not None
         runtime = StructuredRuntime(model, model.answer_schema, lambda _: answered)
-        found = runtime({"question": [*range(rows)]})
-        assert sum(isinstance(result, InvalidAnswer) for result in found) == failures
+        result = runtime({"question": [*range(rows)]})
+        assert sum(isinstance(result, InvalidAnswer) for result in result) == failures
 
     return work
 

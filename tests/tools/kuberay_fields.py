@@ -61,8 +61,8 @@ def main() -> None:
     named = dict(argument.split("=", 1) for argument in sys.argv[1:])
     fields: Tree | None = None
     for file in named.values():
-        found = fields_of(yaml.load(Path(file).read_bytes(), yaml.CSafeLoader))
-        fields = found if fields is None else common(fields, found)
+        result = fields_of(yaml.load(Path(file).read_bytes(), yaml.CSafeLoader))
+        fields = result if fields is None else common(fields, result)
     facts = {"versions": sorted(named), "fields": shared(fields or {}, {})}
     text = yaml.dump(facts, default_flow_style=True, width=100, Dumper=yaml.CSafeDumper)
     TARGET.write_text(HEADER + text)

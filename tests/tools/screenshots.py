@@ -68,9 +68,9 @@ def write_photos(folder: Path) -> None:
     sources = [photograph(name) for name in ("astronaut", "coffee", "chelsea", "rocket")]
     random = np.random.default_rng(3)
     for number in range(PICTURES):
-        whole = sources[number % len(sources)]
-        top, left = (int(random.integers(0, size - 250)) for size in whole.shape[:2])
-        part = whole[top : top + 250, left : left + 250]
+        full = sources[number % len(sources)]
+        top, left = (int(random.integers(0, size - 250)) for size in full.shape[:2])
+        part = full[top : top + 250, left : left + 250]
         if PICTURES // 2 <= number < PICTURES // 2 + DARK:
             part = part // 100
         buffer = io.BytesIO()

@@ -91,14 +91,14 @@ def run_tool(tool: str, cases: Sequence[str], directory: Path) -> dict[str, Judg
     results, worker = {}, Worker(tool, directory)
     seconds = SECONDS_TO_START
     for case in cases:
-        found = worker.run(case, seconds)
+        result = worker.run(case, seconds)
         seconds = OWN_SECONDS_PER_CASE if tool == OURS else SECONDS_PER_CASE
-        if found is None:
+        if result is None:
             worker.end()
             worker, seconds = Worker(tool, directory), SECONDS_TO_START
-            found = Judged(Verdict.REFUSED, "the process died, or there was no result in time")
-        results[case] = found
-        print(f"{NAMES[tool]:16}{case:8}{found.verdict}", flush=True)
+            result = Judged(Verdict.REFUSED, "the process died, or there was no result in time")
+        results[case] = result
+        print(f"{NAMES[tool]:16}{case:8}{result.verdict}", flush=True)
     worker.end()
     return results
 
@@ -111,12 +111,12 @@ def chosen(patterns: Sequence[str]) -> Iterator[str]:
 def run_all(tools: Sequence[str], cases: Sequence[str]) -> table.Results:
     """Run cases with several tools, each in a directory of its own, some of them at a time."""
     with tempfile.TemporaryDirectory(prefix="traps-") as directory:
-        places = {tool: Path(directory) / tool for tool in tools}
-        for place in places.values():
+        by_tool = {tool: Path(directory) / tool for tool in tools}
+        for location in by_tool.values():
             for case in cases:
-                CASES[case].write_input(place / case)
+                CASES[case].write_input(location / case)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            results = list(pool.map(lambda tool: run_tool(tool, cases, places[tool]), tools))
+            results = list(pool.map(lambda tool: run_tool(tool, cases, by_tool[tool]), tools))
     return {_title(tool): each for tool, each in zip(tools, results, strict=True)}
 
 
@@ -147,9 +147,9 @@ def main() -> None:
     print("\n" + table.listed(results))
     own = dict(results.get(NAMES[OURS], {}))
     for name, each in results.items() if options.verbose else [(NAMES[OURS], own)]:
-        for case, found in each.items():
-            if found.verdict in (Verdict.REFUSED, Verdict.WRONG):
-                print(f"\n{name} {case} {found.verdict}: {CASES[case].title}\n    {found.detail}")
+        for case, result in each.items():
+            if result.verdict in (Verdict.REFUSED, Verdict.WRONG):
+                print(f"\n{name} {case} {result.verdict}: {CASES[case].title}\n    {result.detail}")
                 if name == NAMES[OURS] and CASES[case].refused:
                     print(f"    reason: {CASES[case].refused}")
     if options.write:

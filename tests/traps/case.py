@@ -155,6 +155,6 @@ class Cases:
         self.list.append(Case(f"{number}.{letter}", title, right, **given))
 
 
-def found(pattern: str, text: str) -> bool:
+def text_matches(pattern: str, text: str) -> bool:
     """Return whether a text names what a regular expression describes."""
     return re.search(pattern, text, re.IGNORECASE | re.DOTALL) is not None

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from traps.case import Case, Expected, Outcome, Refused, Right, Row, found
+from traps.case import Case, Expected, Outcome, Refused, Right, Row, text_matches
 
 MAX_REFUSED = 3
 """The number of cases that BatchInference may refuse although their input could be read."""
@@ -56,7 +56,7 @@ def _difference(
     """Return how an outcome differs from what is right; empty if it does not."""
     if isinstance(expected, Refused):
         text = outcome.problems if expected.check_only else outcome.error
-        named = bool(text) and (not ours or found(expected.says, text))
+        named = bool(text) and (not ours or text_matches(expected.says, text))
         return (
             "" if named else f"not refused with {expected.says!r}: {text or _shown(outcome.rows)}"
         )
@@ -72,9 +72,9 @@ def _difference(
 def _difference_of_rows(
     case: Case, expected: Right, outcome: Outcome, directory: Path, *, exact: bool
 ) -> str:
-    if expected.holds is not None:
+    if expected.contains is not None:
         rows = _viewed(case, outcome.rows)
-        return "" if _holds(expected.holds, rows) else f"rows: {_shown(rows)}"
+        return "" if _holds(expected.contains, rows) else f"rows: {_shown(rows)}"
     missing, wrong = _unequal(case, expected, outcome, directory, exact=exact)
     return f"missing: {_shown(missing)}; wrong: {_shown(wrong)}" if missing or wrong else ""
 
@@ -83,7 +83,7 @@ def _difference_of_counts(expected: Right, outcome: Outcome) -> str:
     """Return how the failed rows and warnings of BatchInference differ."""
     if len(outcome.failed) != expected.failed:
         return f"{len(outcome.failed)} failed rows, not {expected.failed}: {outcome.failed}"
-    if silent := [each for each in outcome.failed if not found(expected.says, each)]:
+    if silent := [each for each in outcome.failed if not text_matches(expected.says, each)]:
         return f"the error does not name {expected.says!r}: {silent[0]}"
     if dict(outcome.warnings) != dict(expected.warnings):
         return f"warnings: {dict(outcome.warnings)}, not {dict(expected.warnings)}"
@@ -96,7 +96,7 @@ def _difference_of_notice(expected: Right, outcome: Outcome) -> str:
     """Return what another tool does not say about rows that it lacks or has changed."""
     if expected.failed:
         return "says nothing about the rows that are missing"
-    if expected.notice and not found(expected.notice, outcome.said):
+    if expected.notice and not text_matches(expected.notice, outcome.said):
         return f"says nothing about {expected.notice!r}"
     return ""
 
@@ -114,7 +114,7 @@ def _shown(rows: Sequence[Row]) -> str:
 
 def _accounted(case: Case, expected: Right, outcome: Outcome, directory: Path) -> bool:
     """Return whether no row is wrong, and a failed row stands for each row that is missing."""
-    if expected.holds is not None:
+    if expected.contains is not None:
         return False
     missing, wrong = _unequal(case, expected, outcome, directory, exact=True)
     return not wrong and 0 < len(missing) <= len(outcome.failed) - expected.failed

@@ -64,8 +64,8 @@ def main(tool: str, directory: str, say: Callable[[str], object]) -> None:
         start_ray()
     for line in sys.stdin:
         case = CASES[line.strip()]
-        found = judged(case, tool, Path(directory) / case.id)
-        say(json.dumps([case.id, found.verdict, found.detail[:500]]) + "\n")
+        result = judged(case, tool, Path(directory) / case.id)
+        say(json.dumps([case.id, result.verdict, result.detail[:500]]) + "\n")
 
 
 if __name__ == "__main__":

@@ -97,30 +97,30 @@ def distinctions(path: Path, kind: Kind) -> Iterator[int]:
     for node in nodes(path):
         match node:
             case ast.Call(func=ast.Name("isinstance" | "issubclass"), args=[_, given]):
-                found = kind.classes & names_in(given)
+                classes = kind.classes & names_in(given)
             case ast.MatchClass(cls=ast.Name(name)):
-                found = kind.classes & {name}
+                classes = kind.classes & {name}
             case ast.Compare(left=ast.Attribute(attr=attribute)) if attribute == kind.attribute:
-                found = kind.names & set(constants(node))
+                classes = kind.names & set(constants(node))
             case ast.Dict(keys=keys) | ast.Tuple(elts=keys) | ast.List(elts=keys):
                 texts = [key.value for key in keys if isinstance(key, ast.Constant)]
-                found = set(texts) if len(texts) > 2 and kind.names.issuperset(texts) else set()
+                classes = set(texts) if len(texts) > 2 and kind.names.issuperset(texts) else set()
             case _:
                 continue
-        if found:
+        if classes:
             yield node.lineno
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_own_modules_tell_kinds_apart(kind: str) -> None:
-    found = {
+    by_name = {
         name: lines
         for path in MODULES
         if not (name := str(path.relative_to(JOBS))).startswith(KINDS[kind].own)
         if (lines := list(distinctions(path, KINDS[kind])))
     }
-    assert {name: lines for name, lines in found.items() if name not in KINDS[kind].others} == {}
-    assert [name for name in KINDS[kind].others if name not in found] == []
+    assert {name: lines for name, lines in by_name.items() if name not in KINDS[kind].others} == {}
+    assert [name for name in KINDS[kind].others if name not in by_name] == []
 
 
 def test_steps_are_not_told_apart_by_their_fields() -> None:

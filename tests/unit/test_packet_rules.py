@@ -50,13 +50,13 @@ CLUSTER = [
 
 def chains(*policies: Object) -> dict[str, list[str]]:
     """Return the lines of each chain of the rules."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for line in rules([*CLUSTER, *policies]).splitlines():
         if line.startswith(" chain "):
-            lines = found[line.split()[1]] = []
+            lines = texts[line.split()[1]] = []
         elif line.startswith("  "):
             lines.append(line.strip())
-    return found
+    return texts
 
 
 def ingress(*rules: Object) -> Object:
@@ -68,10 +68,10 @@ def egress(*rules: Object) -> Object:
 
 
 def test_packets_between_pods_that_no_policy_selects_pass() -> None:
-    found = chains()
-    assert found["egress"] == found["ingress"] == []
+    result = chains()
+    assert result["egress"] == result["ingress"] == []
     both = ["ct state established,related accept", "jump egress", "jump ingress"]
-    assert (found["forward"][1:], found["input"][1:]) == (both, both[:2])
+    assert (result["forward"][1:], result["input"][1:]) == (both, both[:2])
 
 
 def test_policy_isolates_the_pods_that_it_selects_in_its_directions() -> None:
@@ -122,16 +122,16 @@ def test_rule_allows_its_peers_at_its_ports(rule: Object, allowed: list[str]) ->
 
 
 def test_rules_of_egress_match_the_destination() -> None:
-    found = chains(egress({"to": [IN_B], "ports": [{"port": 7070}]}, {"ports": [{"port": 53}]}))
+    result = chains(egress({"to": [IN_B], "ports": [{"port": 7070}]}, {"ports": [{"port": 53}]}))
     allowed = [f"ip daddr {{ {OTHER} }} tcp dport 7070-7070 return", "tcp dport 53-53 return"]
-    assert found["egress-10-0-0-1"][1:-1] == allowed
+    assert result["egress-10-0-0-1"][1:-1] == allowed
     with pytest.raises(ValueError, match="port: names"):
         chains(egress({"ports": [{"port": "http"}]}))
 
 
 def test_policies_of_a_pod_add_up() -> None:
-    found = chains(ingress({"ports": [{"port": 1}]}), ingress({"ports": [{"port": 2}]}))
-    assert found["ingress-10-0-0-1"][1:-1] == ["tcp dport 1-1 return", "tcp dport 2-2 return"]
+    result = chains(ingress({"ports": [{"port": 1}]}), ingress({"ports": [{"port": 2}]}))
+    assert result["ingress-10-0-0-1"][1:-1] == ["tcp dport 1-1 return", "tcp dport 2-2 return"]
 
 
 @pytest.mark.parametrize(

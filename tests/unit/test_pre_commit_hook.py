@@ -22,8 +22,8 @@ JOB = yaml.safe_dump(document("mine"))
 
 @pytest.fixture
 def hook() -> dict[str, Any]:
-    (found,) = yaml.safe_load(HOOKS.read_text())
-    return dict(found)
+    (result,) = yaml.safe_load(HOOKS.read_text())
+    return dict(result)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def hook() -> dict[str, Any]:
     ],
 )
 def test_hook_checks_job_files(hook: dict[str, Any], path: str, checked: bool) -> None:
-    found = re.search(hook["files"], path) and not re.search(hook["exclude"], path)
-    assert bool(found) is checked
+    match = re.search(hook["files"], path) and not re.search(hook["exclude"], path)
+    assert bool(match) is checked
 
 
 def git(directory: Path, *arguments: str) -> None:

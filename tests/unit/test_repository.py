@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -49,6 +51,11 @@ LIGHT = {
     "batchinference_operator.main": HEAVY,
 }
 """Light modules, and the packages that they must not import. One process imports them in order."""
+PRIVATE_WORDS = {"found", "place", "places", "most", "least", "taken", "whole", "held"}
+"""No name is one of these words: a value has its noun as name, and a function its verb."""
+BOUND_WORD = re.compile(rf"\b({'|'.join(PRIVATE_WORDS)})\b *([=,:)(]|in )")
+MAY_USE_FOUND = {"jobs/src/batchinference/cli/doctor_finding.py", "tests/unit/cli/test_doctor.py"}
+"""They use the field `found` of the output of `doctor`."""
 
 
 @cache
@@ -96,8 +103,8 @@ def test_light_modules_import_nothing_heavy() -> None:
 import importlib, sys
 for module, unwanted in {LIGHT!r}.items():
     importlib.import_module(module)
-    for found in sorted(sys.modules.keys() & set(unwanted)):
-        print(module, "imports", found)
+    for package in sorted(sys.modules.keys() & set(unwanted)):
+        print(module, "imports", package)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == []
@@ -175,15 +182,29 @@ def test_no_module_has_a_todo_mark() -> None:
     ] == []
 
 
+def private_names(path: Path) -> set[str]:
+    """Return the private words that are names in a file, but not those in its texts."""
+    text = path.read_text(encoding="utf-8")
+    if not BOUND_WORD.search(text):
+        return set()
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return PRIVATE_WORDS & {token.string for token in tokens if token.type == tokenize.NAME}
+
+
+def test_no_name_is_a_private_word() -> None:
+    more = [path for name in ("examples", "tests", "tools") for path in (ROOT / name).rglob("*.py")]
+    assert {name_of(path) for path in (*SOURCES, *more) if private_names(path)} == MAY_USE_FOUND
+
+
 def lines_of(package: str) -> int:
     """Return the number of lines of the Python files below a directory of the repository."""
     files = (ROOT / package).rglob("*.py")
     return sum(file.read_text(encoding="utf-8").count("\n") for file in files)
 
 
-@pytest.mark.parametrize(("package", "most"), BUDGETS.items())
-def test_package_keeps_its_budget_of_lines(package: str, most: int) -> None:
-    assert lines_of(package) <= most
+@pytest.mark.parametrize(("package", "limit"), BUDGETS.items())
+def test_package_keeps_its_budget_of_lines(package: str, limit: int) -> None:
+    assert lines_of(package) <= limit
 
 
 def texts_in(node: ast.AST) -> Iterator[str]:

@@ -84,11 +84,11 @@ def needed_by(lock: str, names: set[str]) -> set[str]:
         for one in [*package.get("dependencies", []), *(one for some in extras for one in some)]:
             if "win32" not in one.get("marker", "") and "darwin" not in one.get("marker", ""):
                 needs.setdefault(package["name"], set()).add(one["name"])
-    found: set[str] = set()
+    texts: set[str] = set()
     while names:
-        found |= names
-        names = {needed for name in names for needed in needs.get(name, ())} - found
-    return found
+        texts |= names
+        names = {needed for name in names for needed in needs.get(name, ())} - texts
+    return texts
 
 
 def test_the_build_backend_of_both_packages_is_locked() -> None:
@@ -103,9 +103,9 @@ def test_libraries_in_whose_older_versions_input_reads_other_files_have_lower_bo
     project = tomllib.loads((ROOT / "jobs/pyproject.toml").read_text())["project"]
     needed = [one for extra in project["optional-dependencies"].values() for one in extra]
     safe = {"datasets": (5, 2), "onnxruntime": (1, 31, 1)}
-    for name, least in safe.items():
+    for name, minimum in safe.items():
         (bound,) = (re.findall(r">=([\d.]+)", one)[0] for one in needed if one.startswith(name))
-        assert tuple(map(int, bound.split("."))) >= least, name
+        assert tuple(map(int, bound.split("."))) >= minimum, name
 
 
 def test_uv_is_pinned_by_hash_at_the_required_version() -> None:
@@ -142,8 +142,8 @@ def test_only_the_image_for_cpus_has_a_cpu_build_of_pytorch(tmp_path: Path, vari
 
 def workflow(name: str) -> dict[str, Any]:
     # YAML reads the key `on` as true
-    found: dict[str, Any] = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text())
-    return found
+    document: dict[str, Any] = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text())
+    return document
 
 
 def steps() -> list[dict[str, Any]]:
@@ -180,8 +180,8 @@ def test_workflows_write_only_packages_and_only_for_tags() -> None:
 def test_scripts_of_workflows_contain_no_text_of_users() -> None:
     """The name of a branch would become a part of the script."""
     inserted = re.compile(r"\$\{\{\s*([^}]*?)\s*\}\}")
-    found = {name for step in steps() for name in inserted.findall(step.get("run", ""))}
-    assert found <= {"matrix.name"}
+    names = {name for step in steps() for name in inserted.findall(step.get("run", ""))}
+    assert names <= {"matrix.name"}
 
 
 def test_workflows_run_existing_targets() -> None:
@@ -198,9 +198,9 @@ def test_each_image_is_built_started_and_scanned_before_it_is_published() -> Non
     makefile = (ROOT / "Makefile").read_text()
     assert f"Build IMAGES ({' '.join(VARIANTS)})" in makefile
     for name, job in (("supply-chain", "image"), ("publish", "images")):
-        found = workflow(name)["jobs"][job]
-        assert found["strategy"]["matrix"]["name"] == VARIANTS
-        order = [step.get("uses") or step["run"] for step in found["steps"]]
+        result = workflow(name)["jobs"][job]
+        assert result["strategy"]["matrix"]["name"] == VARIANTS
+        order = [step.get("uses") or step["run"] for step in result["steps"]]
         build, start, scan = (
             next(number for number, text in enumerate(order) if wanted in text)
             for wanted in ("--build-arg", "images/check", "scan-action")
@@ -231,14 +231,14 @@ def test_images_of_the_build_are_pinned_by_digest() -> None:
 def test_images_are_published_from_main_after_a_review_and_scanned_before_they_are_signed() -> None:
     jobs = workflow("publish")["jobs"]
     assert {job["environment"] for job in jobs.values()} == {"release"}
-    found = jobs["images"]["steps"]
-    order = [step.get("name") or step.get("uses") or step["run"] for step in found]
-    places = [
+    result = jobs["images"]["steps"]
+    order = [step.get("name") or step.get("uses") or step["run"] for step in result]
+    numbers = [
         next(number for number, text in enumerate(order) if wanted in text)
         for wanted in ("commit of main", "make sbom", "docker login", "Build and push",
                        "images/check", "scan-action", "cosign sign")
     ]  # fmt: skip
-    assert places == sorted(places)
+    assert numbers == sorted(numbers)
 
 
 def test_updates_of_all_pins_are_proposed() -> None:

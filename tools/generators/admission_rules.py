@@ -5,7 +5,7 @@ The chart defines these variables of CEL:
 - `allowed_NAME`: the list in the chart value `policy.NAME`
 - `refused_NAME`: the end of the messages about this value
 - `cluster`: the cluster settings of the job
-- `place`: the path of the spec in the object
+- `path`: the path of the spec in the object
 - `indexes`: the numbers below MAX_ITEMS
 """
 
@@ -34,13 +34,13 @@ def admission_rules() -> str:
     server needs quadratic time to compile an expression. Each expression evaluates to the text of
     its problems, or to an empty string.
     """
-    start = _Expression("variables.cluster", "variables.place + '.cluster'")
+    start = _Expression("variables.cluster", "variables.path + '.cluster'")
     expressions: dict[str, list[str]] = {}
     for rule in RULES:
         of_rule = [_problems(rule, steps, start) for steps in rule.steps]
         expressions.setdefault(rule.policy, []).extend(of_rule)
-    found = [_rule(policy, of_policy) for policy, of_policy in expressions.items()]
-    return _HEADER + yaml.safe_dump(found, sort_keys=False, width=100)
+    rules = [_rule(policy, of_policy) for policy, of_policy in expressions.items()]
+    return _HEADER + yaml.safe_dump(rules, sort_keys=False, width=100)
 
 
 def _rule(policy: str, expressions: list[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from support.documents.minimal import Document
 from support.documents.refusals import valid_documents
-from support.documents.variations import REMOVED, at, changed, places
+from support.documents.variations import REMOVED, at, changed, keys_in
 
 MARK = "MUTATION_MARK"
 """No file of this name may be created, and no command may contain the word."""
@@ -50,16 +50,16 @@ def mutated_job(seed: int) -> Document:
 
 
 def _changed(body: Document, random: Random) -> Document:
-    choices = list(places(body))
+    choices = list(keys_in(body))
     if not choices:
         return body
-    place = random.choice(choices)
-    value = _worse(at(body, place), random)
-    if isinstance(place[-1], str) and random.random() < 0.1:
-        place = (*place[:-1], random.choice((*INJECTIONS, *TEXTS)))
-    if value is REMOVED and place not in choices:
+    keys = random.choice(choices)
+    value = _worse(at(body, keys), random)
+    if isinstance(keys[-1], str) and random.random() < 0.1:
+        keys = (*keys[:-1], random.choice((*INJECTIONS, *TEXTS)))
+    if value is REMOVED and keys not in choices:
         return body
-    return changed(body, place, value)
+    return changed(body, keys, value)
 
 
 def _worse(value: Any, random: Random) -> Any:

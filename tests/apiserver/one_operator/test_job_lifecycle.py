@@ -28,7 +28,7 @@ def running(shared_operator: OperatorProcess, job: Any) -> SimulatedJob:
 
 
 def conditions(status: Object) -> dict[str, str]:
-    return {found["type"]: found["status"] for found in status["conditions"]}
+    return {condition["type"]: condition["status"] for condition in status["conditions"]}
 
 
 def test_a_job_goes_from_pending_to_running(
@@ -78,12 +78,12 @@ def test_succeeded_job_releases_its_cluster(running: SimulatedJob) -> None:
 
 def check_events(job: SimulatedJob) -> None:
     """Check the Events of a job from its start to its success."""
-    found = soon(
+    result = soon(
         "both Events", lambda: (got := events(job.namespace)) and "Succeeded" in got and got
     )
-    assert found.keys() == {"AttemptStarted", "Succeeded"}
-    assert found["AttemptStarted"]["regarding"]["uid"] == job.body["metadata"]["uid"]
-    assert found["Succeeded"]["note"].startswith("1000 rows read: 990 written")
+    assert result.keys() == {"AttemptStarted", "Succeeded"}
+    assert result["AttemptStarted"]["regarding"]["uid"] == job.body["metadata"]["uid"]
+    assert result["Succeeded"]["note"].startswith("1000 rows read: 990 written")
 
 
 def check_no_more_writes(job: SimulatedJob) -> None:

@@ -128,9 +128,9 @@ def has_data(prometheus: Prometheus, target: Object, namespace: str) -> bool:
     query = target["expr"]
     for name, value in {**VARIABLES, "$namespace": namespace}.items():
         query = query.replace(name, value)
-    found = prometheus.results(query, 0 if target.get("instant") else RANGE_SECONDS)
+    results = prometheus.results(query, 0 if target.get("instant") else RANGE_SECONDS)
     shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-    return bool(found) and shown <= set().union(*found)
+    return bool(results) and shown <= set().union(*results)
 
 
 def test_each_alert_selects_series(prometheus: Prometheus) -> None:

@@ -55,8 +55,8 @@ def _phase(job: Object) -> str:
 def _undecided(namespace: Namespace) -> list[str]:
     """Return jobs without a status, and those that have no RayJob and no reason for it."""
     accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
-    found = namespace.server.call("GET", namespace.path("RayJob"), headers=accept)["items"]
-    made = {body["metadata"]["name"].rsplit("-", 1)[0] for body in found or ()}
+    items = namespace.server.call("GET", namespace.path("RayJob"), headers=accept)["items"]
+    made = {body["metadata"]["name"].rsplit("-", 1)[0] for body in items or ()}
     return [
         f"{job['metadata']['name']}: {job.get('status')}"
         for job in namespace.list("BatchInference")

@@ -40,16 +40,16 @@ def test_a_job_gets_a_ray_job_with_its_file_and_token(created: SimulatedJob) -> 
 
 def owner(body: Object) -> tuple[str, str]:
     """Return kind and uid of the object's controller."""
-    (found,) = body["metadata"]["ownerReferences"]
-    assert found["controller"] is True
-    return found["kind"], found["uid"]
+    (owner_reference,) = body["metadata"]["ownerReferences"]
+    assert owner_reference["controller"] is True
+    return owner_reference["kind"], owner_reference["uid"]
 
 
 def test_the_operator_is_named_in_managed_fields_and_requests(
     shared_operator: OperatorProcess, created: SimulatedJob
 ) -> None:
-    for found in (created.body, created.ray_job, created.config_map, created.secret):
-        managers = {entry["manager"] for entry in found["metadata"]["managedFields"]}
+    for result in (created.body, created.ray_job, created.config_map, created.secret):
+        managers = {entry["manager"] for entry in result["metadata"]["managedFields"]}
         assert "batchinference-operator" in managers
         assert "OpenAPI-Generator" not in managers
     requests = created.namespace.server.requests_of(shared_operator.user)

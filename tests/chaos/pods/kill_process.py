@@ -15,24 +15,24 @@ from pathlib import Path
 
 def processes(pattern: str) -> dict[int, str]:
     """Return the command lines of the matching processes, by process id."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
+    result = {}
+    for file in Path("/proc").glob("[0-9]*"):
         try:
-            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            command = (file / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
         except OSError:  # the process has ended
             continue
-        if re.search(pattern, command) and int(place.name) != os.getpid():
-            found[int(place.name)] = command
-    return found
+        if re.search(pattern, command) and int(file.name) != os.getpid():
+            result[int(file.name)] = command
+    return result
 
 
 def main() -> None:
-    found = processes(sys.argv[1])
-    if not found:
+    result = processes(sys.argv[1])
+    if not result:
         sys.exit(3)
-    chosen = random.Random(int(sys.argv[2])).choice(sorted(found))
+    chosen = random.Random(int(sys.argv[2])).choice(sorted(result))
     os.kill(chosen, signal.SIGKILL)
-    print(found[chosen])
+    print(result[chosen])
 
 
 if __name__ == "__main__":

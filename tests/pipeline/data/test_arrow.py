@@ -45,8 +45,8 @@ def test_concat_keeps_tensors_next_to_null_rows(values: np.ndarray | list[np.nda
     joined = concat([table, pa.table({"good": [False]}), table])
     assert joined.column("t").null_count == 1
     restored = to_batch(joined.filter(joined.column("good")))["t"]
-    for found, expected in zip(restored, [*values, *values], strict=True):
-        assert np.array_equal(found, expected)
+    for result, expected in zip(restored, [*values, *values], strict=True):
+        assert np.array_equal(result, expected)
 
 
 def test_batch_holds_numpy_arrays_with_the_row_first() -> None:
@@ -100,9 +100,9 @@ def test_to_column_makes_tensors_of_nested_arrays() -> None:
     for values in (array, list(array), ragged):
         column = to_column(values)
         assert isinstance(column.type, tensors)
-        for found, expected in zip(to_batch(pa.table({"t": column}))["t"], values, strict=True):
-            assert found.dtype == np.int16
-            assert np.array_equal(found, expected)
+        for result, expected in zip(to_batch(pa.table({"t": column}))["t"], values, strict=True):
+            assert result.dtype == np.int16
+            assert np.array_equal(result, expected)
 
 
 def test_to_column_returns_arrow_data_unchanged() -> None:

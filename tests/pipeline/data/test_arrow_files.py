@@ -32,10 +32,10 @@ from batchinference.pipeline.input.input_snapshot import InputSnapshot, paths_of
 from batchinference.pipeline.storage.arrow_files import (
     PICKLED,
     UnsafeColumn,
-    checked,
     open_parquet,
     read_stream,
     read_table,
+    refuse_pickles,
     schema_of,
 )
 from batchinference.pipeline.storage.location import FROM_ENVIRONMENT, Location
@@ -99,9 +99,9 @@ def test_pickles_are_found_at_any_depth(kind: pa.DataType) -> None:
     schema = pa.schema([("plain", pa.int64()), ("column", kind)])
     if PICKLED in str(kind) or "ArrowPythonObjectType" in str(kind):
         with pytest.raises(UnsafeColumn, match="column 'column' holds pickled Python objects"):
-            checked(schema)
+            refuse_pickles(schema)
     else:
-        assert checked(schema) == schema
+        assert refuse_pickles(schema) == schema
 
 
 def test_pickles_are_found_if_ray_is_not_imported(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_pickles_are_found_if_ray_is_not_imported(tmp_path: Path) -> None:
     nested = pa.schema([("outer", pa.struct([schema.field("evil")]))])
     for unsafe in (schema, nested):
         with pytest.raises(UnsafeColumn):
-            checked(unsafe)
+            refuse_pickles(unsafe)
 
 
 def stream(table: pa.Table) -> bytes:
@@ -163,8 +163,8 @@ def test_field_of_a_struct_behind_a_dotted_name_is_checked(tmp_path: Path) -> No
     fields = [pa.field("x", nested.type), pa.field("x.y", pa.int64())]
     table = pa.table([nested, pa.array([1, 2, 3])], schema=pa.schema(fields))
     pq.write_table(table, tmp_path / "evil.parquet")
-    found = read_files("parquet", tmp_path, columns=["x.y"]).good
-    assert found == [{"x.y": n} for n in (1, 2, 3)]
+    rows = read_files("parquet", tmp_path, columns=["x.y"]).good
+    assert rows == [{"x.y": n} for n in (1, 2, 3)]
     assert not marker.exists()
 
 
@@ -254,15 +254,15 @@ def reads_in(source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             names |= {alias.asname or alias.name: f"{node.module}.{alias.name}"
                       for alias in node.names}  # fmt: skip
-    found = []
+    result = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Name | ast.Attribute):
             first, _, rest = ast.unparse(node).partition(".")
             known = f"{names[first]}.{rest}".rstrip(".") if first in names else ""
             method = isinstance(node, ast.Attribute) and node.attr in METHODS
             if known in READS or method:
-                found.append(f"{node.lineno}: {ast.unparse(node)}")
-    return found
+                result.append(f"{node.lineno}: {ast.unparse(node)}")
+    return result
 
 
 @pytest.mark.parametrize(
@@ -288,13 +288,13 @@ def test_reads_are_found_under_any_name(source: str) -> None:
 
 def test_no_module_reads_arrow_data_past_the_check() -> None:
     root = Path(batchinference.__file__).parent
-    found = {
+    result = {
         str(file.relative_to(root)): reads
         for file in root.rglob("*.py")
         if (reads := reads_in(file.read_text()))
     }
-    assert {module: found[module] for module in found if module not in CHECKED} == {}
-    assert CHECKED.keys() - found.keys() == set(), "these read nothing any more"
+    assert {module: result[module] for module in result if module not in CHECKED} == {}
+    assert CHECKED.keys() - result.keys() == set(), "these read nothing any more"
 
 
 def test_variables_that_let_arrow_files_run_code_are_removed(messages: Messages) -> None:

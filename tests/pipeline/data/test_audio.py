@@ -174,8 +174,8 @@ def test_limit_applies_while_audio_is_decoded(tmp_path: Path) -> None:
 def test_integers_have_the_scale_of_floating_numbers(
     tmp_path: Path, file_format: str, subtype: str, error: float
 ) -> None:
-    found = amplitude(read(tmp_path, encoded(TONE, file_format, subtype)))
-    assert np.abs(found[0, :RATE] - TONE)[2000:-2000].max() <= error
+    result = amplitude(read(tmp_path, encoded(TONE, file_format, subtype)))
+    assert np.abs(result[0, :RATE] - TONE)[2000:-2000].max() <= error
 
 
 @pytest.mark.parametrize("value", [1.5, -1.1, float("nan"), float("inf")])

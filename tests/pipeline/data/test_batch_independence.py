@@ -29,8 +29,8 @@ def assert_same_in_batches(runtime: Any, columns: dict[str, list[Any]]) -> list[
 
     alone = results(1)
     for size in (2, 3, rows):
-        for row, (found, expected) in enumerate(zip(results(size), alone, strict=True)):
-            assert alike(found, expected, 2e-4), (size, row)
+        for row, (result, expected) in enumerate(zip(results(size), alone, strict=True)):
+            assert alike(result, expected, 2e-4), (size, row)
     return alone
 
 
@@ -58,8 +58,8 @@ def test_model_without_padding_token_classifies_the_last_token(
         with torch.inference_mode():
             logits = model(**tokenizer(text, return_tensors="pt")).logits
         expected.append(float(logits.softmax(dim=-1).max()))
-    found = run(loaded(task, source, ["text"], options=options), {"text": TEXTS})
-    assert [one["score"] for one in found] == pytest.approx(expected, abs=1e-5)
+    result = run(loaded(task, source, ["text"], options=options), {"text": TEXTS})
+    assert [one["score"] for one in result] == pytest.approx(expected, abs=1e-5)
 
 
 def sine(seconds: float, rate: int, channels: int = 1) -> np.ndarray:
@@ -83,8 +83,8 @@ def test_speech_below_and_above_30_seconds(whisper: str, timestamps: Any) -> Non
     options = {"return_timestamps": timestamps} if timestamps else {}
     task = "automatic-speech-recognition"
     runtime = loaded(task, whisper, list(columns), options=options)
-    found = assert_same_in_batches(runtime, columns)
-    texts = [one["text"] if timestamps else one for one in found]
+    same = assert_same_in_batches(runtime, columns)
+    texts = [one["text"] if timestamps else one for one in same]
     assert len(set(texts)) > 1
 
 

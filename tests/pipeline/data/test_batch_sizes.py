@@ -44,15 +44,15 @@ class OutOfMemoryError(RuntimeError):
 
 
 class Limited:
-    """A step on a device whose memory fits at most `most` rows."""
+    """A step on a device whose memory fits at most `limit` rows."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.sizes: list[int] = []
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         self.sizes.append(batch.num_rows)
-        if batch.num_rows > self.most:
+        if batch.num_rows > self.limit:
             raise OutOfMemoryError("CUDA out of memory")
         if -1 in batch.column("n").to_pylist():
             raise ValueError("bad row")
@@ -82,12 +82,12 @@ def notes_of(result: RowBatch) -> list[dict[str, Any]]:
 
 def test_batches_are_halved_until_memory_suffices() -> None:
     for size in ("auto", 64, 13):
-        for most in (12, 5, 1):
-            device = Limited(most)
+        for limit in (12, 5, 1):
+            device = Limited(limit)
             result = runner(device, size)(batch(*range(100)))
-            assert good_of(result) == list(range(100)), (size, most)
-            assert device.sizes[-1] <= most
-            assert notes_of(result)[-1]["batch_size"] <= most
+            assert good_of(result) == list(range(100)), (size, limit)
+            assert device.sizes[-1] <= limit
+            assert notes_of(result)[-1]["batch_size"] <= limit
 
 
 def test_halved_size_is_kept() -> None:
@@ -124,15 +124,15 @@ def test_size_grows_again_after_several_large_rows(first: int) -> None:
 
 
 def test_size_that_never_fits_is_tried_ever_less_often() -> None:
-    size, most, failures = BatchSize("step", 64), 16, 0
+    size, limit, failures = BatchSize("step", 64), 16, 0
     size.record_out_of_memory(3, OutOfMemoryError())
     for _ in range(200 * GROWTH_BATCHES):
-        if size.size > most:
+        if size.size > limit:
             failures += 1
             size.record_out_of_memory(size.size, OutOfMemoryError())
         else:
             size.record_success(size.size, 1.0)
-    assert size.size == most
+    assert size.size == limit
     assert failures < 10
 
 
@@ -144,12 +144,12 @@ class Holding:
     """Runs out of memory once, with an error that keeps a reference to the memory of the batch."""
 
     def __init__(self) -> None:
-        self.held: weakref.ref[Tensor] | None = None
+        self.reference: weakref.ref[Tensor] | None = None
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        if self.held is None:
+        if self.reference is None:
             tensor = Tensor()
-            self.held = weakref.ref(tensor)
+            self.reference = weakref.ref(tensor)
             try:
                 raise OutOfMemoryError("CUDA out of memory")
             except OutOfMemoryError as error:
@@ -165,8 +165,8 @@ def test_device_cache_is_emptied_before_the_smaller_batch(
     transform, freed = Holding(), []
 
     def empty_cache() -> None:
-        assert transform.held is not None
-        freed.append(transform.held() is None)
+        assert transform.reference is not None
+        freed.append(transform.reference() is None)
 
     backend = SimpleNamespace(empty_cache=empty_cache)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**{kind: backend}))
@@ -211,9 +211,9 @@ def test_out_of_memory_errors_are_recognized() -> None:
         assert not is_out_of_memory(error)
 
 
-def search(seconds_of: dict[int, float], most: int = 256) -> BatchSize:
+def search(seconds_of: dict[int, float], limit: int = 256) -> BatchSize:
     """Run the search, in which a batch of each size takes the given seconds. Return its result."""
-    size = BatchSize("step", FIRST_SIZE, most)
+    size = BatchSize("step", FIRST_SIZE, limit)
     while size.search_limit is not None:
         size.record_success(size.size, seconds_of[size.size])
     return size
@@ -227,10 +227,10 @@ def test_search_ends_at_the_size_with_the_most_rows_per_second() -> None:
         ({8: 1.0, 16: 1.0, 32: 1.0, 64: 1.0, 128: 1.0, 256: 1.0}, 256),  # the upper limit
     ]
     for seconds, expected in cases:
-        found = search(seconds)
-        assert found.size == expected
+        match = search(seconds)
+        assert match.size == expected
         rate = pytest.approx(expected / seconds[expected], abs=0.1)
-        (note,) = [json.loads(text) for text in found.take_notes()]
+        (note,) = [json.loads(text) for text in match.take_notes()]
         assert note == {"batch_size": expected, "rows_per_second": rate}
 
 
@@ -261,16 +261,16 @@ def test_results_in_several_batches_lose_no_row_of_an_input_row(ids: list[int], 
     """Ray may put other rows between the rows of an input row. Each result here is large."""
     values = pa.table({"n": range(len(ids))})
     of_rows = np.array(ids, dtype=np.int64)
-    whole = RowBatch(values, of_rows, np.unique(of_rows))
+    row_batch = RowBatch(values, of_rows, np.unique(of_rows))
     step = Step.model_validate(
         {"name": "step", "python": {"callable": "m:Class"}, "batchSize": size}
     )
     run = StepRunner(step, lambda part: part, TOLERANT)
     with mock.patch.object(step_runner, "RESULT_BYTES", 1):
-        found = list(run(whole))
-    assert sorted(n for one in found if one.ids.size for n in one.table["n"].to_pylist()) == [
+        results = list(run(row_batch))
+    assert sorted(n for one in results if one.ids.size for n in one.table["n"].to_pylist()) == [
         *range(len(ids))
     ]
-    assert sorted(one for each in found for one in each.source) == sorted(set(ids))
-    assert [one for each in found for one in each.filtered] == []
-    assert all(set(each.ids) == set(each.source) for each in found)
+    assert sorted(one for each in results for one in each.input_ids) == sorted(set(ids))
+    assert [one for each in results for one in each.filtered] == []
+    assert all(set(each.ids) == set(each.input_ids) for each in results)

@@ -73,18 +73,18 @@ OUTCOMES = st.lists(
 
 def joined_by_ray(blocks: Iterable[pa.Table]) -> pa.Table:
     """Concatenate blocks as Ray does between stages, and send them through its object store."""
-    whole = transform_pyarrow.concat(list(blocks), promote_types=True, preserve_order=True)
-    return pickle.loads(pickle.dumps(transform_pyarrow.combine_chunks(whole)))
+    full = transform_pyarrow.concat(list(blocks), promote_types=True, preserve_order=True)
+    return pickle.loads(pickle.dumps(transform_pyarrow.combine_chunks(full)))
 
 
 @st.composite
 def batch_of(draw: st.DrawFn, file: int) -> RowBatch:
     """Return a batch of rows of a file after steps that failed, filtered and multiplied rows."""
     children = draw(OUTCOMES)
-    parents = np.array([row for row, found in enumerate(children) for _ in found], dtype=np.int64)
+    parents = np.array([row for row, result in enumerate(children) for _ in result], dtype=np.int64)
     rows = consecutive_ids(file, 0, len(children))
     given_: dict[str, list[int]] = {"good": [], "failed": [], "filtered": []}
-    for number, outcome in enumerate(outcome for found in children for outcome in found):
+    for number, outcome in enumerate(outcome for result in children for outcome in result):
         given_[outcome].append(number)
     if draw(st.booleans()):
         given_["good"] = draw(st.permutations(given_["good"]))
@@ -95,7 +95,7 @@ def batch_of(draw: st.DrawFn, file: int) -> RowBatch:
         merged([*errors, *([end(file, len(rows))] if draw(st.booleans()) else [])]),
         table=draw(table_of(given_["good"])) if given_["good"] else pa.table({}),
         ids=ids["good"],
-        source=np.array(draw(st.permutations(rows.tolist())), dtype=np.int64),
+        input_ids=np.array(draw(st.permutations(rows.tolist())), dtype=np.int64),
         filtered=ids["filtered"],
         notes=tuple(draw(st.lists(st.just(("own", f"note {file}")), max_size=2))),
         shares=np.array(draw(shares)) if len(rows) and draw(st.booleans()) else None,
@@ -117,17 +117,17 @@ BATCHES = st.integers(1, 4).flatmap(lambda count: st.tuples(*(batch_of(n) for n 
 
 def totals(parts: Iterable[RowBatch]) -> dict[str, Counter[Any]]:
     """Return everything that batches hold, and the sum of the shares of each input row."""
-    found = {name: Counter[Any]() for name in ("rows", "errors", "filtered", "ends", "notes")}
+    by_name = {name: Counter[Any]() for name in ("rows", "errors", "filtered", "ends", "notes")}
     sums = Counter[int]()
     for batch in parts:
         rows = batches.rows_of(batch)
-        found["rows"].update(repr((row_id, sorted(row.items()))) for row_id, row in rows)
-        found["errors"].update(map(repr, batch.errors.to_pylist()))
-        found["filtered"].update(batch.filtered.tolist())
-        found["ends"].update(batch.ends)
-        found["notes"].update(batch.notes)
-        sums.update(shares_of(batch) or dict.fromkeys(batch.source.tolist(), FULL_SHARE))
-    return {**found, "shares": sums}
+        by_name["rows"].update(repr((row_id, sorted(row.items()))) for row_id, row in rows)
+        by_name["errors"].update(map(repr, batch.errors.to_pylist()))
+        by_name["filtered"].update(batch.filtered.tolist())
+        by_name["ends"].update(batch.ends)
+        by_name["notes"].update(batch.notes)
+        sums.update(shares_of(batch) or dict.fromkeys(batch.input_ids.tolist(), FULL_SHARE))
+    return {**by_name, "shares": sums}
 
 
 @FEW
@@ -141,16 +141,16 @@ def test_decoded_block_is_the_batch(batch: RowBatch) -> None:
 def test_cut_and_joined_blocks_lose_nothing(
     given_: tuple[RowBatch, ...], data: st.DataObject
 ) -> None:
-    whole = joined_by_ray(encode(batch) for batch in data.draw(st.permutations(given_)))
-    assert totals([decode(whole)]) == totals(given_)
-    edges = [0, *sorted(data.draw(st.sets(st.integers(0, whole.num_rows)))), whole.num_rows]
-    slices = [whole.slice(a, b - a) for a, b in pairwise(edges) if a < b]
+    full = joined_by_ray(encode(batch) for batch in data.draw(st.permutations(given_)))
+    assert totals([decode(full)]) == totals(given_)
+    edges = [0, *sorted(data.draw(st.sets(st.integers(0, full.num_rows)))), full.num_rows]
+    slices = [full.slice(a, b - a) for a, b in pairwise(edges) if a < b]
     parts = [decode(one) for one in slices]
     assert totals(parts) == totals(given_)
     for part in parts:
-        assert len(set(part.source.tolist())) == len(part.source)
-        held = {*part.ids.tolist(), *part.errors.column("id").to_pylist()}
-        assert held <= set(part.source.tolist())
+        assert len(set(part.input_ids.tolist())) == len(part.input_ids)
+        kept = {*part.ids.tolist(), *part.errors.column("id").to_pylist()}
+        assert kept <= set(part.input_ids.tolist())
     # the next stage repeats the rows of each slice, and Ray joins the results in any order
     repeated = [twice(part) for part in parts]
     again = joined_by_ray(encode(one) for one in data.draw(st.permutations(repeated)))
@@ -226,7 +226,7 @@ def test_filtered_and_failed_rows_count_in_ray_blocks() -> None:
     some = [failed(0, row) for row in range(5)]
     many = filtered(0, *range(10, 10 + 3 * ROWS_PER_EMPTY_ROW))
     for batch in (merged(some), merged([good(0, 100, [1, 2]), *some])):
-        assert encode(batch).num_rows == len(batch.source) + 1
+        assert encode(batch).num_rows == len(batch.input_ids) + 1
         assert plain(decode(encode(batch))) == plain(batch)
     assert encode(many).num_rows == 3 + 1
     assert plain(decode(encode(many))) == plain(many)
@@ -275,27 +275,27 @@ def with_ends(present: list[bool], shape: tuple[int, ...] | None, dtype: str) ->
     """Return a block with rows of tensors, and sidecar rows where `present` is False."""
     rows = [good(0, row, to_table({"tensor": tensors([row], shape, dtype)})) if there
             else end(0, row) for row, there in enumerate(present)]  # fmt: skip
-    whole = joined_by_ray(map(encode, rows))
-    assert whole.column("tensor").num_chunks == 1
-    return whole
+    full = joined_by_ray(map(encode, rows))
+    assert full.column("tensor").num_chunks == 1
+    return full
 
 
-def same(found: Any, expected: Any) -> bool:
-    return len(found) == len(expected) and all(
+def same(result: Any, expected: Any) -> bool:
+    return len(result) == len(expected) and all(
         np.array_equal(np.asarray(one), np.asarray(other))
-        for one, other in zip(found, expected, strict=True)
+        for one, other in zip(result, expected, strict=True)
     )
 
 
 @pytest.mark.parametrize(("shape", "dtype"), KINDS)
 def test_slices_hold_the_tensors_of_their_rows(shape: tuple[int, ...] | None, dtype: str) -> None:
-    whole = with_ends(PRESENT, shape, dtype)
+    full = with_ends(PRESENT, shape, dtype)
     for start in range(len(PRESENT)):
         for stop in range(start + 1, len(PRESENT) + 1):
             numbers = [row for row in range(start, stop) if PRESENT[row]]
             if not numbers:
                 continue
-            part = decode(whole.slice(start, stop - start))
+            part = decode(full.slice(start, stop - start))
             assert part.ids.tolist() == numbers
             expected = tensors(numbers, shape, dtype)
             assert same(to_batch(part.table)["tensor"], expected)
@@ -309,9 +309,9 @@ def test_tensors_after_null_rows_keep_their_rows() -> None:
     values = [np.full(3, 0.0), None, None, np.full(3, 3.0), np.full(3, 4.0)]
     parts = [pa.table({"n": [n]}) if value is None else to_table({"n": [n], "x": value[None]})
              for n, value in enumerate(values)]  # fmt: skip
-    whole = transform_pyarrow.combine_chunks(concat(parts))
-    assert same(to_batch(whole.slice(3))["x"], values[3:])
-    assert [None if x is None else x[0] for x in to_batch(whole.slice(1))["x"]] == [
+    chunks = transform_pyarrow.combine_chunks(concat(parts))
+    assert same(to_batch(chunks.slice(3))["x"], values[3:])
+    assert [None if x is None else x[0] for x in to_batch(chunks.slice(1))["x"]] == [
         None, None, 3.0, 4.0
     ]  # fmt: skip
 
@@ -347,8 +347,8 @@ def values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
     def some(batch: dict[str, np.ndarray]) -> dict[str, Any]:
         none = [None] * len(batch["n"])
-        found = none if (batch["n"] < 4).all() else given_[: len(none)]
-        return {"n": batch["n"], "found": found, "after": batch["after"]}
+        result = none if (batch["n"] < 4).all() else given_[: len(none)]
+        return {"n": batch["n"], "found": result, "after": batch["after"]}
 
     monkeypatch.setattr(user_code, "some", some, raising=False)
     return given_
@@ -372,9 +372,9 @@ def test_blocks_and_batches_can_be_joined(values: Any, order: list[int]) -> None
 def test_column_without_values_keeps_its_place() -> None:
     nulls = pa.table({"a": pa.nulls(2), "n": [1, 2], "found": pa.nulls(2), "last": pa.nulls(2)})
     parts = [good(0, 0, nulls), good(0, 2, nulls), end(0, 4)]
-    whole = joined_by_ray(map(encode, parts))
-    assert NULLS in whole.column_names
-    assert decode(whole).table.equals(concat([nulls, nulls]))
+    full = joined_by_ray(map(encode, parts))
+    assert NULLS in full.column_names
+    assert decode(full).table.equals(concat([nulls, nulls]))
 
 
 def test_columns_with_values_are_unchanged() -> None:

@@ -47,7 +47,7 @@ def clouds() -> Iterator[dict[str, Cloud]]:
 
 
 @pytest.fixture(params=["disk", "gs", "az"])
-def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud], tmp_path: Path) -> Location:
+def root(request: pytest.FixtureRequest, clouds: dict[str, Cloud], tmp_path: Path) -> Location:
     """Return an empty directory, or a unique path in a bucket."""
     if request.param == "disk":
         return Location(str(tmp_path))
@@ -57,51 +57,51 @@ def place(request: pytest.FixtureRequest, clouds: dict[str, Cloud], tmp_path: Pa
 
 
 @pytest.fixture
-def cloud(place: Location, clouds: dict[str, Cloud]) -> Cloud:
-    return clouds[place.scheme]
+def cloud(root: Location, clouds: dict[str, Cloud]) -> Cloud:
+    return clouds[root.scheme]
 
 
-only_clouds = pytest.mark.parametrize("place", ["gs", "az"], indirect=True)
+only_clouds = pytest.mark.parametrize("root", ["gs", "az"], indirect=True)
 
 
-def test_written_content_can_be_read(place: Location, clouds: dict[str, Cloud]) -> None:
+def test_written_content_can_be_read(root: Location, clouds: dict[str, Cloud]) -> None:
     """Also if the name is that of a compressed file."""
     contents = (b"", b"content", memoryview(gzip.compress(b"content")), bytes(range(256)) * 40_000)
     for name in ("deep/a b#é.bin", "a.gz", "a.json.gz", "a.bz2", "a.zst"):
-        target = place / name
+        target = root / name
         for content in contents:
             target.write(content)
             path = target.path
-            stored = Path(path).read_bytes() if place.local else clouds[place.scheme].objects[path]
+            stored = Path(path).read_bytes() if root.local else clouds[root.scheme].objects[path]
             assert stored == target.read() == bytes(content)
             assert target.exists()
 
 
-def test_missing_file_raises_and_can_be_deleted(place: Location) -> None:
+def test_missing_file_raises_and_can_be_deleted(root: Location) -> None:
     for _ in range(2):
-        assert not (place / "none").exists()
+        assert not (root / "none").exists()
         with pytest.raises(FileNotFoundError):
-            (place / "none").read()
-        (place / "none").delete()
-        (place / "none").write(b"x")
-        (place / "none").delete()
-    with pytest.raises(BadInput, match=f"read.paths.0.: '{place.uri}/none' does not exist"):
-        snapshot_input([f"{place.uri}/none"], [], place.storage)
+            (root / "none").read()
+        (root / "none").delete()
+        (root / "none").write(b"x")
+        (root / "none").delete()
+    with pytest.raises(BadInput, match=f"read.paths.0.: '{root.uri}/none' does not exist"):
+        snapshot_input([f"{root.uri}/none"], [], root.storage)
 
 
-def listed(place: Location, *, recursive: bool = False) -> list[str]:
-    return sorted(place.below(info.path) for info in place.files(recursive=recursive))
+def listed(position: Location, *, recursive: bool = False) -> list[str]:
+    return sorted(position.relative(info.path) for info in position.files(recursive=recursive))
 
 
-def test_files_are_listed_and_deleted(place: Location) -> None:
+def test_files_are_listed_and_deleted(root: Location) -> None:
     for name in ("a", "sub/b", "sub/deep/c"):
-        (place / name).write(b"x")
-    assert (listed(place), listed(place / "sub"), listed(place / "none")) == (["a"], ["b"], [])
-    assert listed(place, recursive=True) == ["a", "sub/b", "sub/deep/c"]
-    assert [place.at(info.path).read() for info in place.files(recursive=True)] == [b"x"] * 3
+        (root / name).write(b"x")
+    assert (listed(root), listed(root / "sub"), listed(root / "none")) == (["a"], ["b"], [])
+    assert listed(root, recursive=True) == ["a", "sub/b", "sub/deep/c"]
+    assert [root.at(info.path).read() for info in root.files(recursive=True)] == [b"x"] * 3
     for _ in range(2):
-        (place / "sub").delete_directory()
-        assert listed(place, recursive=True) == ["a"]
+        (root / "sub").delete_directory()
+        assert listed(root, recursive=True) == ["a"]
 
 
 def test_moved_file_is_in_its_new_place_only(
@@ -111,47 +111,47 @@ def test_moved_file_is_in_its_new_place_only(
     store = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     monkeypatch.setattr(location, "object_store", lambda *_: store)
     (tmp_path / "bucket").mkdir()
-    for place in (Location(str(tmp_path)), Location("s3://bucket")):
-        source, target = place / "x", place / "y"
+    for position in (Location(str(tmp_path)), Location("s3://bucket")):
+        source, target = position / "x", position / "y"
         source.write(b"new")
         target.write(b"old")
         source.move(target)
         assert (target.read(), source.exists()) == (b"new", False)
 
 
-def test_input_is_found_by_directory_and_glob(place: Location) -> None:
+def test_input_is_found_by_directory_and_glob(root: Location) -> None:
     for name in ("a.txt", "b.txt"):
-        (place / name).write(b"text")
+        (root / name).write(b"text")
     for pattern in ("", "*.txt"):
-        frozen = snapshot_input([f"{place.uri}/{pattern}"], ["txt"], place.storage)
-        assert frozen.uris == [(place / name).uri for name in ("a.txt", "b.txt")], pattern
+        frozen = snapshot_input([f"{root.uri}/{pattern}"], ["txt"], root.storage)
+        assert frozen.uris == [(root / name).uri for name in ("a.txt", "b.txt")], pattern
         assert [frozen.address(file).read() for file in frozen.files()] == [b"text"] * 2
 
 
 @only_clouds
-def test_transient_error_is_retried(place: Location, cloud: Cloud) -> None:
-    (place / "a").write(b"content")
+def test_transient_error_is_retried(root: Location, cloud: Cloud) -> None:
+    (root / "a").write(b"content")
     cloud.fail(1)
-    assert (place / "a").read() == b"content"
+    assert (root / "a").read() == b"content"
     cloud.fail(1)
-    (place / "b").write(b"content")
-    assert cloud.objects[(place / "b").path] == b"content"
+    (root / "b").write(b"content")
+    assert cloud.objects[(root / "b").path] == b"content"
 
 
 @only_clouds
-def test_file_is_fetched_with_few_requests(place: Location, cloud: Cloud) -> None:
-    cloud.put((place / "a").path, bytes(3 << 20))
+def test_file_is_fetched_with_few_requests(root: Location, cloud: Cloud) -> None:
+    cloud.put((root / "a").path, bytes(3 << 20))
     cloud.requests()
-    assert len((place / "a").read()) == 3 << 20
+    assert len((root / "a").read()) == 3 << 20
     assert cloud.requests() <= 3
 
 
-def test_address_can_be_pickled(place: Location) -> None:
-    (place / "a").write(b"content")
-    unpickled = pickle.loads(pickle.dumps(place / "a"))
-    assert unpickled == place / "a"
+def test_address_can_be_pickled(root: Location) -> None:
+    (root / "a").write(b"content")
+    unpickled = pickle.loads(pickle.dumps(root / "a"))
+    assert unpickled == root / "a"
     assert unpickled.read() == b"content"
-    assert len(pickle.dumps(place)) < 500
+    assert len(pickle.dumps(root)) < 500
 
 
 def test_credentials_are_sent_unless_access_is_anonymous(clouds: dict[str, Cloud]) -> None:

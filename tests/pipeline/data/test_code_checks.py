@@ -304,8 +304,8 @@ def test_arguments_of_the_factory_of_a_model_are_checked(
     write(written, {"own_a.py": source})
     module = check_callable("own", "own_a:make")
     assert module is not None
-    found = factory_problem("own_a:make", arguments, module)
-    assert problem in found if problem and found else not (problem or found)
+    result = factory_problem("own_a:make", arguments, module)
+    assert problem in result if problem and result else not (problem or result)
 
 
 ROWS = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"]})

@@ -109,13 +109,13 @@ def test_change_of_a_large_model_file_counts(tmp_path: Path, at: int) -> None:
 
 def test_a_smaller_file_is_hashed_entirely(tmp_path: Path) -> None:
     weights = tmp_path / "weights.gguf"
-    found = set()
+    result = set()
     for at in (0, SAMPLE_BYTES + 1, LARGE // 2 - 1):
         content = bytearray(LARGE // 2)
         content[at] = 1
         weights.write_bytes(content)
-        found.add(model(weights)["steps[0].model: file weights.gguf"])
-    assert len(found) == 3
+        result.add(model(weights)["steps[0].model: file weights.gguf"])
+    assert len(result) == 3
 
 
 MODEL: dict[str, Any] = {
@@ -179,23 +179,23 @@ def own_class(**arguments: Any) -> dict[str, str]:
 
 
 def test_modules_of_constructor_refs_count(modules: Path) -> None:
-    found = own_class(constructorRefs={"f": "own_part:f", "g": "numpy:sqrt"})
-    assert found.keys() == {
+    result = own_class(constructorRefs={"f": "own_part:f", "g": "numpy:sqrt"})
+    assert result.keys() == {
         "steps[0].python: package numpy",
         *(f"steps[0].python: module {name}" for name in USED),
     }
     (modules / "own_helper.py").write_text("A = 2\n")
     changed = own_class(constructorRefs={"f": "own_part:f", "g": "numpy:sqrt"})
-    assert {name for name in found if found[name] != changed[name]} == {
+    assert {name for name in result if result[name] != changed[name]} == {
         "steps[0].python: module own_helper.py"
     }
 
 
 @pytest.mark.parametrize("name", ["steps[0].model: file a.bin", "steps[0].python: module a.py"])
 def test_new_files_of_a_model_and_new_modules_count(tmp_path: Path, name: str) -> None:
-    place = Location(str(tmp_path / "code.json"))
-    write_code(place, {})
-    assert "from none to 1)" in describe_code_change(place, {name: "1"})
+    location = Location(str(tmp_path / "code.json"))
+    write_code(location, {})
+    assert "from none to 1)" in describe_code_change(location, {name: "1"})
 
 
 def test_model_of_the_hub_counts_by_its_spec() -> None:
@@ -203,11 +203,11 @@ def test_model_of_the_hub_counts_by_its_spec() -> None:
 
 
 def test_changes_are_named(tmp_path: Path, messages: Messages) -> None:
-    place = Location(str(tmp_path / "code.json"))
-    assert describe_code_change(place, {"a": "1"}) == ""
-    write_code(place, {"a": "1" * 64, "b": "2"})
-    assert describe_code_change(place, {"a": "1" * 64, "b": "2"}) == ""
-    messages.check(describe_code_change(place, {"b": "3"}))
+    location = Location(str(tmp_path / "code.json"))
+    assert describe_code_change(location, {"a": "1"}) == ""
+    write_code(location, {"a": "1" * 64, "b": "2"})
+    assert describe_code_change(location, {"a": "1" * 64, "b": "2"}) == ""
+    messages.check(describe_code_change(location, {"b": "3"}))
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"code": {"a": 1}}'])

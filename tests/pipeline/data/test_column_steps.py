@@ -245,9 +245,9 @@ def chunked(table: pa.Table, **fields: Any) -> TransformResult:
 
 
 def test_other_columns_are_repeated() -> None:
-    found = chunked(pa.table({"n": [1, 2], "text": [TEXT, "Six"], "m": ["a", "b"]}))
-    assert found.parents.tolist() == [0, 0, 0, 1]
-    assert found.table.to_pydict() == {
+    chunks = chunked(pa.table({"n": [1, 2], "text": [TEXT, "Six"], "m": ["a", "b"]}))
+    assert chunks.parents.tolist() == [0, 0, 0, 1]
+    assert chunks.table.to_pydict() == {
         "n": [1, 1, 1, 2],
         "text": ["One two. ", "Three four. ", "Five", "Six"],
         "m": ["a", "a", "a", "b"],
@@ -261,9 +261,9 @@ def test_other_columns_are_repeated() -> None:
     "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())]
 )
 def test_null_and_empty_texts_stay_one_row(kind: pa.DataType) -> None:
-    found = chunked(pa.table({"text": pa.array([None, "", TEXT], pa.string()).cast(kind)}))
-    assert found.parents.tolist() == [0, 1, 2, 2, 2]
-    first, second, *_ = found.table.to_pylist()
+    chunks = chunked(pa.table({"text": pa.array([None, "", TEXT], pa.string()).cast(kind)}))
+    assert chunks.parents.tolist() == [0, 1, 2, 2, 2]
+    first, second, *_ = chunks.table.to_pylist()
     assert set(first.values()) == {None}
     assert list(second.values()) == ["", 0, 0, 0]
     nulls = chunked(pa.table({"text": pa.nulls(2)}))
@@ -272,31 +272,31 @@ def test_null_and_empty_texts_stay_one_row(kind: pa.DataType) -> None:
 
 def test_tokens_are_those_of_the_model(tiny: Callable[[str], str]) -> None:
     fields = {"unit": "tokens", "tokenizer": tiny("text_model"), "size": 12, "overlap": 6}
-    found = chunked(pa.table({"text": ["One two three four"]}), **fields)
-    assert found.table["text"].to_pylist() == ["One two ", "two three ", "three four"]
+    chunks = chunked(pa.table({"text": ["One two three four"]}), **fields)
+    assert chunks.table["text"].to_pylist() == ["One two ", "two three ", "three four"]
 
 
 def test_words_are_counted() -> None:
-    found = chunked(pa.table({"text": [TEXT]}), unit="words", size=2)
-    assert found.table["text"].to_pylist() == ["One two. ", "Three four. ", "Five"]
+    chunks = chunked(pa.table({"text": [TEXT]}), unit="words", size=2)
+    assert chunks.table["text"].to_pylist() == ["One two. ", "Three four. ", "Five"]
 
 
 def test_values_that_are_no_texts_fail_their_rows() -> None:
-    found = chunked(pa.table({"text": [1, 2]}))
-    assert sorted(found.failed) == [0, 1]
+    chunks = chunked(pa.table({"text": [1, 2]}))
+    assert sorted(chunks.failed) == [0, 1]
 
 
 def test_result_covers_the_first_rows_if_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "RESULT_BYTES", 100)
-    found = chunked(pa.table({"text": ["x" * 60] * 4}))
-    assert found.rows == 2
-    assert set(found.parents.tolist()) == {0, 1}
+    chunks = chunked(pa.table({"text": ["x" * 60] * 4}))
+    assert chunks.rows == 2
+    assert set(chunks.parents.tolist()) == {0, 1}
 
 
 def test_large_row_among_small_ones_ends_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "RESULT_BYTES", 2000)
-    found = chunked(pa.table({"text": [TEXT] * 20, "other": ["z" * 3000] + ["z"] * 19}))
-    assert found.rows == 1
+    chunks = chunked(pa.table({"text": [TEXT] * 20, "other": ["z" * 3000] + ["z"] * 19}))
+    assert chunks.rows == 1
 
 
 def test_existing_column_is_not_replaced(messages: Messages) -> None:
@@ -347,10 +347,10 @@ def test_spans_cover_the_text(unit: str, text: str, size: int, overlap: int) -> 
         assert span.start < following.start <= span.end < following.end
         assert overlap or following.start == span.end
     for span, part in zip(spans, texts_of(text, spans), strict=True):
-        found = units(part)
-        assert span.units == len(found)
+        result = units(part)
+        assert span.units == len(result)
         # a single character may have more tokens
-        assert len(found) <= size or len(np.unique(found)) == 1
+        assert len(result) <= size or len(np.unique(result)) == 1
 
 
 def test_spans_end_with_paragraphs_sentences_lines_and_words() -> None:

@@ -135,10 +135,10 @@ def test_long_call_passes_on_what_is_done(monkeypatch: pytest.MonkeyPatch) -> No
             assert first_is_taken.wait(SECONDS)
 
     parts = concurrent(each(compute), rows=1, wanted=2)(block(1, 2, 3, 4))
-    found = []
-    while len(found) < 3:
-        found += numbers(iter([next(parts)]))
-    assert sorted(found) == [1, 3, 4]
+    result = []
+    while len(result) < 3:
+        result += numbers(iter([next(parts)]))
+    assert sorted(result) == [1, 3, 4]
     first_is_taken.set()
     assert numbers(parts) == [2]
 
@@ -210,10 +210,10 @@ def test_slow_row_of_a_batch_keeps_no_rows_of_later_batches_away(in_flight: Rows
 
 
 def test_no_batch_begins_while_enough_rows_are_in_flight(in_flight: RowsInFlight) -> None:
-    ends, begun, most = threading.Event(), threading.Semaphore(0), list[int]()
+    ends, begun, limit = threading.Event(), threading.Semaphore(0), list[int]()
 
     def compute(_: pa.Table) -> None:
-        most.append(in_flight.rows)
+        limit.append(in_flight.rows)
         begun.release()
         assert ends.wait(SECONDS)
 
@@ -223,7 +223,7 @@ def test_no_batch_begins_while_enough_rows_are_in_flight(in_flight: RowsInFlight
         assert all(begun.acquire(timeout=SECONDS) for _ in range(2))
         ends.set()
         assert done.result(SECONDS) == list(range(100))
-    assert max(most) == 8
+    assert max(limit) == 8
 
 
 def test_few_rows_are_suspects_if_a_process_dies_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,9 @@ def test_file_that_is_replaced_by_a_link_is_not_read(tmp_path: Path, format_: st
     opened = open_input(format_, file.parent)
     file.unlink()
     file.symlink_to(tmp_path / "in-secret")
-    found = opened.read()
-    assert found.good == []
-    assert len(found.bad) == 1
+    content = opened.read()
+    assert content.good == []
+    assert len(content.bad) == 1
 
 
 def test_whole_file_is_read_without_a_file_system_of_python(
@@ -77,9 +77,9 @@ def test_whole_file_is_read_without_a_file_system_of_python(
     """That would open each file twice, which takes a notable part of the time of small images."""
     file = tmp_path / "a.bin"
     file.write_bytes(b"abc")
-    place = Location(str(file)).contained_in([str(tmp_path)])
+    location = Location(str(file)).contained_in([str(tmp_path)])
     monkeypatch.setattr(pafs, "PyFileSystem", None)
-    assert (place.read(), place.read(2)) == (b"abc", b"ab")
+    assert (location.read(), location.read(2)) == (b"abc", b"ab")
 
 
 ROW = {"text": "a row"}

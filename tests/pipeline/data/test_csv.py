@@ -40,13 +40,13 @@ LINES: dict[str, list[tuple[Any, str]]] = {
 
 
 def test_lines_of_a_file_are_read_csv(tmp_path: Path) -> None:
-    found = {content: read_csv(tmp_path, content) for content in LINES}
-    rows = {text: [(row["a"], row["b"]) for row in each.good] for text, each in found.items()}
+    by_content = {content: read_csv(tmp_path, content) for content in LINES}
+    rows = {text: [(row["a"], row["b"]) for row in each.good] for text, each in by_content.items()}
     assert rows == LINES
-    assert {text: each.ends for text, each in found.items()} == {
+    assert {text: each.ends for text, each in by_content.items()} == {
         text: {0: len(expected)} for text, expected in LINES.items()
     }
-    assert not any(each.bad for each in found.values())
+    assert not any(each.bad for each in by_content.values())
 
 
 def test_delimiter_and_column_names_are_options(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_delimiter_and_column_names_are_options(tmp_path: Path) -> None:
         assert read_csv(tmp_path, content, delimiter=delimiter).good == [{"a": 1, "b": "x,y"}]
     outcome = read_csv(tmp_path, "1,x\n2\n3,z\n", columnNames=["n", "t"])
     assert outcome.good == [{"n": 1, "t": "x"}, {"n": 3, "t": "z"}]
-    assert outcome.places == [(0, 0), (0, 2)]
+    assert outcome.order == [(0, 0), (0, 2)]
 
 
 BAD_LINES = {
@@ -75,7 +75,7 @@ def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.Mon
         content = b"a,b\n" + b"1,x\n" * 5 + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
         outcome = read_csv(tmp_path, content)
         assert outcome.good[5:] == [{"a": 3, "b": "y\nz"}, {"a": 4, "b": "z"}], line
-        assert outcome.places[5:] == [(0, 6), (0, 8)], line
+        assert outcome.order[5:] == [(0, 6), (0, 8)], line
         assert set(outcome.bad) == {(0, 5), (0, 7)}, line
         assert error in outcome.bad[0, 5]
         assert outcome.ends == {0: 9}, line
@@ -94,13 +94,13 @@ ENCODINGS = ("latin-1", "cp1252", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be
 def test_other_encodings_give_the_same_rows(tmp_path: Path, encoding: str) -> None:
     for content in ('n,größe,t\n1,1.5,grün\n2,,"zwei\nZeilen: ß"\n', "n,t\r\n1,é", "n,t\n", "\n"):
         expected = read_csv(tmp_path, content)
-        found = read_csv(tmp_path, content.encode(encoding), encoding=encoding)
-        assert (found.good, found.places, found.ends) == (
-            expected.good, expected.places, expected.ends
+        rows = read_csv(tmp_path, content.encode(encoding), encoding=encoding)
+        assert (rows.good, rows.order, rows.ends) == (
+            expected.good, expected.order, expected.ends
         )  # fmt: skip
-        assert not found.bad
-        if found.good:
-            assert found.schema == expected.schema
+        assert not rows.bad
+        if rows.good:
+            assert rows.schema == expected.schema
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be"])
@@ -219,7 +219,7 @@ def test_rows_do_not_depend_on_the_block_size(
         outcome = read_files("csv", directory, sampled=1)
     rows = [CUT_LINES[text] for text in texts if text]
     assert [tuple(row.values()) for row in outcome.good[1:]] == [row for row in rows if row]
-    assert outcome.places[1:] == [(1, number) for number, row in enumerate(rows) if row]
+    assert outcome.order[1:] == [(1, number) for number, row in enumerate(rows) if row]
     assert set(outcome.bad) == {(1, number) for number, row in enumerate(rows) if not row}
     assert outcome.ends == {0: 1, 1: len(rows)}
 
@@ -279,8 +279,8 @@ def test_unsampled_file_without_a_mark_is_a_failed_row(tmp_path: Path) -> None:
     for format_, row in (("csv", {"a": 1}), ("text", {"text": "a"})):
         (tmp_path / "a").write_bytes("a\n1\n".encode("utf-16"))
         (tmp_path / "b").write_bytes("a\n1\n".encode("utf-16-be"))
-        found = open_input(format_, tmp_path / "a", tmp_path / "b", sampled=1, encoding="utf-16")
-        outcome = found.read()
+        result = open_input(format_, tmp_path / "a", tmp_path / "b", sampled=1, encoding="utf-16")
+        outcome = result.read()
         assert (outcome.good[0], list(outcome.bad)) == (row, [(1, 0)])
         assert "utf-16-be" in outcome.bad[1, 0]
 

@@ -177,7 +177,7 @@ def test_files_of_pythons_csv_in_other_dialects_are_read(
         )  # fmt: skip
     assert outcome.bad == {}
     assert [(row["a"], row["b"]) for row in outcome.good[1:]] == rows
-    assert outcome.places == [(0, number) for number in range(len(rows) + 1)]
+    assert outcome.order == [(0, number) for number in range(len(rows) + 1)]
 
 
 def test_declared_columns_need_no_sample(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_damaged_quote_fails_its_line(tmp_path: Path, case: str) -> None:
     content, good, bad, error = DAMAGED[case]
     for block in BLOCKS:
         outcome = in_blocks(tmp_path, content, block)
-        assert outcome.places == [(0, row) for row in good], block
+        assert outcome.order == [(0, row) for row in good], block
         assert sorted(outcome.bad) == [(0, row) for row in bad], block
         assert error in outcome.bad[0, bad[0]]
         assert outcome.ends == {0: len(good) + len(bad)}
@@ -331,7 +331,7 @@ def test_open_quotes_make_no_wrong_row(
     good = [tuple(row.values()) for row in outcomes[0].good]
     assert set(good) <= {tuple(row) for row in rows if row}
     assert outcomes[0].bad
-    for attribute in ("good", "places", "ends", "bad"):
+    for attribute in ("good", "order", "ends", "bad"):
         assert getattr(outcomes[0], attribute) == getattr(outcomes[1], attribute)
 
 

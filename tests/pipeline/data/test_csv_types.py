@@ -118,7 +118,7 @@ def test_no_number_is_changed(
     )  # fmt: skip
     read = [row["v"] for row in outcome.good]
     accepted = [
-        value for place, value in enumerate(values) if _place(place, late) not in outcome.bad
+        value for location, value in enumerate(values) if _place(location, late) not in outcome.bad
     ]
     assert len(read) == len(accepted)
     for text, value in zip(accepted, read, strict=True):

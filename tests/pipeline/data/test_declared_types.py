@@ -180,7 +180,7 @@ def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
         inner.map(pa.list_),
         inner.map(pa.large_list),
         inner.map(lambda kind: pa.list_(kind, 2)),
-        fields.map(lambda found: pa.struct(list(found.items()))),
+        fields.map(lambda result: pa.struct(list(result.items()))),
         inner.map(lambda kind: pa.map_(pa.string(), kind)),
     )
 
@@ -236,13 +236,13 @@ def test_widening_does_not_depend_on_the_grouping(types: list[pa.DataType]) -> N
 def values_of(kind: pa.DataType) -> st.SearchStrategy[Any]:
     if pa.types.is_integer(kind):
         bits = kind.bit_width - (0 if pa.types.is_unsigned_integer(kind) else 1)
-        least = 0 if pa.types.is_unsigned_integer(kind) else -(1 << bits)
-        return st.integers(least, (1 << bits) - 1)
+        minimum = 0 if pa.types.is_unsigned_integer(kind) else -(1 << bits)
+        return st.integers(minimum, (1 << bits) - 1)
     if pa.types.is_floating(kind):
         return st.floats(width=kind.bit_width, allow_nan=False)
     if pa.types.is_decimal(kind):
-        most = 10 ** min(kind.precision, 28) - 1
-        return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-kind.scale))
+        limit = 10 ** min(kind.precision, 28) - 1
+        return st.integers(-limit, limit).map(lambda n: Decimal(n).scaleb(-kind.scale))
     if kind in TEXTS:
         text = st.text(max_size=5)
         return text if "string" in str(kind) else text.map(str.encode)
@@ -268,12 +268,12 @@ def test_every_value_survives(case: tuple[pa.DataType, pa.DataType, list[Any]]) 
     wider = unify_types(kind, other)
     assume(wider is not None)
     try:
-        found = pa.array(values, kind).cast(wider).to_pylist()
+        result = pa.array(values, kind).cast(wider).to_pylist()
     except pa.ArrowInvalid:
         assert set(map(str, (kind, other))) != {"null"}
         assert "int" in str(kind) or "decimal" in str(kind)
         return
-    survived(values, found)
+    survived(values, result)
 
 
 def survived(value: Any, new: Any) -> None:
@@ -345,9 +345,9 @@ def test_schemas_are_unified() -> None:
 def test_table_is_cast_to_a_schema() -> None:
     table = pa.table({"other": ["x"], "b": pa.array([1], pa.int8())})
     schema = pa.schema({"a": pa.string(), "b": pa.float64()})
-    found = cast_to(table, schema)
-    assert found.to_pydict() == {"a": [None], "b": [1.0], "other": ["x"]}
-    assert found.schema.field("b").type == pa.float64()
+    cast = cast_to(table, schema)
+    assert cast.to_pydict() == {"a": [None], "b": [1.0], "other": ["x"]}
+    assert cast.schema.field("b").type == pa.float64()
     with pytest.raises(TypeMismatch, match="column 'b' is int16 and int8: Integer value 300 not"):
         cast_to(pa.table({"b": pa.array([300], pa.int16())}), pa.schema({"b": pa.int8()}))
 

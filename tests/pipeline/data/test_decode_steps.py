@@ -65,8 +65,8 @@ SAMPLES = np.linspace(-0.5, 0.5, 1600, dtype=np.float32).reshape(800, 2)
 
 
 def test_images_are_decoded() -> None:
-    for found, picture in zip(decoded(FILES, format="image"), PICTURES, strict=True):
-        assert np.array_equal(found, picture)
+    for result, picture in zip(decoded(FILES, format="image"), PICTURES, strict=True):
+        assert np.array_equal(result, picture)
     (small,) = decoded(FILES[:1], format="image", size=[8, 6], mode="L")
     expected = Image.fromarray(PICTURES[0]).convert("L").resize((6, 8), Image.Resampling.BILINEAR)
     assert np.array_equal(small, np.asarray(expected))
@@ -74,8 +74,8 @@ def test_images_are_decoded() -> None:
 
 def test_images_of_hugging_face_are_decoded() -> None:
     structs = [{"bytes": file, "path": "a.png"} for file in FILES]
-    for found, picture in zip(decoded(structs, format="image"), PICTURES, strict=True):
-        assert np.array_equal(found, picture)
+    for result, picture in zip(decoded(structs, format="image"), PICTURES, strict=True):
+        assert np.array_equal(result, picture)
 
 
 def test_audio_is_decoded() -> None:
@@ -201,9 +201,9 @@ def test_large_values_are_decoded_in_parts() -> None:
     before = merged([good(0, 0, table), end(0, 4)])
     parts = list(runner(before))
     assert [len(part.ids) for part in parts] == [1, 1, 1]
-    whole = merged(parts)
-    assert outcomes(whole) == {0: "good", 1: "failed", 2: "good", 3: "good"}
-    assert (whole.ends, whole.ids.tolist()) == (before.ends, [0, 2, 3])
+    full = merged(parts)
+    assert outcomes(full) == {0: "good", 1: "failed", 2: "good", 3: "good"}
+    assert (full.ends, full.ids.tolist()) == (before.ends, [0, 2, 3])
 
 
 def test_rows_of_an_input_row_stay_together() -> None:
@@ -213,7 +213,7 @@ def test_rows_of_an_input_row_stay_together() -> None:
     made = [Step.model_validate({"name": f"s{n}", **one}) for n, one in enumerate(steps)]
     runner = StageRunner(Stage("s", tuple(made)), TOLERANT)
     parts = list(runner(good(0, 0, table)))
-    assert [(part.ids.tolist(), part.source.tolist()) for part in parts] == [
+    assert [(part.ids.tolist(), part.input_ids.tolist()) for part in parts] == [
         ([0] * 5, [0]),
         ([1], [1]),
     ]

@@ -110,12 +110,12 @@ def counts(*batches: RowBatch) -> tuple[int | None, int | None]:
 
 def test_equal_rows_of_a_batch_are_computed_once() -> None:
     job = Job()
-    found = job.of("a", "b", "a", "a", "c", "b")
+    result = job.of("a", "b", "a", "a", "c", "b")
     assert job.answers.asked == ["a", "b", "c"]
-    assert answers_of(found) == ["a 1", "b 2", "a 1", "a 1", "c 3", "b 2"]
-    assert [row["own"] for _, row in rows_of(found)] == [*range(6)]
-    assert outcomes(found) == dict.fromkeys(range(6), "good")
-    assert counts(found)[0] == 3
+    assert answers_of(result) == ["a 1", "b 2", "a 1", "a 1", "c 3", "b 2"]
+    assert [row["own"] for _, row in rows_of(result)] == [*range(6)]
+    assert outcomes(result) == dict.fromkeys(range(6), "good")
+    assert counts(result)[0] == 3
 
 
 def test_rows_of_later_batches_reuse_results() -> None:
@@ -127,46 +127,46 @@ def test_rows_of_later_batches_reuse_results() -> None:
 
 
 def test_results_of_an_earlier_job_are_reused(tmp_path: Path) -> None:
-    place = {"path": str(tmp_path)}
-    first = Job(cache=place, dedupe=False)
+    location = {"path": str(tmp_path)}
+    first = Job(cache=location, dedupe=False)
     before = first.of("a", "long", "bad", "a", None)
     flush_caches()
-    later = Job(cache=place)
-    found = later.of("b", "long", "a", "bad", None, "a")
+    later = Job(cache=location)
+    result = later.of("b", "long", "a", "bad", None, "a")
     assert later.answers.asked == ["b", "bad"]
-    assert answers_of(found) == ["b 1", "long 2", "a 1", None, "a 1"]
-    assert warnings_of(found) == [(1, "TextCut", 2), (4, "NullInput", 0)]
+    assert answers_of(result) == ["b 1", "long 2", "a 1", None, "a 1"]
+    assert warnings_of(result) == [(1, "TextCut", 2), (4, "NullInput", 0)]
     assert counts(before) == (1, None)
-    assert counts(found) == (None, 4)
+    assert counts(result) == (None, 4)
 
 
 def test_tokens_of_reused_results_are_not_counted(tmp_path: Path) -> None:
-    place = {"path": str(tmp_path)}
-    first = Job(cache=place)
+    location = {"path": str(tmp_path)}
+    first = Job(cache=location)
     assert tokens_of(first.of("a", "paid", "paid")) == [(1, "inputTokens", 3)]
     flush_caches()
-    assert tokens_of(Job(cache=place).of("paid")) == []
+    assert tokens_of(Job(cache=location).of("paid")) == []
 
 
 def test_tokens_of_the_step_are_reported() -> None:
     job = Job()
-    found = job.of("paid", "paid", "paid too"), job.of("paid", "paid bad", first=3)
-    times = collect_notes(with_sums(note for batch in found for note in batch.notes)).steps["ask"]
+    result = job.of("paid", "paid", "paid too"), job.of("paid", "paid bad", first=3)
+    times = collect_notes(with_sums(note for batch in result for note in batch.notes)).steps["ask"]
     assert (times.input_tokens, times.output_tokens, times.reused) == (9, None, 2)
 
 
 def test_tokens_of_failed_rows_are_counted() -> None:
     for reuses in (True, False):
         job = Job(dedupe=reuses)
-        found = job.of("a", "paid bad", "paid bad")
-        assert outcomes(found) == {0: "good", 1: "failed", 2: "failed"}
+        result = job.of("a", "paid bad", "paid bad")
+        assert outcomes(result) == {0: "good", 1: "failed", 2: "failed"}
         times = job.answers.asked.count("paid bad")
-        assert tokens_of(found) == [(row, "inputTokens", 3) for row in (1, 2)[:times]]
+        assert tokens_of(result) == [(row, "inputTokens", 3) for row in (1, 2)[:times]]
 
 
 def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
-    place = {"path": str(tmp_path)}
-    first = Job(cache=place)
+    location = {"path": str(tmp_path)}
+    first = Job(cache=location)
     first.of("a")
     flush_caches()
     changes: list[dict[str, Any]] = [
@@ -178,26 +178,26 @@ def test_results_of_other_settings_are_not_reused(tmp_path: Path) -> None:
         {"details": "details"},
     ]
     for change in changes:
-        job = Job(cache=place, model={**MODEL, **change}, dedupe=False)
+        job = Job(cache=location, model={**MODEL, **change}, dedupe=False)
         job.answers.details = "details" in change
         job.of("a")
         assert job.answers.asked == ["a"], change
     same = {**MODEL, "output": "other", "inputs": {"text": "renamed"}, "timeout": "1m"}
-    job = Job(cache=place, model=same)
+    job = Job(cache=location, model=same)
     rows = rows_of(job.run(good(0, 0, pa.table({"renamed": ["a"]}))))
     assert rows == [(0, {"renamed": "a", "other": "a 1"})]
 
 
 def test_whatever_changes_the_answers_of_vllm_is_another_key(tmp_path: Path) -> None:
-    places = {name: tmp_path / name for name in ("model", "other", "adapters")}
-    for name, place in places.items():
-        (place / "a").mkdir(parents=True)
-        (place / "a" / "weights").write_text(name)
+    by_name = {name: tmp_path / name for name in ("model", "other", "adapters")}
+    for name, location in by_name.items():
+        (location / "a").mkdir(parents=True)
+        (location / "a" / "weights").write_text(name)
     adapter = {"adapter": "name", "inputs": {"text": "text", "name": "name"}}
-    adapter["loraPath"] = str(places["adapters"])
+    adapter["loraPath"] = str(by_name["adapters"])
     changes: list[dict[str, Any]] = [
         {},
-        {"source": str(places["other"])},
+        {"source": str(by_name["other"])},
         {"sampling": {"temperature": 0}},
         {"sampling": {"temperature": 0.5}},
         {"chatTemplate": "{{ messages }}"},
@@ -210,23 +210,23 @@ def test_whatever_changes_the_answers_of_vllm_is_another_key(tmp_path: Path) -> 
     ]
 
     def digest(change: dict[str, Any]) -> str:
-        fields = {"source": str(places["model"]), "inputs": {"text": "text"}, "sampling": {}}
+        fields = {"source": str(by_name["model"]), "inputs": {"text": "text"}, "sampling": {}}
         model = vllm(**{**fields, **change})
         return model_digest(VllmModel.model_validate(model), Device())
 
     digests = [digest(change) for change in changes]
     assert len(set(digests)) == len(changes)
     assert digest({"inputs": {"text": "renamed"}, "output": "other"}) == digests[0]
-    (places["adapters"] / "a" / "weights").write_text("trained again")
+    (by_name["adapters"] / "a" / "weights").write_text("trained again")
     assert digest(adapter) not in digests
 
 
 def test_cache_that_cannot_be_used_costs_no_rows(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     job = Job(cache={"path": str(tmp_path / "file")})
-    found = job.of("a", "a")
-    assert answers_of(found) == ["a 1", "a 1"]
-    (note,) = collect_notes(found.notes).notes
+    result = job.of("a", "a")
+    assert answers_of(result) == ["a 1", "a 1"]
+    (note,) = collect_notes(result.notes).notes
     assert "(1 time)" in note
 
 
@@ -237,27 +237,27 @@ def test_without_dedupe_each_row_is_computed() -> None:
 
 def test_rows_equal_to_a_failed_row_are_computed() -> None:
     job = Job()
-    found = job.of("bad", "a", "bad", "a")
+    result = job.of("bad", "a", "bad", "a")
     assert job.answers.asked == ["bad", "a", "bad"]
-    assert outcomes(found) == {0: "failed", 1: "good", 2: "failed", 3: "good"}
-    assert counts(found)[0] == 1
+    assert outcomes(result) == {0: "failed", 1: "good", 2: "failed", 3: "good"}
+    assert counts(result)[0] == 1
 
 
 def test_result_after_a_transient_error_is_shared() -> None:
     job = Job()
-    found = job.of("busy", "busy", "busy", "a")
+    result = job.of("busy", "busy", "busy", "a")
     assert job.answers.asked == ["busy", "a", "busy", "busy"]
-    assert outcomes(found) == {0: "failed", 1: "failed", 2: "good", 3: "good"}
+    assert outcomes(result) == {0: "failed", 1: "failed", 2: "good", 3: "good"}
     assert answers_of(job.of("busy")) == ["late"]
     assert job.answers.asked.count("busy") == 3
 
 
 def test_raised_error_is_isolated_to_equal_rows() -> None:
     job = Job()
-    found = job.of("a", "raise", "b", "raise", "a", "raise")
+    result = job.of("a", "raise", "b", "raise", "a", "raise")
     expected = {0: "good", 1: "failed", 2: "good", 3: "failed", 4: "good", 5: "failed"}
-    assert outcomes(found) == expected
-    assert answers_of(found)[0] == answers_of(found)[2]
+    assert outcomes(result) == expected
+    assert answers_of(result)[0] == answers_of(result)[2]
 
 
 def test_each_row_has_its_warnings() -> None:
@@ -269,9 +269,9 @@ def test_each_row_has_its_warnings() -> None:
 def test_requests_that_repair_an_answer_count_once(tmp_path: Path) -> None:
     cache = {"path": str(tmp_path)}
     job = Job(cache=cache)
-    found = job.of("repaired", "repaired")
+    result = job.of("repaired", "repaired")
     name = WarningName.ANSWER_REPAIRED.value
-    assert warnings_of(found) == [(0, name, 2), (1, name, 0)]
+    assert warnings_of(result) == [(0, name, 2), (1, name, 0)]
     flush_caches()
     assert warnings_of(Job(cache=cache).of("repaired")) == [(0, name, 0)]
 
@@ -400,11 +400,11 @@ def exact(value: Any) -> str:
 @settings(max_examples=examples(1500, 60), deadline=None)
 @given(columns())
 def test_equal_values_and_no_others_have_the_same_hash(column: pa.Array) -> None:
-    found = hashes(column)
-    assert all(len(each) == HASH_BYTES for each in found)
+    digests = hashes(column)
+    assert all(len(each) == HASH_BYTES for each in digests)
     texts = [exact(value) for value in column.to_pylist()]
-    for one, text in zip(found, texts, strict=True):
-        same = [other == one for other in found]
+    for one, text in zip(digests, texts, strict=True):
+        same = [other == one for other in digests]
         assert same == [other == text for other in texts]
 
 
@@ -413,16 +413,16 @@ def test_equal_values_and_no_others_have_the_same_hash(column: pa.Array) -> None
 def test_hash_does_not_depend_on_how_arrow_stores_the_rows(
     column: pa.Array, data: st.DataObject
 ) -> None:
-    found = hashes(column)
+    digests = hashes(column)
     start = data.draw(st.integers(0, len(column) - 1))
-    assert hashes(column.slice(start)) == found[start:]
-    assert hashes(pa.chunked_array([column.slice(0, start), column.slice(start)])) == found
+    assert hashes(column.slice(start)) == digests[start:]
+    assert hashes(pa.chunked_array([column.slice(0, start), column.slice(start)])) == digests
     padded = pa.concat_arrays([column, column.take(pa.array([None, 0], pa.int64())), column])
-    assert hashes(padded.slice(len(column) + 2)) == found
+    assert hashes(padded.slice(len(column) + 2)) == digests
     if not pa.types.is_nested(column.type) and not pa.types.is_null(column.type):
-        assert hashes(column.dictionary_encode()) == found
+        assert hashes(column.dictionary_encode()) == digests
     if pa.types.is_string(column.type):
-        assert hashes(column.cast(pa.large_string())) == found
+        assert hashes(column.cast(pa.large_string())) == digests
 
 
 @pytest.mark.parametrize(

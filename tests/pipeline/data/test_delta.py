@@ -55,9 +55,9 @@ def days(tmp_path: Path) -> Path:
 
 def test_version_is_read_with_its_columns(days: Path) -> None:
     assert read(days, version=1).ids == [*range(6)]
-    found = read(days, columns=["day"])
-    assert [*found.good[0]] == ["day"]
-    assert len(found.good) == 9
+    content = read(days, columns=["day"])
+    assert [*content.good[0]] == ["day"]
+    assert len(content.good) == 9
     assert {row["day"] for row in read(days).good} == {"fri day", "sat/day", "sun=day"}
 
 
@@ -69,8 +69,8 @@ def test_files_on_which_a_filter_fails_have_failed_rows_and_others_are_left_out(
     write_deltalake(tmp_path, pa.table({"id": ids, "text": ["bad", "1", "2"]}), partition_by=parts)
     source = opened(tmp_path, filter="int(text) > 1")
     assert len(source.snapshot) == (2 if parts else 1)
-    found = source.read()
-    assert (found.ids, len(found.bad)) == ([6], 1)
+    content = source.read()
+    assert (content.ids, len(content.bad)) == ([6], 1)
     assert len(read(tmp_path, filter="id > 0.5").good) == 3
 
 
@@ -96,10 +96,10 @@ def test_row_groups_without_such_rows_are_not_decoded(
         return original(file, *arguments, **options)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
-    found = opened(tmp_path, filter="id > 52 and id < 58").read()
-    assert (found.ids, found.filtered, set(decoded)) == ([53, 54, 56, 57], 93, {5})
-    assert found.ends == {0: 97}
-    assert found.places == [(0, 52), (0, 53), (0, 54), (0, 55)]
+    content = opened(tmp_path, filter="id > 52 and id < 58").read()
+    assert (content.ids, content.filtered, set(decoded)) == ([53, 54, 56, 57], 93, {5})
+    assert content.ends == {0: 97}
+    assert content.order == [(0, 52), (0, 53), (0, 54), (0, 55)]
 
 
 def test_deleted_positions_are_no_rows_in_any_part_of_a_file(tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_deleted_positions_are_no_rows_in_any_part_of_a_file(tmp_path: Path) -> 
     delete_positions(tmp_path, path, [0, 4, 5, 9], inline=True)
     assert read(tmp_path, version=2).ids == [1, 2, 3, 5, 6, 7, 8]
     source = opened(tmp_path)
-    whole = source.read()
-    assert whole.ids == [1, 2, 3, 6, 7, 8]
-    assert (whole.ends, whole.filtered) == ({0: 6}, 0)
+    content = source.read()
+    assert content.ids == [1, 2, 3, 6, 7, 8]
+    assert (content.ends, content.filtered) == ({0: 6}, 0)
     assert source.given.count() == RowCount(6, estimated=False)
     gaps = {0: [(1, 3), (5, None)]}
     parts = [batch for task in source.given.read_tasks(3, gaps) for batch in task()]
     assert Outcome(parts).ids == [2, 3, 8]
-    assert Outcome(parts).places == [(0, 1), (0, 2), (0, 5)]
+    assert Outcome(parts).order == [(0, 1), (0, 2), (0, 5)]
 
 
 def test_deleted_positions_belong_to_the_file_of_their_directory(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_deleted_positions_belong_to_the_file_of_their_directory(tmp_path: Path)
         commit(tmp_path, {"add": {**add, **values, "path": logged}})
         if day == "sun day":
             delete_positions(tmp_path, logged, [0])
-    found = sorted((row["day"], row["id"]) for row in read(tmp_path).good)
+    pairs = sorted((row["day"], row["id"]) for row in read(tmp_path).good)
     rest = [("sun day", 2), ("sun%20day", 1), ("sun%20day", 2)]
-    assert found == [("monday", 1), ("monday", 2), *rest]
+    assert pairs == [("monday", 1), ("monday", 2), *rest]
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
@@ -157,8 +157,8 @@ def test_partitions_that_a_later_version_replaces_are_left_out_or_refused(
     write_deltalake(
         tmp_path, pa.table({"id": [3], "month": ["May"]}), partition_by=["month"], **replace
     )
-    found = changes_after(earlier, tmp_path).good
-    assert [(row["id"], row["month"]) for row in found] == [(2, None), (3, "May")]
+    rows = changes_after(earlier, tmp_path).good
+    assert [(row["id"], row["month"]) for row in rows] == [(2, None), (3, "May")]
     write_deltalake(tmp_path, pa.table({"id": [4], "day": [5]}), partition_by=["day"], **replace)
     with messages.raises(BadInput):
         changes_after(earlier, tmp_path)
@@ -180,12 +180,12 @@ def test_rows_of_an_earlier_version_have_the_time_of_its_commit(tmp_path: Path) 
             if "commitInfo" in action:
                 action["commitInfo"]["timestamp"] = moment
         log.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
-    found = read(tmp_path, version=1, changes="include").good
-    assert {row["_commit_timestamp"].timestamp() for row in found} == {2.0}
+    rows = read(tmp_path, version=1, changes="include").good
+    assert {row["_commit_timestamp"].timestamp() for row in rows} == {2.0}
     DeltaTable(tmp_path).create_checkpoint()
     log.unlink()
-    found = read(tmp_path, changes="include").good
-    assert {row["_commit_timestamp"] for row in found} == {None}
+    rows = read(tmp_path, changes="include").good
+    assert {row["_commit_timestamp"] for row in rows} == {None}
 
 
 def test_types_of_the_table_hold_for_files_without_a_column_and_with_narrower_types(
@@ -199,9 +199,9 @@ def test_types_of_the_table_hold_for_files_without_a_column_and_with_narrower_ty
     add = {**next(iter(live_adds(tmp_path).values())), "path": "narrow.parquet"}
     commit(tmp_path, {"add": {**add, "size": (tmp_path / "narrow.parquet").stat().st_size}})
     source = opened(tmp_path)
-    found = sorted(source.read().good, key=lambda row: int(row["id"]))
-    assert [(row["id"], row["note"]) for row in found] == [(1, None), (2, "n"), (3, None)]
-    assert [row["a"] for row in found] == [{"x": 1, "y": None}, {"x": 2, "y": "z"}, None]
+    rows = sorted(source.read().good, key=lambda row: int(row["id"]))
+    assert [(row["id"], row["note"]) for row in rows] == [(1, None), (2, "n"), (3, None)]
+    assert [row["a"] for row in rows] == [{"x": 1, "y": None}, {"x": 2, "y": "z"}, None]
     assert {table.schema.field("id").type for table in source.read().tables} == {pa.int64()}
     assert source.given.types()["note"] == pa.string()
 
@@ -210,9 +210,9 @@ def test_value_that_does_not_fit_its_type_is_a_failed_row(tmp_path: Path) -> Non
     append(tmp_path, "monday", 1, 2)
     (path,) = live_adds(tmp_path)
     pq.write_table(pa.table({"id": ["1", "x"], "day": ["a", "b"]}), tmp_path / path)
-    found = read(tmp_path)
-    assert set(found.bad) == {(0, 1)}
-    assert found.ids == [1]
+    content = read(tmp_path)
+    assert set(content.bad) == {(0, 1)}
+    assert content.ids == [1]
 
 
 def test_hive_timestamps_are_points_in_time(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_links_out_of_the_table_are_not_followed(tmp_path: Path) -> None:
     (path,) = live_adds(table)
     (table / path).rename(tmp_path / "secret.parquet")
     (table / path).symlink_to(tmp_path / "secret.parquet")
-    found = read(table)
-    assert (found.good, len(found.bad)) == ([], 1)
+    content = read(table)
+    assert (content.good, len(content.bad)) == ([], 1)
 
 
 def test_unknown_features_are_refused_by_name(days: Path, messages: Messages) -> None:

@@ -60,11 +60,11 @@ def test_threads_are_whole_cpus_and_at_least_one() -> None:
 
 
 @pytest.mark.usefixtures("counted_gpus")
-@pytest.mark.parametrize(("found", "name"), [(True, "cuda:0"), (False, "cpu")])
+@pytest.mark.parametrize(("result", "name"), [(True, "cuda:0"), (False, "cpu")])
 def test_gpus_are_simulated_if_pytorch_finds_none(
-    monkeypatch: pytest.MonkeyPatch, found: bool, name: str
+    monkeypatch: pytest.MonkeyPatch, result: bool, name: str
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: result)
     assert Device("cuda").used_name == str(torch_device(Device("cuda"))) == name
 
 
@@ -112,8 +112,8 @@ def test_torch_npu_is_imported_for_npus_only(searched_modules: list[str], device
 AUTO = {"resources": {"gpu": 1}, "replicasPerDevice": "auto"}
 
 
-def plan_of(*names: str, most: int = 4, gpus: int = 2) -> Plan:
-    steps = [model_step(name, replicas={"max": most}, **AUTO) for name in names]
+def plan_of(*names: str, limit: int = 4, gpus: int = 2) -> Plan:
+    steps = [model_step(name, replicas={"max": limit}, **AUTO) for name in names]
     return plan_for_machine(spec_of(steps=steps), gpus=gpus)
 
 
@@ -157,7 +157,7 @@ def test_pass_without_results_of_the_step_is_repeated() -> None:
 
 
 def test_steps_are_measured_one_after_another() -> None:
-    plan = plan_of("a", "b", most=2)
+    plan = plan_of("a", "b", limit=2)
     search = ReplicaSearch.of(plan, repeatable=True)
     search.record(notes("a", 10))
     assert parts(search, plan) == [0.5, 1]
@@ -215,8 +215,8 @@ def reading() -> Iterator[RowBatch]:
 
 def reported(notes: tuple[tuple[str, str], ...]) -> list[tuple[str, int]]:
     """Return the step and the peak bytes of each note."""
-    found = ((step, json.loads(note)) for step, note in notes)
-    return [(step, note["peak_bytes"]) for step, note in found if "peak_bytes" in note]
+    pairs = ((step, json.loads(note)) for step, note in notes)
+    return [(step, note["peak_bytes"]) for step, note in pairs if "peak_bytes" in note]
 
 
 def test_peak_is_plausible() -> None:

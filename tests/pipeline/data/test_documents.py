@@ -297,8 +297,8 @@ class TestSlides:
             table.cell(0, 0).text, table.cell(0, 1).text = "a", "b"
             shapes.add_group_shape().shapes.add_textbox(0, 0, 9, 9).text_frame.text = "in a group"
 
-        found = elements(tmp_path, "a.pptx", pptx_with(write))
-        assert found == [("table", "a\tb"), ("paragraph", "in a group")]
+        result = elements(tmp_path, "a.pptx", pptx_with(write))
+        assert result == [("table", "a\tb"), ("paragraph", "in a group")]
 
 
 class TestHtml:
@@ -379,8 +379,8 @@ class TestMail:
         assert outcome.warnings == {}
 
     def test_paragraphs_are_elements(self, tmp_path: Path) -> None:
-        found = elements(tmp_path, "a.eml", mail_of("one\nline\n\ntwo\n"))
-        assert found == [("paragraph", "one\nline"), ("paragraph", "two")]
+        result = elements(tmp_path, "a.eml", mail_of("one\nline\n\ntwo\n"))
+        assert result == [("paragraph", "one\nline"), ("paragraph", "two")]
 
     def test_only_attachments_leave_no_text(self, tmp_path: Path) -> None:
         outcome = read(tmp_path, "a.eml", mail_of(None, None, "a.pdf"))

@@ -22,7 +22,7 @@ from batchinference.pipeline.error_classification import (
     is_transient,
 )
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
-from batchinference.pipeline.execution.step_runner import Part, isolate
+from batchinference.pipeline.execution.step_runner import Part, bisect_failures
 from batchinference.pipeline.output.error_groups import cause_of
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.storage import retry
@@ -43,8 +43,8 @@ class Picky:
     def __call__(self, table: pa.Table) -> pa.Table:
         numbers = table.column("n").to_pylist()
         self.calls.append(len(numbers))
-        if found := self.bad & set(numbers):
-            raise ValueError(f"cannot take {min(found)}")
+        if bad := self.bad & set(numbers):
+            raise ValueError(f"cannot take {min(bad)}")
         return table.append_column("twice", pa.array([2 * number for number in numbers]))
 
 
@@ -68,7 +68,7 @@ CASES = st.integers(1, 300).flatmap(
 def test_exactly_the_bad_rows_fail(case: tuple[int, set[int]]) -> None:
     count, bad = case
     picky = Picky(bad)
-    parts = list(isolate(picky, rows(count)))
+    parts = list(bisect_failures(picky, rows(count)))
     assert {start: str(error) for start, error in errors(parts).items()} == {
         number: f"cannot take {number}" for number in bad
     }
@@ -80,7 +80,7 @@ def test_exactly_the_bad_rows_fail(case: tuple[int, set[int]]) -> None:
     ]
     sizes = [part.result.num_rows if isinstance(part.result, pa.Table) else 1 for part in parts]
     assert [part.rows for part in parts] == sizes
-    assert [part.start for part in parts] == [sum(sizes[:place]) for place in range(len(sizes))]
+    assert [part.start for part in parts] == [sum(sizes[:path]) for path in range(len(sizes))]
     assert sum(sizes) == count
     assert len(picky.calls) <= 1 + 2 * len(bad) * math.ceil(math.log2(count))
 
@@ -89,18 +89,18 @@ def test_failed_batch_is_released_before_its_halves_are_computed() -> None:
     class Tensor: ...
 
     tensors: list[weakref.ref[Tensor]] = []
-    held = []
+    kept = []
 
     def one_row_only(table: pa.Table) -> pa.Table:
-        held.append(sum(tensor() is not None for tensor in tensors))
+        kept.append(sum(tensor() is not None for tensor in tensors))
         tensor = Tensor()
         tensors.append(weakref.ref(tensor))
         if table.num_rows > 1:
             raise RuntimeError("too many")
         return table
 
-    assert errors(list(isolate(one_row_only, rows(4)))) == {}
-    assert held == [0] * 7
+    assert errors(list(bisect_failures(one_row_only, rows(4)))) == {}
+    assert kept == [0] * 7
 
 
 class OutOfMemoryError(RuntimeError):
@@ -124,7 +124,7 @@ def test_errors_not_about_a_row_are_raised_at_once(error: BaseException) -> None
         raise error
 
     with pytest.raises(type(error)):
-        list(isolate(fail, rows(8)))
+        list(bisect_failures(fail, rows(8)))
     assert calls == [8]
     assert not (isinstance(error, Exception) and is_about_the_row(error))
 
@@ -139,7 +139,7 @@ def test_errors_about_rows_fail_the_rows(error: Exception) -> None:
     def fail(table: pa.Table) -> pa.Table:
         raise error
 
-    assert set(errors(list(isolate(fail, rows(3))))) == {0, 1, 2}
+    assert set(errors(list(bisect_failures(fail, rows(3))))) == {0, 1, 2}
     assert is_about_the_row(error)
 
 
@@ -189,7 +189,7 @@ def test_faults_of_devices_are_told_from_errors_of_rows_and_code(
 
 
 def test_error_of_a_row_has_no_context() -> None:
-    (error,) = errors(list(isolate(Picky({2}), rows(64)))).values()
+    (error,) = errors(list(bisect_failures(Picky({2}), rows(64)))).values()
     assert error.__context__ is None
     trace = "".join(traceback.format_exception(error))
     assert trace.count("ValueError: cannot take 2") == 1
@@ -203,7 +203,7 @@ def test_tokens_of_a_batch_that_raises_are_counted() -> None:
             warn(WarningName.ROTATED, row=row)
         return Picky({5})(table)
 
-    parts = list(isolate(ask, rows(8)))
+    parts = list(bisect_failures(ask, rows(8)))
     used = [w for part in parts for w in part.warnings if isinstance(w.name, TokenKind)]
     assert sum(warning.amount for warning in used) == 8 + 4 + 4 + 2 + 2 + 1 + 1
     assert all(warning.row < part.rows for part in parts for warning in part.warnings)

@@ -87,14 +87,14 @@ def test_row_ids_are_kept_for_every_limit_and_order(
     directory = write(tmp_path_factory.mktemp("in"), ending, sizes)
     shuffled = {} if seed is None else {"shuffle": "files", "shuffleSeed": seed}
     limited = open_input(FORMATS[ending], directory, limit=limit, **shuffled).given
-    whole = texts(open_input(FORMATS[ending], directory).read())
+    full = texts(open_input(FORMATS[ending], directory).read())
     outcome = read_all(limited, tasks)
-    by_place = dict(zip(outcome.places, texts(outcome), strict=True))
+    by_place = dict(zip(outcome.order, texts(outcome), strict=True))
     assert all(text == f"{file}:{row}" for (file, row), text in by_place.items())
-    assert sorted(by_place.values()) == sorted(whole[:limit])
+    assert sorted(by_place.values()) == sorted(full[:limit])
     assert set(outcome.ends) == set(range(len(limited)))
-    assert sum(outcome.ends.values()) == min(limit, len(whole))
-    assert limited.count() == RowCount(min(limit, len(whole)), estimated=False)
+    assert sum(outcome.ends.values()) == min(limit, len(full))
+    assert limited.count() == RowCount(min(limit, len(full)), estimated=False)
 
 
 def test_limit_counts_failed_rows(tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_limit_reduces_files_and_size(tmp_path: Path) -> None:
     table = pq.read_table(io.BytesIO(opened.given.serialized()))
     assert table.column("rows").to_pylist() == [3, 0, 3]
     write(tmp_path / "large", "parquet", [1000])
-    whole = open_input("parquet", tmp_path / "large").given.size
-    assert open_input("parquet", tmp_path / "large", limit=100).given.size == round(whole / 10)
+    size = open_input("parquet", tmp_path / "large").given.size
+    assert open_input("parquet", tmp_path / "large", limit=100).given.size == round(size / 10)
 
 
 def order(directory: Path, **options: Any) -> list[int]:
     """Return the file numbers in the order in which the files are read."""
     given = open_input("text", directory, **options).given
-    return list(dict.fromkeys(file for file, _ in read_all(given, tasks=1).places))
+    return list(dict.fromkeys(file for file, _ in read_all(given, tasks=1).order))
 
 
 def test_shuffle_seed_decides_the_order_of_files(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_column_of_a_partition_key_equals_the_path_or_fails_its_row(tmp_path: Pa
         *((0, None), (2, None)),
     ]
     assert given.columns() == ["id", "year"]
-    assert outcome.places == [(0, 0), (0, 2), (1, 0), (1, 2)]
+    assert outcome.order == [(0, 0), (0, 2), (1, 0), (1, 2)]
     assert all("column 'year'" in message for message in outcome.bad.values())
 
 

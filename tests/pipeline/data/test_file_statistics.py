@@ -91,8 +91,8 @@ def test_file_that_cannot_be_bound_to_its_constants_has_one_row(
 
 def test_file_below_a_directory_is_found(source: Path) -> None:
     given = open_files(parquet(source))
-    for place in (source, source.parent):
-        assert given.path_inside(Location(str(place))) == str(source / "00.parquet")
+    for location in (source, source.parent):
+        assert given.path_inside(Location(str(location))) == str(source / "00.parquet")
     assert given.path_inside(Location(f"{source}/0")) is None
     assert given.path_inside(Location("s3://bucket")) is None
 
@@ -221,13 +221,13 @@ class TestManyFiles:
         assert inspected == ["05"]
 
 
-@pytest.mark.parametrize(("limit", "least", "most"), [(5, 1, 1), (25, 3, 4), (1000, FILES, FILES)])
+@pytest.mark.parametrize(("limit", "low", "high"), [(5, 1, 1), (25, 3, 4), (1000, FILES, FILES)])
 def test_limit_reads_the_footers_that_it_needs(
-    source: Path, inspected: list[str], limit: int, least: int, most: int
+    source: Path, inspected: list[str], limit: int, low: int, high: int
 ) -> None:
     given = open_files(parquet(source, limit), sampled=1)
     assert given.count() == RowCount(min(limit, FILES * ROWS), estimated=False)
-    assert least <= len(inspected) <= most
+    assert low <= len(inspected) <= high
     assert rows_of(given, 30) == list(range(min(limit, FILES * ROWS)))
 
 
@@ -264,11 +264,11 @@ def test_transient_error_repeats_only_its_file(
     failed: list[str] = []
 
     def footer(file: parquet_reader.Location, size: int) -> pq.FileMetaData:
-        found = read_footer(file, size)
+        footer = read_footer(file, size)
         if file.path.endswith("03.parquet") and not failed:
             failed.append(file.path)
             raise OSError("AWS Error SLOW_DOWN during GetObject")
-        return found
+        return footer
 
     monkeypatch.setattr(parquet_reader, "parquet_footer", footer)
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)

@@ -513,9 +513,9 @@ class TestStored:
 
     def test_ignored_files_are_read_back(self, tmp_path: Path) -> None:
         frozen = listed(make(tmp_path / "in", "a.jpg", "b.txt", "_SUCCESS"))
-        place = Location(str(tmp_path / "input.parquet"))
-        place.write(frozen.serialized())
-        stored = read_snapshot(place, FROM_ENVIRONMENT)
+        location = Location(str(tmp_path / "input.parquet"))
+        location.write(frozen.serialized())
+        stored = read_snapshot(location, FROM_ENVIRONMENT)
         assert stored.ignored == frozen.ignored
         assert stored.table == frozen.table
         limited = frozen.limited([1], 1).with_stats({})

@@ -52,8 +52,8 @@ def assert_masks(cases: str, table: pa.Table = ROWS) -> None:
     """Check lines of a mask (`T` for each kept row) and the expressions that give this mask."""
     lines = (line.split(maxsplit=1) for line in cases.strip().splitlines())
     expected = {each: kept for kept, listed in lines for each in listed.split(" ; ")}
-    found = {each: "".join(".T"[kept] for kept in mask(each, table)) for each in expected}
-    assert found == expected, table.schema
+    by_each = {each: "".join(".T"[kept] for kept in mask(each, table)) for each in expected}
+    assert by_each == expected, table.schema
 
 
 COMPARISONS = """
@@ -373,9 +373,9 @@ EXPRESSIONS = [
 def block(rows: list[dict[str, object]]) -> pa.Table:
     """Return rows as read from JSON Lines: a column that has only nulls has no type."""
     table = pa.Table.from_pylist(rows, SCHEMA)
-    for place, name in enumerate(SCHEMA.names):
+    for location, name in enumerate(SCHEMA.names):
         if table.column(name).null_count == len(rows):
-            table = table.set_column(place, name, pa.nulls(len(rows)))
+            table = table.set_column(location, name, pa.nulls(len(rows)))
     return table
 
 
@@ -389,11 +389,11 @@ def test_result_does_not_depend_on_blocks(
     wrong = []
     for expression in EXPRESSIONS:
         step = Filter("step", expression)
-        whole = Filter("step", expression).mask(pa.Table.from_pylist(rows, SCHEMA)).to_pylist()
+        values = Filter("step", expression).mask(pa.Table.from_pylist(rows, SCHEMA)).to_pylist()
         by_part = [kept for part in parts for kept in step.mask(block(part)).to_pylist()]
         by_row = [kept for row in rows for kept in step.mask(block([row])).to_pylist()]
-        if not whole == by_part == by_row:
-            wrong.append((expression, whole, by_part, by_row))
+        if not values == by_part == by_row:
+            wrong.append((expression, values, by_part, by_row))
     assert wrong == []
 
 

@@ -20,12 +20,12 @@ Write = Callable[..., None]
 MOMENT = dt.datetime(2026, 1, 1, 0, 0, 0, 1999, tzinfo=dt.UTC)
 
 
-def write_delta(place: Path, rows: pa.Table, by: Sequence[str] = ()) -> None:
-    write_deltalake(place, rows, mode="append", partition_by=list(by) or None)
+def write_delta(path: Path, rows: pa.Table, by: Sequence[str] = ()) -> None:
+    write_deltalake(path, rows, mode="append", partition_by=list(by) or None)
 
 
-def write_iceberg(place: Path, rows: pa.Table, by: Sequence[str] = ()) -> None:
-    table = new_table(place, rows.schema)
+def write_iceberg(path: Path, rows: pa.Table, by: Sequence[str] = ()) -> None:
+    table = new_table(path, rows.schema)
     with table.update_spec() as update:
         for column in by:
             update.add_identity(column)
@@ -38,8 +38,8 @@ def write(request: pytest.FixtureRequest) -> Write:
     return written
 
 
-def opened(place: Path, write: Write, **options: Any) -> Input:
-    fields = {"format": "delta", "path": str(place)} if write is write_delta else read_fields(place)
+def opened(path: Path, write: Write, **options: Any) -> Input:
+    fields = {"format": "delta", "path": str(path)} if write is write_delta else read_fields(path)
     return open_versioned(fields | {"options": options})
 
 

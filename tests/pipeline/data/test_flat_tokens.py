@@ -114,10 +114,10 @@ def test_tokens_equal_those_of_the_library(name: str, options: dict[str, Any], s
     assert_alike(arrays_of(tokenizer, cut, flat), library)
 
 
-def assert_alike(found: dict[str, np.ndarray], library: Any) -> None:
+def assert_alike(result: dict[str, np.ndarray], library: Any) -> None:
     expected = {name: np.array(rows) for name, rows in library.items()}
-    assert found.keys() == expected.keys()
-    for name, array in found.items():
+    assert result.keys() == expected.keys()
+    for name, array in result.items():
         assert array.dtype == np.int64
         assert np.array_equal(array, expected[name]), name
 
@@ -159,10 +159,10 @@ def test_columns_may_be_slices_in_several_parts() -> None:
         name: pa.concat_arrays([column[:1], column]) for name, column in tokens.to_columns().items()
     }
     parts = {name: pa.chunked_array([array[1:3], array[3:]]) for name, array in lists.items()}
-    found = FlatTokens.from_columns(parts)
-    assert found.lengths.tolist() == tokens.lengths.tolist()
+    columns = FlatTokens.from_columns(parts)
+    assert columns.lengths.tolist() == tokens.lengths.tolist()
     for name in tokens.features:
-        assert np.array_equal(found.features[name], tokens.features[name]), name
+        assert np.array_equal(columns.features[name], tokens.features[name]), name
 
 
 @pytest.fixture
@@ -236,9 +236,9 @@ def test_replica_uses_the_tokens_of_tasks(
     of_file, of_library = (flat.prepare(*repeated) for flat in preparing_tokenizers(model))
     assert of_file == of_library
     no_tokenizing()
-    found = run(columns, {name: pa.chunked_array([values]) for name, values in of_file.items()})
+    value = run(columns, {name: pa.chunked_array([values]) for name, values in of_file.items()})
     assert (
-        found.equals(expected) if isinstance(found, pa.Array) else np.array_equal(found, expected)
+        value.equals(expected) if isinstance(value, pa.Array) else np.array_equal(value, expected)
     )
 
 
@@ -249,8 +249,8 @@ def test_other_tokens_are_not_used(bert: str) -> None:
     absent = {name: pa.nulls(1, column.type) for name, column in flat.prepare(["a b"]).items()}
     for prepared in (others.prepare(["a b"]), absent):
         columns = {name: pa.chunked_array([column]) for name, column in prepared.items()}
-        found = flat.tokens(columns, ["a b"])
-        assert found.features[IDS].tolist() == expected.features[IDS].tolist()
+        tokens = flat.tokens(columns, ["a b"])
+        assert tokens.features[IDS].tolist() == expected.features[IDS].tolist()
 
 
 @pytest.mark.parametrize("bucket", ["text", "common"])
@@ -265,10 +265,10 @@ def test_options_of_the_library_for_its_tokenizer_are_respected(
     settings.write_text(json.dumps({**known, "processing_kwargs": {bucket: {"max_length": 6}}}))
     texts = ["a", "a b c d e f g h i"]
     expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
-    found = loaded("sentenceTransformers", ("text",), source=str(folder))(
+    result = loaded("sentenceTransformers", ("text",), source=str(folder))(
         {"text": np.array(texts, object)}
     )
-    assert np.abs(found - expected).max() < 1e-5
+    assert np.abs(result - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("fields", [{"source": "/nowhere"}, {"options": {"stride": 1}}])
@@ -280,10 +280,10 @@ def test_replica_tokenizes_if_tasks_cannot(bert: str, fields: Document) -> None:
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the flags of the Ray cluster, of which there are none."""
-    found: set[str] = set()
-    monkeypatch.setattr(ray_compat, "put_note", lambda name, _: found.add(name))
-    monkeypatch.setattr(ray_compat, "has_flag", found.__contains__)
-    return found
+    texts: set[str] = set()
+    monkeypatch.setattr(ray_compat, "put_note", lambda name, _: texts.add(name))
+    monkeypatch.setattr(ray_compat, "has_flag", texts.__contains__)
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -382,13 +382,13 @@ def test_rows_of_a_pool_are_those_of_one_process(policy: str, bert: str) -> None
     prepared = list(with_preparations(pool))
     assert [stage.prepares for stage in prepared] == [True, False][policy == "windows" :]
     expected = run_stages(pool, batch, failing=failing)
-    found = run_stages(prepared, batch, failing=failing)
-    assert found.table.column_names == expected.table.column_names == ["text", "n", "embedding"]
-    assert found.ids.tolist() == expected.ids.tolist()
-    vectors = [np.stack(one.table["embedding"].to_numpy().tolist()[0]) for one in (found, expected)]
+    value = run_stages(prepared, batch, failing=failing)
+    assert value.table.column_names == expected.table.column_names == ["text", "n", "embedding"]
+    assert value.ids.tolist() == expected.ids.tolist()
+    vectors = [np.stack(one.table["embedding"].to_numpy().tolist()[0]) for one in (value, expected)]
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
-    assert warnings_of(found) == warnings_of(expected)
-    assert sorted_errors(found) == sorted_errors(expected)
+    assert warnings_of(value) == warnings_of(expected)
+    assert sorted_errors(value) == sorted_errors(expected)
 
 
 def test_time_of_a_preparation_is_reported_separately(bert: str) -> None:

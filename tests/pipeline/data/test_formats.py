@@ -19,12 +19,12 @@ from support.jobs.on_ray import without_order
 from support.servers.s3 import S3Server
 from support.tiers import examples
 
-Place = Callable[[Path], str]
+Upload = Callable[[Path], str]
 """Makes a directory available on the disk or in the bucket, and returns its address."""
 
 
 @pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest) -> Place:
+def upload(request: pytest.FixtureRequest) -> Upload:
     if request.param == "disk":
         return str
     bucket, server = request.getfixturevalue("bucket"), request.getfixturevalue("s3")
@@ -39,11 +39,11 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_rows_equal_those_written(case: Case, place: Place, tmp_path: Path) -> None:
+def test_rows_equal_those_written(case: Case, upload: Upload, tmp_path: Path) -> None:
     written = tmp_path / "in"
     written.mkdir()
     expected = case.write(written)
-    opened = open_input(case.format, place(written), **case.options)
+    opened = open_input(case.format, upload(written), **case.options)
     outcome = opened.read()
     assert outcome.bad == {}
     assert without_order(tensors_to_lists(outcome.table).to_pylist()) == without_order(expected)
@@ -54,7 +54,7 @@ def test_rows_equal_those_written(case: Case, place: Place, tmp_path: Path) -> N
     again = open_input(case.format, opened.snapshot.root.uri, **case.options)
     tasks = pickle.loads(pickle.dumps(again.given.read_tasks(1)))  # as other processes get them
     sent = Outcome([batch for task in tasks for batch in task()])
-    assert (sent.places, sent.table) == (outcome.places, outcome.table)
+    assert (sent.order, sent.table) == (outcome.order, outcome.table)
 
 
 def test_table_has_every_format() -> None:
@@ -99,9 +99,9 @@ def test_no_damaged_file_fails_a_job(name: str, tmp_path: Path) -> None:
     files = sorted(path for path in tmp_path.iterdir() if path.is_file())
     for number in range(FILES):
         chance = random.Random(f"{name} {number}")
-        whole = chance.choice(files)
-        path = whole.with_name(f"damaged{''.join(whole.suffixes)}")
-        path.write_bytes(damaged(chance, whole.read_bytes()))
+        choice = chance.choice(files)
+        path = choice.with_name(f"damaged{''.join(choice.suffixes)}")
+        path.write_bytes(damaged(chance, choice.read_bytes()))
         try:
             opened = open_input(case.format, path, **case.options)
             counted = opened.given.count()

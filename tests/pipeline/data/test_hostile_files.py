@@ -111,8 +111,8 @@ def test_a_row_that_would_take_too_much_memory_is_bad(
         warnings.simplefilter("error", ResourceWarning)
         outcome = read_files(format_, tmp_path, **options)
     assert outcome.good == []
-    ((place, message),) = outcome.bad.items()
-    assert (place, error in message) == ((0, 0), True), message
+    ((item, message),) = outcome.bad.items()
+    assert (item, error in message) == ((0, 0), True), message
 
 
 def test_rows_next_to_a_large_row_are_read(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_long_csv_value_takes_little_more_memory_than_a_row_may_have(
 ) -> None:
     value = unit * (24 * MIB // len(unit))
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b'a,b\n1,2\n3,"%b"\n5,6\n' % value, 1))
-    most = 8 * MIB
-    assert peak_bytes("csv", tmp_path, maxRowBytes=most) < 2 * most + 48 * MIB
+    limit = 8 * MIB
+    assert peak_bytes("csv", tmp_path, maxRowBytes=limit) < 2 * limit + 48 * MIB
 
 
 def test_large_samples_are_not_inspected_together(tmp_path: Path) -> None:
@@ -258,13 +258,13 @@ def test_any_exception_of_a_reader_is_a_bad_row(
 
 def test_no_module_opens_images_or_videos_of_any_format() -> None:
     root = Path(pipeline.__file__).parent
-    found = {
+    texts = {
         f"{file.relative_to(root)}: {ast.unparse(node)}"
         for file in root.rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("Image.open", "av.open")
     }
-    assert found == {"media/images.py: Image.open", "media/audio.py: av.open"}
+    assert texts == {"media/images.py: Image.open", "media/audio.py: av.open"}
 
 
 def test_carriage_return_line_ends_are_not_a_long_header(tmp_path: Path) -> None:

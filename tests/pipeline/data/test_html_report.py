@@ -120,7 +120,7 @@ def test_failed_rows_and_their_groups_lead_to_the_stored_values() -> None:
     page = shown(errors=ERRORS)
     links = [link["href"] for link in page.all("a")]
     assert links == ["#failed-1-1", "#failed-2-1"]
-    headings = [found["id"] for found in page.all("h3") if "id" in found]
+    headings = [result["id"] for result in page.all("h3") if "id" in result]
     assert headings[1:] == ["failed-1-1", "failed-2-1"]
     assert page.text().count("errors.values: true") == 1  # the second row has no values
 
@@ -177,12 +177,12 @@ def test_page_is_self_contained_and_accessible(messages: Messages) -> None:
     assert page.all("html") == [{"lang": "en"}]
     (policy,) = (meta for meta in page.all("meta") if "http-equiv" in meta)
     messages.check(policy["content"])
-    ids = [found["id"] for _, found in page.elements if "id" in found]
+    ids = [element["id"] for _, element in page.elements if "id" in element]
     assert len(ids) == len(set(ids))
-    named = [found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found]
+    named = [value["aria-labelledby"] for _, value in page.elements if "aria-labelledby" in value]
     assert {part for one in named for part in one.split()} <= set(ids)
     assert {link["href"].removeprefix("#") for link in page.all("a")} <= set(ids)
-    assert all(found.get("scope") in ("row", "col") for found in page.all("th"))
+    assert all(result.get("scope") in ("row", "col") for result in page.all("th"))
     assert [svg["role"] for svg in page.all("svg")] == ["img"]
     (image,) = page.all("img")
     assert image["src"].startswith("data:image/jpeg;base64,")
@@ -216,7 +216,7 @@ def test_hostile_values_are_shown_as_text() -> None:
     )
     page = Page(html)
     assert {tag for tag, _ in page.elements} <= ALLOWED
-    names = {name for _, found in page.elements for name in found}
+    names = {name for _, element in page.elements for name in element}
     assert {name for name in names if name.startswith("on") or name == "action"} == set()
     assert {link["href"] for link in page.all("a")} == {"#failed-1-1"}
     assert page.all("img") == []
@@ -257,8 +257,8 @@ def test_secrets_are_masked() -> None:
     ],
 )
 def test_value_is_formatted_as_a_cell(value: Any, text: str, image: bool) -> None:
-    found = cell("column", value)
-    assert (found.text, bool(found.image)) == (text, image)
+    result = cell("column", value)
+    assert (result.text, bool(result.image)) == (text, image)
 
 
 def test_thumbnail_is_small() -> None:
@@ -341,8 +341,8 @@ SECONDS = st.floats(1, 1e5)
 
 
 def times(seconds: float, wait: float | None = None) -> dict[str, Any]:
-    found = {"rows": 1000, "rowsPerSecond": 1, "seconds": seconds}
-    return {**found, **({} if wait is None else {"waitSeconds": wait})}
+    result = {"rows": 1000, "rowsPerSecond": 1, "seconds": seconds}
+    return {**result, **({} if wait is None else {"waitSeconds": wait})}
 
 
 def said(
@@ -357,9 +357,9 @@ def said(
     capacity = {"cpus": cpus, "gpus": gpus, "writers": max(1, int(cpus / 2))}
     report = {"seconds": {"running": running}, "steps": measured, "capacity": capacity}
     data = page_data(report, steps=steps)
-    found = bottleneck(data.report, data.spec)
-    assert found is None or found in advice(data.report, data.spec)
-    return found
+    result = bottleneck(data.report, data.spec)
+    assert result is None or result in advice(data.report, data.spec)
+    return result
 
 
 STARVED = {"read": times(300), "embed": times(30, wait=70), "write": times(20)}
@@ -418,8 +418,8 @@ def test_added_cpus_are_the_least_with_which_the_gpu_never_waits(
     reading: float, busy: float, waiting: float, cpus: int
 ) -> None:
     measured = {"read": times(reading), "embed": times(busy, wait=waiting)}
-    found = said(measured, [ON_GPU], cpus=cpus, running=busy + waiting)
-    match = re.search(r"Add (\S+) CPUs? per GPU", found or "")
+    result = said(measured, [ON_GPU], cpus=cpus, running=busy + waiting)
+    match = re.search(r"Add (\S+) CPUs? per GPU", result or "")
     if match is None:
         return
     used, added = reading / (busy + waiting), float(match[1].replace(",", ""))
@@ -442,9 +442,9 @@ def test_every_percentage_is_a_share(
     measured = {"read": times(read * cpus), "write": times(write * cpus)}
     name, step = ("embed", ON_GPU) if pool else ("own", OWN)
     measured[name] = times(busy, wait=wait) if pool else times(busy * cpus)
-    found = said(measured, [step], cpus=cpus, running=running) or ""
-    assert all(0 <= int(value) <= 100 for value in re.findall(r"(\d+) %", found))
-    assert not re.search(r"nan|inf|-\d", found)
+    result = said(measured, [step], cpus=cpus, running=running) or ""
+    assert all(0 <= int(value) <= 100 for value in re.findall(r"(\d+) %", result))
+    assert not re.search(r"nan|inf|-\d", result)
 
 
 @pytest.mark.parametrize("busy", [5e-324, 1e-6, 100])
@@ -452,14 +452,14 @@ def test_every_percentage_is_a_share(
 def test_short_times_do_not_overflow(reading: float, busy: float) -> None:
     """The smallest positive number is a valid time of a report."""
     measured = {"read": times(reading), "embed": times(busy, wait=0), "write": times(reading)}
-    found = said(measured, [ON_GPU])
-    assert (found is not None) == (busy == 100)
+    result = said(measured, [ON_GPU])
+    assert (result is not None) == (busy == 100)
 
 
 @given(own=SHARE, cpus=st.integers(1, 64))
 def test_more_cpus_are_advised_only_if_all_are_busy(own: float, cpus: int) -> None:
     measured = {"read": times(0.0), "own": times(100 * own * cpus)}
-    found = said(measured, [OWN], cpus=cpus)
+    result = said(measured, [OWN], cpus=cpus)
     if math.isclose(own, 0.7):
         return
-    assert (found is not None) == (own > 0.7)
+    assert (result is not None) == (own > 0.7)

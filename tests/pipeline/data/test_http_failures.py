@@ -90,8 +90,8 @@ async def test_schema_that_the_endpoint_refuses_fails_the_job(messages: Messages
     assert len(server.requests) <= 6, "at most two for each row"
     async with served(refusing_formats("b")) as server:
         rows = ["b", "a", "b"]
-        found = await ask(chat(url=server.url, schema=schema, concurrency=1), question=rows)
-        assert [isinstance(one, RequestFailed) for one in found] == [True, False, True]
+        answers = await ask(chat(url=server.url, schema=schema, concurrency=1), question=rows)
+        assert [isinstance(one, RequestFailed) for one in answers] == [True, False, True]
         assert len(server.requests) == len(rows) + 1, "only the first is sent again"
 
 

@@ -36,11 +36,11 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RateLimited,
     RateLimiter,
     RequestFailed,
+    RequestTimeout,
     Retries,
-    TimedOut,
 )
 from batchinference.pipeline.steps import load_step
-from batchinference.pipeline.storage.retry import HTTP, LONGEST_PAUSE, TryAgain, retry_after
+from batchinference.pipeline.storage.retry import HTTP, LONGEST_PAUSE, TransientError, retry_after
 from batchinference.plan.stages import stages_of
 from batchinference.spec.models import HttpModel
 from support.documents.http_models import chat
@@ -52,7 +52,7 @@ from support.servers.scripted_http import served
 Request = Callable[[], Awaitable[str]]
 
 
-def scripted(*outcomes: TryAgain | str) -> tuple[Request, list[float]]:
+def scripted(*outcomes: TransientError | str) -> tuple[Request, list[float]]:
     """Return a request with these outcomes, of which the last repeats, and its start times."""
     began: list[float] = []
     coming = itertools.chain(outcomes, itertools.repeat(outcomes[-1]))
@@ -258,17 +258,17 @@ def tried(*errors: Exception) -> tuple[int, list[float]]:
     retrying = tenacity.Retrying(**replace(HTTP, attempts=4).arguments(), sleep=waits.append)
     try:
         retrying(call)
-    except (TryAgain, ValueError):
+    except (TransientError, ValueError):
         pass
     return len(waits) + 1, waits
 
 
 def test_retry_after_sets_the_wait_up_to_a_limit() -> None:
-    assert tried(TryAgain("later", 300)) == (2, [300])
-    _, (wait,) = tried(TryAgain("later", 0.01))
+    assert tried(TransientError("later", 300)) == (2, [300])
+    _, (wait,) = tried(TransientError("later", 0.01))
     assert wait >= HTTP.first_wait / 2, "Retry-After is a minimum"
-    assert tried(TryAgain("later", LONGEST_PAUSE))[0] == 2
-    assert tried(TryAgain("tomorrow", LONGEST_PAUSE + 1)) == (1, [])
+    assert tried(TransientError("later", LONGEST_PAUSE))[0] == 2
+    assert tried(TransientError("tomorrow", LONGEST_PAUSE + 1)) == (1, [])
 
 
 SECONDS = 30
@@ -279,33 +279,33 @@ def limits_over_time(
 ) -> list[int]:
     """Return the limit in each of some rounds, in which as many requests are in flight. Those above
     the capacity are rejected, and so are others in their places."""
-    now, found = start, list[int]()
+    now, result = start, list[int]()
     for _ in range(rounds):
         began, sent = now, limit.value
-        found.append(sent)
+        result.append(sent)
         for number in range(MIN_REJECTED if sent > capacity else 0):
             limit.record_overload(began, now := began + 0.001 * number)
         now = began + 1
         for _ in range(min(sent, capacity)):
             limit.record_answer(began)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
-    ("most", "capacity"), [(16, 8), (64, 8), (64, 1), (16, 15), (200, 33), (1024, 500)]
+    ("limit", "capacity"), [(16, 8), (64, 8), (64, 1), (16, 15), (200, 33), (1024, 500)]
 )
-def test_limit_settles_at_what_the_endpoint_takes_at_once(most: int, capacity: int) -> None:
-    found = limits_over_time(ConcurrencyLimit(most), 1000, capacity=capacity)[50:]
-    assert statistics.median(found) == capacity
-    assert max(found) <= capacity + 1
-    assert sum(value > capacity for value in found) <= 0.02 * len(found)
+def test_limit_settles_at_what_the_endpoint_takes_at_once(limit: int, capacity: int) -> None:
+    result = limits_over_time(ConcurrencyLimit(limit), 1000, capacity=capacity)[50:]
+    assert statistics.median(result) == capacity
+    assert max(result) <= capacity + 1
+    assert sum(value > capacity for value in result) <= 0.02 * len(result)
 
 
-@pytest.mark.parametrize("most", [1, 5, 16, 17, 100, 1024])
-def test_limit_grows_to_the_maximum(most: int) -> None:
-    found = limits_over_time(ConcurrencyLimit(most), 10)
-    assert found[0] == min(most, 16)
-    assert found[-1] == most
+@pytest.mark.parametrize("limit", [1, 5, 16, 17, 100, 1024])
+def test_limit_grows_to_the_maximum(limit: int) -> None:
+    result = limits_over_time(ConcurrencyLimit(limit), 10)
+    assert result[0] == min(limit, 16)
+    assert result[-1] == limit
 
 
 def test_limit_is_halved_once_for_all_requests_of_that_time() -> None:
@@ -324,23 +324,23 @@ def test_endpoint_that_rejects_some_requests_at_any_load_keeps_many(
 ) -> None:
     """Requests are rejected at random. Without load, each takes a second."""
     chance, limit, now = random.Random(1), ConcurrencyLimit(16), 0.0
-    found = list[int]()
+    result = list[int]()
     for _ in range(500):
         began, now = now, now + 1
-        found.append(limit.value)
+        result.append(limit.value)
         for _ in range(limit.value):
             if chance.random() < share:
                 limit.record_overload(began, now)
             else:
                 limit.record_answer(began)
-    assert statistics.mean(found[100:]) >= expected
+    assert statistics.mean(result[100:]) >= expected
 
 
 def test_limit_follows_a_changed_capacity() -> None:
     limit = ConcurrencyLimit(64)
     for start, capacity in ((0, 8), (1000, 40), (2000, 4)):
-        found = limits_over_time(limit, 400, start=start, capacity=capacity)
-        assert abs(found[-1] - capacity) <= 1
+        result = limits_over_time(limit, 400, start=start, capacity=capacity)
+        assert abs(result[-1] - capacity) <= 1
 
 
 def test_limit_recovers_soon_after_the_endpoint_answered_nobody() -> None:
@@ -446,7 +446,7 @@ def test_endpoint_that_gets_slower_than_the_timeout_answers_every_row() -> None:
 
     @in_virtual_time
     async def run() -> None:
-        queueing = Queueing(0, TimedOut("no answer in time"))
+        queueing = Queueing(0, RequestTimeout("no answer in time"))
         async with opened(queueing, concurrency=1024) as endpoint:
             assert await asyncio.gather(*map(endpoint.ask, rows)) == rows
         late = [began for began in queueing.rejected if began > 1500]
@@ -508,11 +508,11 @@ def test_rows_that_waited_while_others_were_answered_do_not_fail(error: Exceptio
     @in_virtual_time
     async def run() -> None:
         async with opened(DownAfter(20, error), concurrency=4, retries=2) as endpoint:
-            found = await asyncio.gather(
+            results = await asyncio.gather(
                 *(endpoint.ask(b"") for _ in range(60)), return_exceptions=True
             )
-        down = [result for result in found if isinstance(result, EndpointDown)]
-        assert found.count(b"") == 20
+        down = [result for result in results if isinstance(result, EndpointDown)]
+        assert results.count(b"") == 20
         assert len(down) >= 40 - 4, "only rows that were in flight at the last answer may fail"
 
     run()
@@ -555,8 +555,8 @@ async def test_rows_of_other_batches_do_not_wait_for_slow_answers() -> None:
 
 def test_runtimes_of_a_process_share_the_endpoint_of_a_model() -> None:
     runtimes = [
-        load_runtime(HttpModel.model_validate(chat(concurrency=most)), Device())
-        for most in (4, 4, 5)
+        load_runtime(HttpModel.model_validate(chat(concurrency=limit)), Device())
+        for limit in (4, 4, 5)
     ]
     first, same, other = (runtime._shared for runtime in runtimes)  # type: ignore[attr-defined]
     assert first is same

@@ -107,14 +107,14 @@ async def test_tokens_and_cut_answers_are_reported() -> None:
 
 async def test_schema_is_a_response_format_and_invalid_answers_are_sent_back() -> None:
     number = {"type": "integer", "maximum": 5}
-    found = iter(["7", "3"])
+    texts = iter(["7", "3"])
 
     async def answer(_: web.Request) -> web.Response:
-        text = next(found)
+        text = next(texts)
         return web.json_response({"choices": [{"message": {"content": text}, "text": text}]})
 
     for api in ("chat", "completions"):
-        found = iter(["7", "3"])
+        texts = iter(["7", "3"])
         fields = {"api": api, "schema": {"jsonSchema": number}, "repair": 1}
         async with served(answer) as server:
             assert await ask(chat(url=server.url, **fields), question=["a"]) == [3]
@@ -253,8 +253,8 @@ async def test_result_path_and_type_select_the_answer() -> None:
     ]
     async with served(answering(200, response)) as server:
         for fields, value in expected:
-            (found,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
-            assert (found, type(found)) == (value, type(value)), fields
+            (answer,) = await ask(json_endpoint(url=server.url, **fields), value=["x"])
+            assert (answer, type(answer)) == (value, type(value)), fields
         model = json_endpoint(url=server.url, resultPath="v", resultType="numbers")
         (numbers,) = await ask(model, value=["x"])
     assert (numbers.tolist(), numbers.dtype) == ([[1, 2], [3, 4]], np.float32)

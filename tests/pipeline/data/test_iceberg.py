@@ -50,18 +50,18 @@ from support.inputs.read_files import Input, Outcome, open_versioned
 from support.outputs.rows import Row
 
 
-def opened(place: Path, **options: Any) -> Input:
-    return open_versioned(read_fields(place, **options))
+def opened(path: Path, **options: Any) -> Input:
+    return open_versioned(read_fields(path, **options))
 
 
-def read(place: Path, **options: Any) -> Outcome:
-    return opened(place, **options).read()
+def read(path: Path, **options: Any) -> Outcome:
+    return opened(path, **options).read()
 
 
-def refusal(place: Path, **options: Any) -> str:
+def refusal(path: Path, **options: Any) -> str:
     with pytest.raises(BadInput) as error:
-        read(place, **options)
-    return str(error.value).replace(str(place), "PLACE")
+        read(path, **options)
+    return str(error.value).replace(str(path), "PLACE")
 
 
 def append(table: Table, rows: list[Row]) -> None:
@@ -124,9 +124,9 @@ def test_deleted_rows_are_no_rows(tmp_path: Path, vectors: bool) -> None:
     assert read(tmp_path, snapshot=before).ids == [1, 2, 4, 10, 11, 12, 13]
     source = opened(tmp_path)
     assert source.given.count() == RowCount(7, estimated=False)
-    found = source.read()
-    assert found.ids == [2, 4, 10, 11, 12, 13, 20]
-    assert sorted(row for _, row in found.places) == [0, 0, 0, 1, 1, 2, 3]
+    content = source.read()
+    assert content.ids == [2, 4, 10, 11, 12, 13, 20]
+    assert sorted(row for _, row in content.order) == [0, 0, 0, 1, 1, 2, 3]
     assert read(tmp_path, filter="id > 12").ids == [13, 20]
 
 
@@ -187,17 +187,17 @@ def test_files_without_ids_and_without_partition_columns_are_read(tmp_path: Path
     ]
 
 
-def changes(place: Path, since: int, **options: Any) -> Counter[tuple[str, int]]:
+def changes(path: Path, since: int, **options: Any) -> Counter[tuple[str, int]]:
     """Return how often the changes after a snapshot have each kind and id."""
-    fields = read_fields(place, changes="include", **options)
+    fields = read_fields(path, changes="include", **options)
     table = open_table(ReadIceberg.model_validate(fields))
-    found: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     for file in table.between(since, table.current()).files:
         rows = pq.read_table(file.path).column("id").to_pylist()
         deleted = set(positions_in(file.deleted).tolist())
         kept = [row for position, row in enumerate(rows) if position not in deleted]
-        found.update((file.constants["_change_type"], row) for row in kept)
-    return found
+        counts.update((file.constants["_change_type"], row) for row in kept)
+    return counts
 
 
 def test_copied_rows_are_no_changes_however_often_they_occur(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_copied_rows_are_no_changes_however_often_they_occur(tmp_path: Path) -> 
     since = snapshot_of(table)
     with table.transaction() as transaction:
         transaction.overwrite(rows_of([1, 1, 3, 4]))
-    found = changes(tmp_path, since)
-    assert found == {("delete", 1): 3, ("delete", 2): 1, ("delete", 3): 1} | {
+    result = changes(tmp_path, since)
+    assert result == {("delete", 1): 3, ("delete", 2): 1, ("delete", 3): 1} | {
         ("insert", 1): 2,
         ("insert", 3): 1,
         ("insert", 4): 1,
@@ -301,5 +301,5 @@ def test_row_group_on_which_a_filter_fails_has_one_failed_row_for_each_row(tmp_p
     table = new_table(tmp_path, properties={"write.parquet.row-group-limit": "2"})
     texts = ["bad", "bad", "7", "8", "9", "0"]
     table.append(pa.table({"id": pa.array(range(6), pa.int64()), "text": texts}))
-    found = read(tmp_path, filter="int(text) > 1")
-    assert (found.ids, set(found.bad)) == ([2, 3, 4], {(0, 0), (0, 1)})
+    content = read(tmp_path, filter="int(text) > 1")
+    assert (content.ids, set(content.bad)) == ([2, 3, 4], {(0, 0), (0, 1)})

@@ -115,9 +115,9 @@ def test_values_of_unknown_range_need_the_option(
     for mode in ("L", "I;16"):
         (error,) = read_image(tmp_path, content, mode=mode).bad.values()
         assert "range" in error
-        found = pixels_of(read_image(tmp_path, content, mode=mode, range=ends))
+        pixels = pixels_of(read_image(tmp_path, content, mode=mode, range=ends))
         white = 255 if mode == "L" else 65535
-        assert np.abs(found - np.linspace(0, white, 64).reshape(8, 8)).max() <= white / 100
+        assert np.abs(pixels - np.linspace(0, white, 64).reshape(8, 8)).max() <= white / 100
 
 
 def test_values_that_are_no_numbers_are_black(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_zero_is_white_if_the_file_says_so(tmp_path: Path) -> None:
         content = tiff(65535 - ramp(65535), photometric="miniswhite", **options)
         assert np.array_equal(pixels_of(read_image(tmp_path, content, mode="L")), ramp(65535) >> 8)
         for ends in (None, [0, 65535]):
-            found = pixels_of(read_image(tmp_path, content, mode="I;16", range=ends))
-            assert np.array_equal(found, ramp(65535))
+            pixels = pixels_of(read_image(tmp_path, content, mode="I;16", range=ends))
+            assert np.array_equal(pixels, ramp(65535))
 
 
 def test_numbers_of_tiff_files_keep_their_sign(tmp_path: Path) -> None:
@@ -280,8 +280,8 @@ def test_mode_of_16_bits_converts_other_images(tmp_path: Path) -> None:
     assert (small.shape, small.dtype) == ((4, 2), np.uint16)
     assert small[0, 0] > small[0, 1]  # upright, the values increase from right to left
     colours = tiff(PHOTOGRAPH.astype(np.uint16) * 257, photometric="rgb")
-    found = pixels_of(read_image(tmp_path, colours, mode="I;16"))
-    assert np.abs(found.astype(int) - expected).max() <= 257
+    pixels = pixels_of(read_image(tmp_path, colours, mode="I;16"))
+    assert np.abs(pixels.astype(int) - expected).max() <= 257
 
 
 @pytest.mark.parametrize(
@@ -298,5 +298,5 @@ def test_mode_of_16_bits_converts_other_images(tmp_path: Path) -> None:
 def test_other_colour_models_become_rgb(
     tmp_path: Path, image: Image.Image, file_format: str, expected: tuple[int, ...]
 ) -> None:
-    found = pixels_of(read_image(tmp_path, saved(image, file_format)))
-    assert np.abs(found[0, 0].astype(int) - expected).max() <= 12
+    pixels = pixels_of(read_image(tmp_path, saved(image, file_format)))
+    assert np.abs(pixels[0, 0].astype(int) - expected).max() <= 12

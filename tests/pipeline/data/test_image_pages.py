@@ -61,10 +61,10 @@ def test_each_page_is_a_row_or_counted(tmp_path: Path, writer: str, size: list[i
     assert colours(outcome) == list(COLOURS)
     assert outcome.column("page_index").tolist() == [0, 1, 2]
     assert outcome.column("image")[0].shape == (*(size or (30, 40)), 3)
-    assert (outcome.places, outcome.ends) == ([(0, 0), (0, 1), (0, 2)], {0: 3})
+    assert (outcome.order, outcome.ends) == ([(0, 0), (0, 1), (0, 2)], {0: 3})
     assert (outcome.bad, outcome.warnings) == ({}, {})
     first = read_image(tmp_path, pages(writer), size=size)
-    assert (colours(first), first.places) == (["red"], [(0, 0)])
+    assert (colours(first), first.order) == (["red"], [(0, 0)])
     assert first.warnings == {(0, 0): {"PagesIgnored": 2}}
 
 
@@ -78,7 +78,7 @@ def test_rows_of_several_files_are_pages(tmp_path: Path) -> None:
     assert count is not None
     assert (count.rows, count.estimated) == (7, True)
     outcome = opened.read()
-    assert outcome.places == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]
+    assert outcome.order == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]
     assert list(outcome.bad) == [(1, 0)]
 
 
@@ -127,7 +127,7 @@ def test_smaller_versions_and_masks_are_no_pages(
     outcome = read_image(tmp_path, pyramid(*types))
     assert outcome.column("image")[0][0, 0, 0] == first
     assert outcome.warnings == ({(0, 0): {"PagesIgnored": others}} if others else {})
-    assert len(read_image(tmp_path, pyramid(*types), pages="all").places) == 1 + others
+    assert len(read_image(tmp_path, pyramid(*types), pages="all").order) == 1 + others
 
 
 def test_thumbnail_is_not_read_instead_of_its_photograph(tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_missing_frames_of_a_cut_animation_are_counted(tmp_path: Path, writer: s
     content = pages(writer)
     cut = content[: len(content) * 2 // 3]
     outcome = read_image(tmp_path, cut, pages="all")
-    assert list(outcome.bad) == [(0, len(outcome.places))]
+    assert list(outcome.bad) == [(0, len(outcome.order))]
     accepted = read_image(tmp_path, cut, pages="all", truncated="accept")
-    assert (accepted.places, accepted.bad) == (outcome.places, {})
+    assert (accepted.order, accepted.bad) == (outcome.order, {})
     assert [*accepted.warnings.values()] == [{"Truncated": 0}]
 
 
@@ -222,8 +222,8 @@ def written(writer: str) -> bytes:
 
 
 def pixels(outcome: Outcome) -> np.ndarray:
-    (found,) = outcome.column("image")
-    return np.asarray(found, int)
+    (column,) = outcome.column("image")
+    return np.asarray(column, int)
 
 
 @pytest.mark.parametrize("writer", CUT_WRITERS)
@@ -237,11 +237,11 @@ def test_half_an_image_fails_or_is_read(
     accepted = read(tmp_path, half, size=size, truncated="accept")
     assert accepted.bad == {}
     assert "Truncated" in accepted.warnings[0, 0]
-    whole, found = pixels(read(tmp_path, content, size=size)), pixels(accepted)
-    assert found.shape == whole.shape
-    rows = whole.shape[0] if writer in BLURRED else whole.shape[0] // 4
-    begin = 3 * whole.shape[0] // 4 if writer == "BMP" else 0  # it begins at the bottom
-    difference = np.abs(found - whole)[begin : begin + rows]
+    image, result = pixels(read(tmp_path, content, size=size)), pixels(accepted)
+    assert result.shape == image.shape
+    rows = image.shape[0] if writer in BLURRED else image.shape[0] // 4
+    begin = 3 * image.shape[0] // 4 if writer == "BMP" else 0  # it begins at the bottom
+    difference = np.abs(result - image)[begin : begin + rows]
     assert difference.mean() < 12
 
 

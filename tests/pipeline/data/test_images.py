@@ -56,7 +56,7 @@ def test_pixels_equal_those_of_pillow(path: Path, mode: str) -> None:
     assert pixels.dtype == np.uint8
     assert pixels.shape == expected.shape
     assert np.array_equal(pixels, expected)
-    assert outcome.places == [(0, 0)]
+    assert outcome.order == [(0, 0)]
 
 
 @by_name
@@ -71,11 +71,11 @@ def test_size_is_height_and_width(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "mean", "most"),
+    ("times", "mean", "limit"),
     [(1.3, 0, 0), (3.9, 0, 0), (4, 1, 20), (7.9, 1, 20), (8, 1, 20), (15.9, 2, 40)],
 )
 def test_jpeg_is_decoded_smaller_if_it_is_much_larger(
-    tmp_path: Path, times: float, mean: float, most: int
+    tmp_path: Path, times: float, mean: float, limit: int
 ) -> None:
     """Up to 4 times the size, all pixels are decoded. Above that, the differences are small."""
     photograph = Image.open(SKIMAGE / "rocket.jpg").crop((0, 0, 427, 427))
@@ -84,7 +84,7 @@ def test_jpeg_is_decoded_smaller_if_it_is_much_larger(
     (pixels,) = read_files("images", tmp_path, size=[48, 64]).column("image")
     difference = np.abs(pixels.astype(int) - pillow(tmp_path / "a.jpg", "RGB", (48, 64)))
     assert difference.mean() <= mean
-    assert difference.max() <= most
+    assert difference.max() <= limit
     assert difference.any() == (times >= 4)
 
 
@@ -103,7 +103,7 @@ def test_order_is_kept_over_groups_of_files(tmp_path: Path) -> None:
     (tmp_path / "040.png").write_text("nothing")
     outcome = read_files("images", tmp_path, size=[1, 1], includePaths=True)
     expected = [number for number in range(count) if number != 40]
-    assert outcome.places == [(number, 0) for number in expected]
+    assert outcome.order == [(number, 0) for number in expected]
     assert outcome.column("image")[:, 0, 0, 0].tolist() == expected
     assert [Path(path).stem for path in outcome.column("path")] == [
         f"{number:03d}" for number in expected
@@ -172,10 +172,10 @@ def pixels(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 1), (4, 5, 3), (4, 5, 4)])
 def test_pixels_are_written(shape: tuple[int, ...]) -> None:
     image = pixels(*shape)
-    with Image.open(io.BytesIO(encode(image, "png"))) as found:
-        assert np.array_equal(np.asarray(found), image.squeeze())
-    with Image.open(io.BytesIO(encode(image, "webp"))) as found:
-        assert found.format == "WEBP"
+    with Image.open(io.BytesIO(encode(image, "png"))) as result:
+        assert np.array_equal(np.asarray(result), image.squeeze())
+    with Image.open(io.BytesIO(encode(image, "webp"))) as result:
+        assert result.format == "WEBP"
 
 
 def test_encoded_bytes_are_kept_or_converted() -> None:

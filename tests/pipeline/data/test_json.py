@@ -50,10 +50,10 @@ ARRAYS: dict[bytes, list[Any]] = {
 
 def test_values_of_a_file_are_read(tmp_path: Path) -> None:
     for cases in (LINES, ARRAYS):
-        found = {content: read(tmp_path, content, lines=cases is LINES) for content in cases}
-        assert {text: [row["a"] for row in each.good] for text, each in found.items()} == cases
-        assert not any(each.bad for each in found.values())
-        assert {text: each.ends for text, each in found.items()} == {
+        by_content = {content: read(tmp_path, content, lines=cases is LINES) for content in cases}
+        assert {text: [row["a"] for row in each.good] for text, each in by_content.items()} == cases
+        assert not any(each.bad for each in by_content.values())
+        assert {text: each.ends for text, each in by_content.items()} == {
             text: {0: len(expected)} for text, expected in cases.items()
         }
 
@@ -68,7 +68,7 @@ def test_unreadable_line_is_a_failed_row(tmp_path: Path) -> None:
     for line in BAD_LINES:
         outcome = read(tmp_path, b'{"a": 0}\n{"a": 1}\n' + line + b'\n\n{"a": 3}\n')
         assert [row["a"] for row in outcome.good] == [0, 1, 3], line[:20]
-        assert outcome.places == [(0, 0), (0, 1), (0, 3)], line[:20]
+        assert outcome.order == [(0, 0), (0, 1), (0, 3)], line[:20]
         assert (set(outcome.bad), outcome.ends) == ({(0, 2)}, {0: 4}), line[:20]
 
 
@@ -173,8 +173,8 @@ def test_late_value_that_does_not_fit_names_its_column_and_the_fix(
         monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", len(lines([early])))
         outcome = read(tmp_path, lines([early, late, early]))
         assert [row["a"] for row in outcome.good] == [early, early], late
-        ((place, message),) = outcome.bad.items()
-        assert place == (0, 1)
+        ((item, message),) = outcome.bad.items()
+        assert item == (0, 1)
         for part in ("column 'a'", "first rows", "read.options.types: {a: "):
             assert part in message, late
 
@@ -211,7 +211,7 @@ def test_line_that_is_no_object_is_a_failed_row(
         outcome = read_files("json", tmp_path, sampled=1)
         assert sorted(outcome.bad) == [(1, before + row) for row in bad], content
         good = [(1, row) for row in range(before, outcome.ends[1]) if row - before not in bad]
-        assert outcome.places[1 + before :] == good, content
+        assert outcome.order[1 + before :] == good, content
 
 
 def test_null_after_a_byte_order_mark_is_a_failed_row(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_fields_that_differ_by_case_are_two_columns(tmp_path: Path) -> None:
 
 def test_empty_objects_are_rows_without_columns(tmp_path: Path) -> None:
     outcome = read(tmp_path, b"{}\n{}\n")
-    assert (outcome.places, outcome.bad) == ([(0, 0), (0, 1)], {})
+    assert (outcome.order, outcome.bad) == ([(0, 0), (0, 1)], {})
 
 
 def test_nan_of_pythons_json_is_read(tmp_path: Path) -> None:
@@ -424,7 +424,7 @@ def test_rows_do_not_depend_on_the_chunk_size(
         outcome = read_files("json", path)
     numbered = list(enumerate(row for row in written if row != ""))
     assert outcome.good == [row for _, row in numbered if isinstance(row, dict)]
-    assert outcome.places == [(0, n) for n, row in numbered if isinstance(row, dict)]
+    assert outcome.order == [(0, n) for n, row in numbered if isinstance(row, dict)]
     assert set(outcome.bad) == {(0, n) for n, row in numbered if isinstance(row, str)}
     assert outcome.ends == {0: len(numbered)}
 
@@ -436,4 +436,4 @@ def test_deep_values_are_read_as_text_or_fail_their_row(
 ) -> None:
     line = f'{{"x": {opening * levels}1{closing * levels}}}\n'
     outcome = read(tmp_path, f'{{"x": null}}\n{line}'.encode())
-    assert (len(outcome.places), len(outcome.bad)) == (2 - failed, failed)
+    assert (len(outcome.order), len(outcome.bad)) == (2 - failed, failed)

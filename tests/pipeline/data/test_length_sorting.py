@@ -70,11 +70,11 @@ def test_results_are_those_of_the_input_order(window: RowBatch, batch_size: int,
     stage = Stage("own", tuple(steps_of(step)), batch_size=batch_size)
     segment = replace(Segment.of([stage], TOLERANT), texts=("text",))
     with patch.object(step_runner, "RESULT_BYTES", size):
-        found = list(segment.of_block(window, Event()))
+        of_blocks = list(segment.of_block(window, Event()))
     (expected,) = StageRunner(stage, TOLERANT)(window)
-    assert content(found) == content([expected])
-    for result in found:
-        assert np.isin(result.ids, result.source).all()
+    assert content(of_blocks) == content([expected])
+    for result in of_blocks:
+        assert np.isin(result.ids, result.input_ids).all()
 
 
 def content(results: list[RowBatch]) -> list[Any]:
@@ -82,14 +82,14 @@ def content(results: list[RowBatch]) -> list[Any]:
     these are not in parts."""
     rows: dict[int, list[Any]] = {}
     for result in results:
-        found = plain(result)
-        for row_id, row in found["table"]["rows"]:
+        actual = plain(result)
+        for row_id, row in actual["table"]["rows"]:
             rows.setdefault(row_id, []).append(row)
     ordered = list(rows.items()) if len(results) == 1 else sorted(rows.items())
     shares: dict[int, int] = {}
     for result in results:
-        whole = np.full(len(result.source), 1 << 40) if result.shares is None else result.shares
-        for row_id, share in zip(result.source.tolist(), whole.tolist(), strict=True):
+        full = np.full(len(result.input_ids), 1 << 40) if result.shares is None else result.shares
+        for row_id, share in zip(result.input_ids.tolist(), full.tolist(), strict=True):
             shares[row_id] = shares.get(row_id, 0) + share
     errors = sorted(
         (row["id"], row["error"]) for result in results for row in result.errors.to_pylist()
@@ -106,9 +106,9 @@ def texts(*lengths: int) -> RowBatch:
 def test_rows_of_an_input_row_stay_together_and_in_order() -> None:
     batch = texts(1, 2, 3, 5, 2)
     exploded = batch.derived(batch.table, np.array([0, 1, 2, 0, 1]), [])
-    found = longest_first(exploded, ("text",))
-    assert found.ids.tolist() == [0, 0, 2, 1, 1]
-    assert found.table["n"].to_pylist() == [1, 5, 3, 2, 2]
+    first = longest_first(exploded, ("text",))
+    assert first.ids.tolist() == [0, 0, 2, 1, 1]
+    assert first.table["n"].to_pylist() == [1, 5, 3, 2, 2]
 
 
 def test_large_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def block(**columns: Any) -> pa.Table:
 
 
 def order(rows: pa.Table, *columns: str) -> list[int] | None:
-    found = prefix_order(rows, columns or ("text",))
-    return None if found is None else found.to_pylist()
+    result = prefix_order(rows, columns or ("text",))
+    return None if result is None else result.to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -257,10 +257,10 @@ def test_batches_are_in_prefix_order_and_results_in_that_of_the_input(
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": 3}))
     concurrent = ConcurrentBatches(stage, lambda: run, threading.Event())
     given = merged([good(0, 0, pa.table({"text": texts})), failed(0, 9)])
-    found = decode(pa.concat_tables(concurrent(encode(given))))
-    assert found.table["text"].to_pylist() == texts
-    assert found.ids.tolist() == given.ids.tolist()
-    assert found.errors.num_rows == 1
+    text = decode(pa.concat_tables(concurrent(encode(given))))
+    assert text.table["text"].to_pylist() == texts
+    assert text.ids.tolist() == given.ids.tolist()
+    assert text.errors.num_rows == 1
     assert batches[0] == ["z", "y", "1"]
     assert [text for batch in batches for text in batch] == [*"zy123", *"12x"]
 

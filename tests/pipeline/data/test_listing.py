@@ -101,8 +101,8 @@ def test_links_to_directories_above_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in" / "side").symlink_to(tmp_path / "other")
     (tmp_path / "other" / "back").symlink_to(tmp_path / "in")
     frozen = snapshot_input([str(tmp_path / "in")], ["txt"])
-    found = [os.path.relpath(file.path, tmp_path) for file in frozen.files()]
-    assert found == ["in/a.txt", "in/side/c.txt", "in/sub/b.txt"]
+    relpaths = [os.path.relpath(file.path, tmp_path) for file in frozen.files()]
+    assert relpaths == ["in/a.txt", "in/side/c.txt", "in/sub/b.txt"]
     assert frozen.ignored.total == 3
 
 
@@ -117,8 +117,8 @@ def test_local_paths_are_normalized(tree: Path, monkeypatch: pytest.MonkeyPatch)
         (file,) = snapshot_input([path.format(tree)], []).files()
         assert file.path == str(tree / "a.txt"), path
     monkeypatch.chdir(tree)
-    found = snapshot_input(["./sub"], ["txt"]).files()
-    assert [file.path for file in found] == [f"{tree}/sub/c.txt", f"{tree}/sub/deep/d.txt"]
+    files = snapshot_input(["./sub"], ["txt"]).files()
+    assert [file.path for file in files] == [f"{tree}/sub/c.txt", f"{tree}/sub/deep/d.txt"]
 
 
 def test_file_selected_by_different_paths_is_read_once(tree: Path) -> None:
@@ -198,7 +198,7 @@ def test_frozen_list_depends_on_the_files_only(
         (directory / name).touch()
     paths = [str(directory / name) for name in made]
     again.shuffle(paths)  # type: ignore[attr-defined]
-    whole, listed = snapshot_input([str(directory)], ["txt"]), snapshot_input(paths, ["txt"])
-    assert whole.table.equals(listed.table)
-    assert whole.serialized() == listed.serialized()
-    assert [file.path for file in whole.files()] == sorted(str(directory / name) for name in made)
+    full, listed = snapshot_input([str(directory)], ["txt"]), snapshot_input(paths, ["txt"])
+    assert full.table.equals(listed.table)
+    assert full.serialized() == listed.serialized()
+    assert [file.path for file in full.files()] == sorted(str(directory / name) for name in made)

@@ -23,7 +23,7 @@ import pytest
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.readers import url_manifest
-from batchinference.pipeline.input.readers.url_manifest import ManifestReader
+from batchinference.pipeline.input.readers.url_manifest import UrlManifestReader
 from batchinference.pipeline.media import images
 from batchinference.pipeline.storage import allowed_addresses, retry
 from batchinference.pipeline.storage.location import Location
@@ -128,8 +128,8 @@ def test_images_are_decoded(tmp_path: Path) -> None:
         (tmp_path / f"{number}.png").write_bytes(png(picture))
     manifest(tmp_path, "0.png", "1.png", "2.png")
     for size in (None, [6, 5]):
-        found = read_files("manifest", tmp_path, decode="image", size=size).column("image")
-        assert all(map(np.array_equal, found, PICTURES)), size
+        column = read_files("manifest", tmp_path, decode="image", size=size).column("image")
+        assert all(map(np.array_equal, column, PICTURES)), size
 
 
 def test_csv_manifest_is_read(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_missing_content_fails_its_row(tmp_path: Path, web: Web) -> None:
     ]
     manifest(tmp_path, *uris)
     outcome = read_files("manifest", tmp_path / "a.parquet")
-    assert outcome.places == [(0, 0), (0, 10)]
+    assert outcome.order == [(0, 0), (0, 10)]
     expected = [
         r"/missing answers 404 Not Found",
         r"/removed answers 410 Gone",
@@ -182,7 +182,7 @@ def test_undecodable_content_fails_its_row(tmp_path: Path) -> None:
         (tmp_path / "bad").write_bytes(bad)
         manifest(tmp_path, "good", "bad", "good")
         outcome = read_files("manifest", tmp_path / "a.parquet", decode=decode)
-        assert (outcome.places, list(outcome.bad)) == ([(0, 0), (0, 2)], [(0, 1)]), decode
+        assert (outcome.order, list(outcome.bad)) == ([(0, 0), (0, 2)], [(0, 1)]), decode
 
 
 def test_transient_errors_are_retried(tmp_path: Path, web: Web) -> None:
@@ -233,7 +233,7 @@ def test_on_unreachable_error_fails_rows_only(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"x"], "/b": [503]}
     manifest(tmp_path, f"{web.url}/b", f"{web.url}/a", "http://127.0.0.1:1/c")
     outcome = read_files("manifest", tmp_path, onUnreachable="error")
-    assert outcome.places == [(0, 1)]
+    assert outcome.order == [(0, 1)]
     assert list(outcome.bad) == [(0, 0), (0, 2)]
 
 
@@ -263,7 +263,7 @@ def test_damaged_manifest_is_one_failed_row(tmp_path: Path) -> None:
     manifest(tmp_path, "x", name="b.parquet")
     (tmp_path / "a.parquet").write_bytes(b"no manifest")
     outcome = read_files("manifest", tmp_path)
-    assert (list(outcome.bad), outcome.places) == ([(0, 0)], [(1, 0)])
+    assert (list(outcome.bad), outcome.order) == ([(0, 0)], [(1, 0)])
 
 
 class TestParts:
@@ -281,15 +281,15 @@ class TestParts:
 
     def test_parts_together_hold_all_rows(self, directory: Path) -> None:
         opened = open_input("manifest", directory, decode="text", fileExtensions=["parquet", "csv"])
-        whole = opened.read()
+        content = opened.read()
         for parts in (1, 2, 3, 13, 130, 500):
             cut = cut_up(opened, parts)
             read = Outcome([b for part in cut for b in opened.file_rows.read([part])])
-            assert read.places == whole.places
-            assert read.good == whole.good
-            assert read.bad == whole.bad
-            assert read.ends == whole.ends == {0: 100, 1: 30}
-            assert sum(len(batch.source) for batch in read.batches) == 130
+            assert read.order == content.order
+            assert read.good == content.good
+            assert read.bad == content.bad
+            assert read.ends == content.ends == {0: 100, 1: 30}
+            assert sum(len(batch.input_ids) for batch in read.batches) == 130
             assert abs(len(cut) - min(parts, 130)) <= 2
         assert opened.given.count() == RowCount(130, estimated=False)
 
@@ -338,7 +338,7 @@ def tables(directory: Path, **options: Any) -> Iterator[pa.Table]:
     """Yield the tables that are read from a manifest of 26 addresses."""
     pq.write_table(pa.table({"uri": [*string.ascii_lowercase]}), directory / "a.parquet")
     file = Location(str(directory / "a.parquet"))
-    reader = ManifestReader(ManifestOptions(**options))
+    reader = UrlManifestReader(ManifestOptions(**options))
     reader.prepare([file])
     yield from reader.read(file)
 

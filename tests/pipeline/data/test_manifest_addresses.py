@@ -239,8 +239,8 @@ def test_truncated_gzip_stream_is_an_error(
     monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     with redirecting_server() as url:
         uris = [f"{url}{path}" for path in ENCODED]
-        whole, cut, strange = errors(tmp_path, *uris, allow=[url], onUnreachable="error")
-    assert whole == ""
+        full, cut, strange = errors(tmp_path, *uris, allow=[url], onUnreachable="error")
+    assert full == ""
     messages.check(cut)
     messages.check(strange)
 
@@ -281,11 +281,11 @@ def test_file_that_is_replaced_by_a_link_after_the_check_is_not_read(
     (tmp_path / "secret").write_text("a")
     (own / "x").write_text("b")
 
-    def replaced(place: Location, limit: int | None = None) -> bytes:
-        if place.path == str(own / "x"):
+    def replaced(location: Location, limit: int | None = None) -> bytes:
+        if location.path == str(own / "x"):
             (own / "x").unlink()
             (own / "x").symlink_to(tmp_path / "secret")
-        return read(place, limit)
+        return read(location, limit)
 
     monkeypatch.setattr(Location, "read", replaced)
     (error,) = errors(own, "x")

@@ -28,8 +28,8 @@ LAKES = ["delta", "iceberg"]
 FORMATS = [*LAKES, "sqlite", "postgresql"]
 
 
-def merging(kind: str, place: Path, **fields: Any) -> TableTarget:
-    return TableTarget(kind, place, {"mode": "merge", "key": ["id"], **fields})
+def merging(kind: str, path: Path, **fields: Any) -> TableTarget:
+    return TableTarget(kind, path, {"mode": "merge", "key": ["id"], **fields})
 
 
 @pytest.fixture(params=FORMATS)
@@ -94,8 +94,8 @@ def test_null_lists_and_maps_do_not_become_empty(target: TableTarget) -> None:
 def test_new_columns_are_added(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, text=["a", "b"]), name="first")
     assert target.run(rows_with(2, **{'odd "name': [0.5]}), name="second")
-    found = {row["id"]: row['odd "name'] for row in target.rows()}
-    assert found == {1: None, 2: 0.5}
+    by_id = {row["id"]: row['odd "name'] for row in target.rows()}
+    assert by_id == {1: None, 2: 0.5}
 
 
 @databases
@@ -128,8 +128,8 @@ def test_key_of_several_columns(target: TableTarget) -> None:
     keys = {"key": ["id", "page"]}
     assert target.run(rows_with(1, 1, page=["x", "y"], n=[1, 2]), name="first", **keys)
     assert target.run(rows_with(1, 2, page=["y", "x"], n=[3, 4]), name="second", **keys)
-    found = {(row["id"], row["page"]): row["n"] for row in target.rows()}
-    assert found == {(1, "x"): 1, (1, "y"): 3, (2, "x"): 4}
+    result = {(row["id"], row["page"]): row["n"] for row in target.rows()}
+    assert result == {(1, "x"): 1, (1, "y"): 3, (2, "x"): 4}
 
 
 REFUSED: dict[str, Callable[[], list[pa.Table]]] = {
@@ -174,8 +174,8 @@ def test_rows_that_a_deletion_vector_removes_stay_deleted(tmp_path: Path) -> Non
     (path,) = live_adds(tmp_path / "out")
     delete_positions(tmp_path / "out", path, [0, 1])
     assert target.run(rows_with(2, 3, n=[8, 9]))
-    found = QueryBuilder().register("rows", DeltaTable(tmp_path / "out"))
-    stored = pa.table(found.execute("SELECT * FROM rows ORDER BY id"))
+    register = QueryBuilder().register("rows", DeltaTable(tmp_path / "out"))
+    stored = pa.table(register.execute("SELECT * FROM rows ORDER BY id"))
     assert stored.to_pylist() == [{"id": 2, "n": 8}, {"id": 3, "n": 9}]
 
 
@@ -192,10 +192,10 @@ def test_updated_row_moves_to_its_partition(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, 3, part=["x", "x", "y"], n=[1, 2, 3]), name="first", **by)
     assert target.run(rows_with(1, part=["y"]), name="second", **by)
     assert target.run(rows_with(2, n=[9]), name="third")
-    found = {row["id"]: (row["part"], row["n"]) for row in target.rows()}
-    assert found == {1: ("y", 1), 2: ("x", 9), 3: ("y", 3)}
+    by_id = {row["id"]: (row["part"], row["n"]) for row in target.rows()}
+    assert by_id == {1: ("y", 1), 2: ("x", 9), 3: ("y", 3)}
     if target.kind == "delta":
-        table = deltalake.DeltaTable(target.place / "out")
+        table = deltalake.DeltaTable(target.folder / "out")
         assert table.to_pyarrow_table(filters=[("part", "=", "y")]).num_rows == 2
 
 
@@ -210,7 +210,7 @@ def test_table_takes_one_merge_of_a_series(target: TableTarget, filled: bool) ->
     if filled:
         target.run(rows_with(9, text=["z"]), name="first")
     job = target.open(rows_with(1, text=["a"]), name="second")
-    files = job.place(job.check())[1]
+    files = job.place_files(job.check())[1]
     table = target.table()
     for _ in range(2):
         table.register(files, Fence("first", "series", passed))
@@ -223,7 +223,7 @@ def test_table_takes_one_merge_of_a_series(target: TableTarget, filled: bool) ->
 def test_rows_of_others_that_arrive_during_a_merge_are_merged_too(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, text=["a", "b"], n=[1, 2]), name="first")
     job = target.open(rows_with(2, 3, text=["B", "C"]), name="second")
-    files = job.place(job.check())[1]
+    files = job.place_files(job.check())[1]
     others = iter([True])
 
     def interrupt() -> None:
@@ -245,9 +245,9 @@ def test_merges_that_block_each_other_are_repeated(target: TableTarget) -> None:
     placed = {}
     for name, order in {"up": ids, "down": ids[::-1]}.items():
         job = target.open(
-            rows_with(*order, n=[1] * len(ids)), name=name, path=f"{target.place}/{name}"
+            rows_with(*order, n=[1] * len(ids)), name=name, path=f"{target.folder}/{name}"
         )
-        placed[name] = job.place(job.check())[1]
+        placed[name] = job.place_files(job.check())[1]
 
     def register(name: str) -> None:
         target.table().register(placed[name], Fence(name, f"of {name}", passed))

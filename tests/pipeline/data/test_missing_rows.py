@@ -22,7 +22,7 @@ from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.url_fetcher import Fetcher
 from support.inputs.formats import CASES, Case, pictures, png
-from support.inputs.read_files import Input, Outcome, Place, open_input
+from support.inputs.read_files import Input, Outcome, Position, open_input
 from support.tiers import examples
 
 FILES, ROWS = 4, 30
@@ -52,15 +52,15 @@ def rows_in(gaps: Sequence[RowRange], size: int) -> list[int]:
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=6), gaps_of_file(), st.integers(0, 5))
 def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[RowRange], first: int) -> None:
-    row, found = first, []
+    row, result = first, []
     for size in sizes:
         chunk = pa.table({"n": range(row, row + size)})
         for skipped, wanted in parts_in_gaps(chunk, row, gaps):
             assert size_of(wanted) > 0
-            found += wanted.column("n").to_pylist()
-            assert found[-size_of(wanted)] == row + skipped
+            result += wanted.column("n").to_pylist()
+            assert result[-size_of(wanted)] == row + skipped
         row += size
-    assert found == [number for number in rows_in(gaps, row) if number >= first]
+    assert result == [number for number in rows_in(gaps, row) if number >= first]
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -68,22 +68,22 @@ def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[RowRange], first:
 def test_bad_rows_are_cut_to_their_gaps(gaps: list[RowRange], size: int) -> None:
     chunk: Chunk = BadRow(ValueError("no"), size)
     parts = [(skipped, size_of(part)) for skipped, part in parts_in_gaps(chunk, 0, gaps)]
-    found = [row for skipped, count in parts for row in range(skipped, skipped + count)]
-    assert found == rows_in(gaps, size)
+    rows = [row for skipped, count in parts for row in range(skipped, skipped + count)]
+    assert rows == rows_in(gaps, size)
 
 
 def read(given_: JobInput, gaps: MissingRows | None, tasks: int = 3) -> Outcome:
     return Outcome([batch for task in given_.read_tasks(tasks, gaps) for batch in task()])
 
 
-def by_place(outcome: Outcome) -> dict[Place, Any]:
+def by_position(outcome: Outcome) -> dict[Position, Any]:
     """Return the good rows by file and row number. Fail if a row was read twice."""
-    assert len(outcome.places) == len(set(outcome.places)), "a row was read twice"
+    assert len(outcome.order) == len(set(outcome.order)), "a row was read twice"
     plain = (
         {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in each}
         for each in map(dict.items, outcome.good)
     )
-    return dict(zip(outcome.places, plain, strict=True))
+    return dict(zip(outcome.order, plain, strict=True))
 
 
 LINES = {"text": ("{}", ""), "json": ('{{"v": "{}"}}', ""), "csv": ("{},1", "v,n\n")}
@@ -121,26 +121,26 @@ GAPS_OF_FILES = st.fixed_dictionaries(
 def test_exactly_the_rows_in_gaps_are_read(opened: Input, gaps: MissingRows, tasks: int) -> None:
     everything = opened.read()
     expected = {(file, row) for file, each in gaps.items() for row in rows_in(each, SIZES[file])}
-    found = read(opened.given, gaps, tasks)
-    whole = by_place(everything)
-    assert by_place(found) == {place: row for place, row in whole.items() if place in expected}
-    assert found.bad == {place: bad for place, bad in everything.bad.items() if place in expected}
-    assert all(end == SIZES[file] for file, end in found.ends.items())
+    content = read(opened.given, gaps, tasks)
+    full = by_position(everything)
+    assert by_position(content) == {path: row for path, row in full.items() if path in expected}
+    assert content.bad == {path: bad for path, bad in everything.bad.items() if path in expected}
+    assert all(end == SIZES[file] for file, end in content.ends.items())
     unknown_ends = {file for file, each in gaps.items() if each[-1][1] is None}
-    assert unknown_ends <= found.ends.keys()
-    assert tasks > 1 or found.places == sorted(found.places), "rows are read in order"
+    assert unknown_ends <= content.ends.keys()
+    assert tasks > 1 or content.order == sorted(content.order), "rows are read in order"
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_every_format_reads_parts_like_the_whole(tmp_path: Path, case: Case) -> None:
     case.write(tmp_path)
     opened = open_input(case.format, tmp_path, **case.options)
-    whole, each = by_place(opened.read()), opened.given.rows_each
-    wanted = {place for place in whole if place[1] % 3 == 1 or (each and place[0] % 3 == 1)}
+    full, each = by_position(opened.read()), opened.given.rows_each
+    wanted = {path for path in full if path[1] % 3 == 1 or (each and path[0] % 3 == 1)}
     gaps: MissingRows = {}
     for file, row in sorted(wanted):
         gaps.setdefault(file, []).append((row, row + 1))
-    assert by_place(read(opened.given, gaps)) == {place: whole[place] for place in wanted}
+    assert by_position(read(opened.given, gaps)) == {path: full[path] for path in wanted}
 
 
 @pytest.mark.parametrize("format_", ["text", "parquet", "images"])
@@ -242,8 +242,8 @@ def test_limit_ends_the_reading_of_gaps(tmp_path: Path) -> None:
     write_files("text", tmp_path)
     given_ = open_input("text", tmp_path, limit=40).given
     outcome = read(given_, {0: [(28, None)], 1: [(2, 4), (8, None)]})
-    places = [(0, 28), (0, 29), (1, 2), (1, 3), (1, 8), (1, 9)]
-    assert (outcome.places, outcome.ends) == (places, {0: 30, 1: 10})
+    locations = [(0, 28), (0, 29), (1, 2), (1, 3), (1, 8), (1, 9)]
+    assert (outcome.order, outcome.ends) == (locations, {0: 30, 1: 10})
 
 
 def test_without_gaps_there_are_no_read_tasks(opened: Input) -> None:
@@ -260,5 +260,5 @@ def test_gaps_of_a_table_source_are_read(tmp_path: Path) -> None:
     assert len(given_) == 3
     outcome = read(given_, {0: [(0, 2), (38, None)], 2: [(5, 7)]})
     assert [row["n"] for row in outcome.good] == [0, 1, 38, 39, 85, 86]
-    assert outcome.places == [(0, 0), (0, 1), (0, 38), (0, 39), (2, 5), (2, 6)]
+    assert outcome.order == [(0, 0), (0, 1), (0, 38), (0, 39), (2, 5), (2, 6)]
     assert outcome.ends == {0: 40, 2: 20}

@@ -119,14 +119,14 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_HEAD(self) -> None:
         known = self.path.startswith("/org/model/")
-        found = known and self.path.startswith("/org/model/resolve/main/config.json")
+        result = known and self.path.startswith("/org/model/resolve/main/config.json")
         status = self.status()
-        self.send_response(status if status != 200 or found else 404)
-        if not found:
+        self.send_response(status if status != 200 or result else 404)
+        if not result:
             self.send_header("X-Error-Code", "RevisionNotFound" if known else "RepoNotFound")
         self.send_header("ETag", '"etag"')
         self.send_header("X-Repo-Commit", "0" * 40)
-        self.send_header("Content-Length", "2" if found else "0")
+        self.send_header("Content-Length", "2" if result else "0")
         self.end_headers()
 
     def do_GET(self) -> None:
@@ -272,12 +272,12 @@ def test_fetched_folder_has_all_files(tmp_path: Path, cache: Path) -> None:
     contents = write_model(tmp_path / "model")
     fetched = model_files._cached_copy(Location(str(tmp_path / "model")))
     assert fetched.is_relative_to(cache)
-    found = {
+    result = {
         str(path.relative_to(fetched)): path.read_bytes()
         for path in fetched.rglob("*")
         if path.is_file()
     }
-    assert found == contents
+    assert result == contents
 
 
 def test_fetched_file_keeps_its_name_and_an_empty_folder_is_rejected(
@@ -400,14 +400,14 @@ def test_model_is_fetched_from_the_store(bert: str, s3: S3Server, storage: dict[
     files = [path for path in Path(bert).iterdir() if path.is_file()]
     s3.put("models", {f"bert/{path.name}": path.read_bytes() for path in files})
     fields = {"task": "feature-extraction", "inputs": {"text": "text"}}
-    found, expected = (
+    models, expected = (
         step("transformers", **fields, **source).model
         for source in ({"source": "s3://models/bert", "storage": storage}, {"source": bert})
     )
-    assert found is not None
+    assert models is not None
     assert expected is not None
     batch = {"text": np.array(["a cat", "dogs"], dtype=object)}
-    vectors = [load_runtime(model, Device())(batch) for model in (found, expected)]
+    vectors = [load_runtime(model, Device())(batch) for model in (models, expected)]
     assert np.array_equal(*vectors)
 
 
@@ -417,5 +417,5 @@ def test_tokenizer_of_vllm_fetches_no_weights(s3: S3Server, storage: dict[str, A
     model = VllmModel.model_validate(vllm(source="s3://models/llama", storage=storage))
     pairs = (files_without_weights(model), names[:2]), (engine_source(model), names)
     for fetched, expected in pairs:
-        found = [path for path in Path(fetched).rglob("*") if path.is_file()]
-        assert {str(path.relative_to(fetched)) for path in found} == set(expected)
+        paths = [path for path in Path(fetched).rglob("*") if path.is_file()]
+        assert {str(path.relative_to(fetched)) for path in paths} == set(expected)

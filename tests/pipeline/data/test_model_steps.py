@@ -208,26 +208,26 @@ def labels(batch: RowBatch) -> list[Any]:
 
 
 def test_output_of_null_and_empty_texts_is_null(bert: str) -> None:
-    (found,) = ran({"text": TEXTS}, source=bert)
-    assert outcomes(found) == dict.fromkeys(range(5), "good")
-    assert [label is None for label in labels(found)] == [False, True, True, True, False]
+    (result,) = ran({"text": TEXTS}, source=bert)
+    assert outcomes(result) == dict.fromkeys(range(5), "good")
+    assert [label is None for label in labels(result)] == [False, True, True, True, False]
     expected = [(1, "NullInput", 0), (2, "EmptyInput", 0), (3, "EmptyInput", 0)]
-    assert warnings_of(found) == expected
+    assert warnings_of(result) == expected
     (alone,) = ran({"text": ["a", "b"]}, source=bert)
-    assert [label for label in labels(found) if label] == labels(alone)
+    assert [label for label in labels(result) if label] == labels(alone)
 
 
 def test_null_and_empty_texts_fail_if_wanted(bert: str) -> None:
-    (found,) = ran({"text": TEXTS}, source=bert, nullInput="fail", emptyInput="fail")
-    assert [row for row, outcome in outcomes(found).items() if outcome == "failed"] == [1, 2, 3]
-    assert "nullInput" in errors_of(found)[1]
-    assert "emptyInput" in errors_of(found)[2]
-    assert warnings_of(found) == []
+    (result,) = ran({"text": TEXTS}, source=bert, nullInput="fail", emptyInput="fail")
+    assert [row for row, outcome in outcomes(result).items() if outcome == "failed"] == [1, 2, 3]
+    assert "nullInput" in errors_of(result)[1]
+    assert "emptyInput" in errors_of(result)[2]
+    assert warnings_of(result) == []
 
 
 def test_model_computes_empty_texts_if_wanted(bert: str) -> None:
-    (found,) = ran({"text": TEXTS}, source=bert, emptyInput="compute")
-    assert [label is None for label in labels(found)] == [False, True, False, False, False]
+    (result,) = ran({"text": TEXTS}, source=bert, emptyInput="compute")
+    assert [label is None for label in labels(result)] == [False, True, False, False, False]
 
 
 def test_batch_of_nulls_has_the_type_of_earlier_batches(bert: str) -> None:
@@ -241,16 +241,16 @@ def test_batch_of_nulls_has_the_type_of_earlier_batches(bert: str) -> None:
 def test_null_embeddings_stay_null_in_later_steps(bert: str) -> None:
     after = [{"name": "some", "filter": "text is None or text != 'b'"}]
     fields = {"task": "feature-extraction", "source": bert, "after": after}
-    (found,) = ran({"text": TEXTS}, **fields)
-    assert [row["label"] is None for _, row in rows_of(found)] == [False, True, True, True]
+    (result,) = ran({"text": TEXTS}, **fields)
+    assert [row["label"] is None for _, row in rows_of(result)] == [False, True, True, True]
 
 
 def test_rows_around_failed_rows_keep_their_warnings(bert: str) -> None:
     values = pa.array(["a", None, "x " * 50, "", "b"]).dictionary_encode()
     fields = {"tooLong": "fail", "options": {"max_length": 4}}
-    (found,) = ran({"text": values}, source=bert, **fields)
-    assert outcomes(found) == {0: "good", 1: "good", 2: "failed", 3: "good", 4: "good"}
-    assert warnings_of(found) == [(1, "NullInput", 0), (3, "EmptyInput", 0)]
+    (result,) = ran({"text": values}, source=bert, **fields)
+    assert outcomes(result) == {0: "good", 1: "good", 2: "failed", 3: "good", 4: "good"}
+    assert warnings_of(result) == [(1, "NullInput", 0), (3, "EmptyInput", 0)]
 
 
 TENSORS = [np.ones((2, 2, 3), np.uint8), np.ones((0, 2, 3), np.uint8)]
@@ -270,8 +270,8 @@ VALUES: list[tuple[Any, list[str | None]]] = [
 @pytest.mark.parametrize(("values", "expected"), VALUES)
 def test_values_that_are_missing(values: Any, expected: list[str | None]) -> None:
     model = model_of("torch", ("x",), factory="user_code:Affine")
-    found = missing_inputs(model, pa.table({"x": values})).skipped
-    assert [found.get(row) for row in range(len(expected))] == expected
+    skipped = missing_inputs(model, pa.table({"x": values})).skipped
+    assert [skipped.get(row) for row in range(len(expected))] == expected
 
 
 def test_row_with_several_inputs_is_missing_if_one_is_null_or_all_are_empty() -> None:
@@ -285,8 +285,8 @@ def test_row_with_several_inputs_is_missing_if_one_is_null_or_all_are_empty() ->
 def test_row_with_a_null_part_in_its_prompt_is_missing() -> None:
     fields = {"api": "chat", "name": "m", "url": "http://a", "prompt": "{a.b[0]}"}
     values = [{"b": ["x"]}, {"b": []}, {"b": None}, None]
-    found = missing_inputs(model_of("http", ("a",), **fields), pa.table({"a": values})).skipped
-    assert found == dict.fromkeys((1, 2, 3), "NullInput")
+    skipped = missing_inputs(model_of("http", ("a",), **fields), pa.table({"a": values})).skipped
+    assert skipped == dict.fromkeys((1, 2, 3), "NullInput")
 
 
 def test_numbers_do_not_make_a_row_complete() -> None:
@@ -348,16 +348,16 @@ def embedded(source: str, **fields: Any) -> RowBatch:
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True, "nonFinite": "keep"}])
 def test_non_finite_embeddings_are_counted(broken: str, fields: dict[str, Any]) -> None:
-    found = embedded(broken, **fields)
-    assert outcomes(found) == dict.fromkeys(range(4), "good")
-    assert warnings_of(found) == [(1, "NonFinite", 32), (2, "NullInput", 0)]
+    vectors = embedded(broken, **fields)
+    assert outcomes(vectors) == dict.fromkeys(range(4), "good")
+    assert warnings_of(vectors) == [(1, "NonFinite", 32), (2, "NullInput", 0)]
 
 
 @pytest.mark.parametrize("fields", [{"normalize": True}, {"nonFinite": "fail"}])
 def test_non_finite_embeddings_fail_their_rows(broken: str, fields: dict[str, Any]) -> None:
-    found = embedded(broken, **fields)
-    assert outcomes(found) == {0: "good", 1: "failed", 2: "good", 3: "good"}
-    assert warnings_of(found) == [(2, "NullInput", 0)]
+    vectors = embedded(broken, **fields)
+    assert outcomes(vectors) == {0: "good", 1: "failed", 2: "good", 3: "good"}
+    assert warnings_of(vectors) == [(2, "NullInput", 0)]
 
 
 def test_embeddings_of_an_engine_and_an_endpoint_must_be_finite() -> None:

@@ -117,8 +117,8 @@ def test_next_batch_is_prepared_while_the_model_computes(run_with: Callable[[Any
     model = Model(BATCHES)
     blocks = [encode(good(0, 2 * n, pa.table({"n": [2 * n, 2 * n + 1]}))) for n in range(BATCHES)]
     results = [decode(block) for block in run_with(model)(blocks)]
-    found = [(row, values["doubled"]) for result in results for row, values in rows_of(result)]
-    assert found == [(row, 2 * row) for row in range(2 * BATCHES)]
+    pairs = [(row, values["doubled"]) for result in results for row, values in rows_of(result)]
+    assert pairs == [(row, 2 * row) for row in range(2 * BATCHES)]
     assert model.most_prepared == 2
 
 
@@ -140,8 +140,8 @@ def test_failed_rows_and_lack_of_memory_are_isolated_in_each_thread(
     numbers = [[n, -1 if n % 3 else 1, 7, 8] for n in range(BATCHES)]
     blocks = [encode(good(0, 4 * n, pa.table({"n": row}))) for n, row in enumerate(numbers)]
     for row, block in zip(numbers, run_with(Failing())(blocks), strict=True):
-        found = [values["doubled"] for _, values in rows_of(decode(block))]
-        assert found == [2 * value for value in row if value >= 0]
+        doubleds = [values["doubled"] for _, values in rows_of(decode(block))]
+        assert doubleds == [2 * value for value in row if value >= 0]
         assert len(errors_of(decode(block))) == sum(value < 0 for value in row)
 
 
@@ -178,7 +178,7 @@ class TestOccupancy:
     def of(self, *steps: tuple[str, int]) -> dict[str, float]:
         """Return the seconds of a process that does each of these for some seconds."""
         now = [0.0]
-        found = Occupancy(lambda: now[0])
+        occupancy = Occupancy(lambda: now[0])
 
         def spend(seconds: int) -> Iterator[int]:
             now[0] += seconds
@@ -186,13 +186,13 @@ class TestOccupancy:
 
         for what, seconds in steps:
             if what in ("computing", "passing_on"):
-                with getattr(found, what)():
+                with getattr(occupancy, what)():
                     now[0] += seconds
             elif what == "working":
-                list(found.working(spend(seconds)))
+                list(occupancy.working(spend(seconds)))
             else:
                 now[0] += seconds
-        return found.take_seconds()
+        return occupancy.take_seconds()
 
     @pytest.mark.parametrize(
         ("steps", "expected"),
@@ -211,22 +211,22 @@ class TestOccupancy:
 
     def test_model_is_busy_while_other_threads_wait(self) -> None:
         now = [0.0]
-        found = Occupancy(lambda: now[0])
-        with found.computing():
-            with found.passing_on():
+        occupancy = Occupancy(lambda: now[0])
+        with occupancy.computing():
+            with occupancy.passing_on():
                 now[0] = 2.0
-                assert next(found.working(iter([1]))) == 1
+                assert next(occupancy.working(iter([1]))) == 1
             now[0] = 3.0
-        with found.passing_on():
-            rows = found.working(iter([0, 1]))
+        with occupancy.passing_on():
+            rows = occupancy.working(iter([0, 1]))
             next(rows)
             now[0] = 7.0
-        assert found.take_seconds() == {
+        assert occupancy.take_seconds() == {
             "compute_seconds": 3.0,
             "wait_seconds": 0.0,
             "blocked_seconds": 4.0,
         }
-        assert set(found.take_seconds().values()) == {0.0}
+        assert set(occupancy.take_seconds().values()) == {0.0}
 
 
 def test_tensor_is_copied_from_pinned_memory_beside_the_computations(

@@ -68,8 +68,8 @@ def test_nodes_too_small_for_a_replica_are_rejected(messages: Messages) -> None:
 
 
 def test_one_node_must_hold_a_whole_replica() -> None:
-    found = refusal(ON_NPU, node("cpu"), node("embed", NPU=1.0), node("embed", NPU=1.0))
-    assert "has 1 CPU, 2 NPU" in found
+    result = refusal(ON_NPU, node("cpu"), node("embed", NPU=1.0), node("embed", NPU=1.0))
+    assert "has 1 CPU, 2 NPU" in result
 
 
 def test_widest_cpu_step_needs_a_node(messages: Messages) -> None:
@@ -121,8 +121,8 @@ def test_node_of_a_faulty_device_is_left_out_if_others_can_run_the_plan(
         return
     left = without_faulty_nodes(plan, failures)
     assert left.faulty_nodes == expected
-    found = selector(left, "embed")
-    assert found == {GROUP: "embed"} | ({"ray.io/node-id": "!in(b)"} if expected else {})
+    result = selector(left, "embed")
+    assert result == {GROUP: "embed"} | ({"ray.io/node-id": "!in(b)"} if expected else {})
 
 
 def test_single_machine_has_no_other_node() -> None:
@@ -132,13 +132,13 @@ def test_single_machine_has_no_other_node() -> None:
 
 
 def capacity(monkeypatch: pytest.MonkeyPatch, plan: Plan, *nodes: dict[str, Any]) -> Capacity:
-    cpus = sum(found["Resources"]["CPU"] for found in nodes if found["Alive"])
+    cpus = sum(result["Resources"]["CPU"] for result in nodes if result["Alive"])
     monkeypatch.setattr(task_resources.ray, "is_initialized", lambda: True)
     monkeypatch.setattr(task_resources.ray, "nodes", lambda: list(nodes))
     monkeypatch.setattr(task_resources.ray, "cluster_resources", lambda: {"CPU": cpus})
-    found = capacity_of(plan)
-    assert found is not None
-    return found
+    result = capacity_of(plan)
+    assert result is not None
+    return result
 
 
 def test_capacity_of_a_cluster_has_the_cpus_of_its_cpu_group(
@@ -146,8 +146,8 @@ def test_capacity_of_a_cluster_has_the_cpus_of_its_cpu_group(
 ) -> None:
     nodes = (node("head", CPU=0.0), node("cpu"), node("cpu"), node("cpu", alive=False))
     plan = plan_for_cluster(spec_of(steps=[ON_GPU]))
-    found = capacity(monkeypatch, plan, *nodes, node("embed", CPU=2.0, GPU=1.0))
-    assert found == Capacity(cpus=16.0, gpus=1.0, writers=9)
+    result = capacity(monkeypatch, plan, *nodes, node("embed", CPU=2.0, GPU=1.0))
+    assert result == Capacity(cpus=16.0, gpus=1.0, writers=9)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_chunk_size_does_not_change_rows(
     outcome = read_files("numpy", tmp_path)
     assert max(table.num_rows for table in outcome.tables) == 7
     assert np.array_equal(outcome.column("data"), array)
-    assert outcome.places == [(0, row) for row in range(100)]
+    assert outcome.order == [(0, row) for row in range(100)]
 
 
 def test_empty_array_has_no_rows(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_unsupported_array_is_one_failed_row(tmp_path: Path) -> None:
         np.save(tmp_path / "b.npy", np.arange(3))
         outcome = read_files("numpy", tmp_path)
         assert outcome.bad == {(0, 0): f"ValueError: arrays of {kind} cannot be read"}
-        assert outcome.places == [(1, 0), (1, 1), (1, 2)]
+        assert outcome.order == [(1, 0), (1, 1), (1, 2)]
     np.savez(tmp_path / "c.npz", x=np.arange(3), y=np.arange(2))
     assert read_files("numpy", tmp_path / "c.npz").bad == {
         (0, 0): "ValueError: the arrays have different numbers of rows: x 3, y 2"
@@ -102,7 +102,7 @@ def test_value_that_arrow_cannot_hold_fails_its_row(tmp_path: Path) -> None:
     ):
         np.save(tmp_path / "a.npy", array)
         outcome = read_files("numpy", tmp_path)
-        assert outcome.places == [(0, 0), (0, 2)]
+        assert outcome.order == [(0, 0), (0, 2)]
         assert str(array.dtype) in outcome.bad[0, 1]
 
 
@@ -178,14 +178,14 @@ def test_damaged_file_is_one_failed_row(tmp_path: Path) -> None:
         (tmp_path / "a.npz").write_bytes(content)
         outcome = read_files("numpy", tmp_path)
         assert list(outcome.bad) == [(0, 0)], content
-        assert outcome.places == [(1, 0), (1, 1)], content
+        assert outcome.order == [(1, 0), (1, 1)], content
 
 
 def test_headers_give_columns_and_row_counts(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(3), y=np.arange(3))
     np.save(tmp_path / "b.npy", np.arange(4))
     opened = open_input("numpy", tmp_path)
-    found = opened.file_rows.reader
-    assert found.columns() == ["x", "y", "data"]
+    result = opened.file_rows.reader
+    assert result.columns() == ["x", "y", "data"]
     files = opened.snapshot.files()
-    assert [found.rows_in(opened.snapshot.address(file), file.size) for file in files] == [3, 4]
+    assert [result.rows_in(opened.snapshot.address(file), file.size) for file in files] == [3, 4]

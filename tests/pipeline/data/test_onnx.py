@@ -78,9 +78,9 @@ def test_result_equals_a_direct_call(save: Save) -> None:
     source = linear(save)
     run = loaded("onnx", ("x",), source=source)
     for rows in (1, 2, 7):
-        found = run({"x": batch(rows)})
-        assert found.dtype == np.float32
-        assert np.array_equal(found, direct(source, x=batch(rows)))
+        result = run({"x": batch(rows)})
+        assert result.dtype == np.float32
+        assert np.array_equal(result, direct(source, x=batch(rows)))
 
 
 def test_network_exported_by_torch_matches_torch(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_network_exported_by_torch_matches_torch(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = net(torch.tensor(pixels, dtype=torch.float32)).numpy()
     for source in (path, tmp_path):
-        found = loaded("onnx", ("pixels",), source=str(source))({"pixels": pixels})
-        assert np.abs(found - expected).max() < 1e-5
+        result = loaded("onnx", ("pixels",), source=str(source))({"pixels": pixels})
+        assert np.abs(result - expected).max() < 1e-5
 
 
 def test_model_with_a_fixed_batch_size_accepts_any_batch(save: Save) -> None:
@@ -145,9 +145,9 @@ def test_columns_are_cast_to_the_input_type(save: Save) -> None:
         (TensorProto.BOOL, [[True, False]], pa.bool_()),
     ):
         run = loaded("onnx", ("x",), source=same(save, kind, ["n", 2]))
-        found = run(to_batch(pa.table({"x": pa.array(values, pa.list_(of))})))
-        assert found.dtype == helper.tensor_dtype_to_np_dtype(kind)
-        assert np.allclose(found, values, rtol=1e-6, atol=0)
+        result = run(to_batch(pa.table({"x": pa.array(values, pa.list_(of))})))
+        assert result.dtype == helper.tensor_dtype_to_np_dtype(kind)
+        assert np.allclose(result, values, rtol=1e-6, atol=0)
 
 
 def test_texts_and_numbers_are_rows_of_one_value(save: Save) -> None:

@@ -86,7 +86,7 @@ def test_malformed_line_is_a_failed_row_with_its_id(
     (tmp_path / "a.jsonl").write_text("\n".join([line("before"), bad, "", line("after")]))
     outcome = read_files("openaiBatch", tmp_path / "a.jsonl")
     assert [row["custom_id"] for row in outcome.good] == ["before", "after"]
-    assert outcome.places == [(0, 0), (0, 2)]
+    assert outcome.order == [(0, 0), (0, 2)]
     messages.check(outcome.bad[(0, 1)])
     (values,) = pa.concat_tables(batch.errors for batch in outcome.batches)["values"].to_pylist()
     assert (values and json.loads(values)["custom_id"]) == custom_id
@@ -132,8 +132,8 @@ def test_results_keep_the_text_of_the_response() -> None:
 def test_line_is_one_line_for_every_reader(end: str) -> None:
     ((_, content),) = writer_for(WRITE).files(table((end, f'{{"t": "{end}"}}')))
     (read,) = content.decode().splitlines()
-    found = json.loads(read)
-    assert (found["custom_id"], found["response"]["body"]) == (end, {"t": end})
+    document = json.loads(read)
+    assert (document["custom_id"], document["response"]["body"]) == (end, {"t": end})
 
 
 def test_row_without_a_result_cannot_be_written(messages: Messages) -> None:
@@ -155,8 +155,8 @@ def test_error_file_needs_no_memory_for_all_lines(
             yield pa.table({"id": ids, **{name: [text] * size for name, text in others.items()}})
 
     monkeypatch.setattr(openai_errors, "read_error_records", records)
-    place = Location(str(tmp_path))
-    layout = Layout("out", place, place / "_batchinference", place / "errors")
+    location = Location(str(tmp_path))
+    layout = Layout("out", location, location / "_batchinference", location / "errors")
     tracemalloc.start()
     openai_errors.write_error_file(layout, "custom_id", [], 0)
     _, peak = tracemalloc.get_traced_memory()

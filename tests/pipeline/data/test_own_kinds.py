@@ -177,7 +177,7 @@ def test_columns_of_own_kinds_are_checked(tmp_path: Path) -> None:
 def test_output_of_an_own_format_is_read_back(tmp_path: Path) -> None:
     spec = own_spec(tmp_path)
     ((ending, content),) = writers.writer_for(spec.write).files(pa.table({"word": ["a", "b"]}))  # type: ignore[arg-type]
-    place = Location(str(tmp_path / f"part{ending}"))
-    place.write(bytes(content))
-    rows = writers.writer_for(spec.write).rows(place)  # type: ignore[arg-type]
+    location = Location(str(tmp_path / f"part{ending}"))
+    location.write(bytes(content))
+    rows = writers.writer_for(spec.write).rows(location)  # type: ignore[arg-type]
     assert list(rows) == [{"word": "a"}, {"word": "b"}]

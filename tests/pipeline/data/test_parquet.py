@@ -70,7 +70,7 @@ def test_large_file_is_read_in_chunks(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": np.arange(rows)}), tmp_path / "a.parquet")
     outcome = read_files("parquet", tmp_path)
     assert [table.num_rows for table in outcome.tables] == [CHUNK_ROWS, CHUNK_ROWS, 10]
-    assert [row for _, row in outcome.places] == [row["a"] for row in outcome.good]
+    assert [row for _, row in outcome.order] == [row["a"] for row in outcome.good]
 
 
 def test_files_with_other_columns_have_null_in_those_they_lack(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_parts_are_row_groups_and_hold_every_row_once(
     cut = cut_up(opened, parts)
     assert all(part.start % group == 0 for part in cut)
     outcome = Outcome(list(opened.file_rows.read(cut)))
-    assert outcome.places == [(file, row) for file, size in enumerate(sizes) for row in range(size)]
-    assert [row["a"] for row in outcome.good] == [row for _, row in outcome.places]
+    assert outcome.order == [(file, row) for file, size in enumerate(sizes) for row in range(size)]
+    assert [row["a"] for row in outcome.good] == [row for _, row in outcome.order]
     assert outcome.ends == dict(enumerate(sizes))
 
 
@@ -138,7 +138,7 @@ def test_any_range_of_rows_can_be_read(digits: Path) -> None:
     opened = open_input("parquet", digits)
     (file,) = opened.snapshot.files()
     part = Outcome(list(opened.file_rows.read([replace(file, start=499, stop=1203)])))
-    assert part.places == [(0, row) for row in range(499, 1203)]
+    assert part.order == [(0, row) for row in range(499, 1203)]
     assert part.good == pq.read_table(digits).slice(499, 704).to_pylist()
 
 
@@ -184,12 +184,12 @@ def test_int96_that_a_unit_cannot_hold_is_a_failed_row(tmp_path: Path, shape: st
     outcome = read_files("parquet", fine, int96="ns")
     assert outcome.table.column("t").combine_chunks() == nanoseconds
     outcome = read_files("parquet", fine)
-    assert outcome.places == [(0, 2)]
+    assert outcome.order == [(0, 2)]
     assert all("'t'" in text and "int96: ns" in text for text in outcome.bad.values())
     years = in_every_shape(pa.array(YEARS, pa.timestamp("us")))[shape]
     long = write(tmp_path / "long.parquet", {"t": years}, **INT96)
     outcome = read_files("parquet", long, int96="ns")
-    assert outcome.places == [(0, 2)]
+    assert outcome.order == [(0, 2)]
     assert all("'t'" in text and "int96: us" in text for text in outcome.bad.values())
 
 
@@ -217,8 +217,8 @@ def test_value_that_does_not_fit_the_shared_type_is_the_only_failed_row(tmp_path
         write(tmp_path / "a.parquet", {"v": one})
         write(tmp_path / "b.parquet", {"v": other})
         outcome = read_files("parquet", tmp_path)
-        ((place, message),) = outcome.bad.items()
-        assert place == (0, 1)
+        ((item, message),) = outcome.bad.items()
+        assert item == (0, 1)
         assert "column 'v'" in message
 
 
@@ -238,8 +238,8 @@ def test_value_that_is_not_of_its_declared_type_is_a_failed_row(tmp_path: Path) 
     write(tmp_path / "a.parquet", {"v": ["1", "x", "3"]})
     outcome = read_files("parquet", tmp_path, types={"v": "int64"})
     assert [row["v"] for row in outcome.good] == [1, 3]
-    ((place, message),) = outcome.bad.items()
-    assert place == (0, 1)
+    ((item, message),) = outcome.bad.items()
+    assert item == (0, 1)
     assert "column 'v' is not int64" in message
     with pytest.raises(BadInput, match=r"types: .*a\.parquet: column 'v' is not"):
         open_input("parquet", write(tmp_path / "a.parquet", {"v": [[1]]}), types={"v": "int64"})
@@ -297,7 +297,7 @@ def test_local_time_that_does_not_exist_or_exists_twice_is_a_failed_row(tmp_path
     times = ["2024-03-31T02:30:00", "2024-07-01T10:00:00", "2024-10-27T02:30:00"]
     write(tmp_path / "a.parquet", {"t": pa.array(times).cast(pa.timestamp("us"))})
     outcome = read_files("parquet", tmp_path, assumeTimezone="Europe/Berlin")
-    assert (outcome.places, set(outcome.bad)) == ([(0, 1)], {(0, 0), (0, 2)})
+    assert (outcome.order, set(outcome.bad)) == ([(0, 1)], {(0, 0), (0, 2)})
 
 
 def test_declared_type_neither_adds_nor_drops_a_time_zone(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from support.jobs.table_writes import TableTarget
 NEAREST = "SELECT id FROM rows ORDER BY vector <=> '[1, 0.1]' LIMIT 1"
 
 
-def vectors_in(address: str, place: Path) -> TableTarget:
+def vectors_in(address: str, path: Path) -> TableTarget:
     fields = {"mode": "merge", "key": ["id"], "vectorColumn": "vector", "url": address}
-    return TableTarget("postgresql", place, fields)
+    return TableTarget("postgresql", path, fields)
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def rows(*vectors: list[float], first: int = 1) -> pa.Table:
 def test_new_table_has_vectors_that_are_merged_and_searched(target: TableTarget) -> None:
     assert target.run(rows([1.0, 0.0], [0.0, 1.0]), dimensions=2)
     assert target.run(rows([0.1, 0.2], [3.0, 0.3], first=2), name="second")
-    found = {row["id"]: row["vector"] for row in target.rows()}
-    assert found == {1: [1.0, 0.0], 2: [0.1, 0.2], 3: [3.0, 0.3]}
+    by_id = {row["id"]: row["vector"] for row in target.rows()}
+    assert by_id == {1: [1.0, 0.0], 2: [0.1, 0.2], 3: [3.0, 0.3]}
     with target.engine().connect() as connection:
         assert connection.execute(sa.text(NEAREST)).scalar() == 3
 

@@ -141,8 +141,8 @@ def test_images_are_passed_in_the_order_of_the_prompt() -> None:
 def test_images_precede_the_first_user_message(of: Any, messages: Messages) -> None:
     fields = {"inputs": {"question": "text", "photo": "p"}, "images": ["photo"]}
     turns = [{"role": "system", "content": "Hm."}, ASKED, ANSWERED, ASKED]
-    found = seen(of({**fields, "messages": EXAMPLES}, {"question": turns, "photo": PIXELS}))
-    assert found[2:] == [
+    result = seen(of({**fields, "messages": EXAMPLES}, {"question": turns, "photo": PIXELS}))
+    assert result[2:] == [
         *(("system", ["Hm."]), ("user", ["IMAGE", "a"]), ("assistant", ["b"]), ("user", ["a"]))
     ]
     with messages.raises(ValueError):

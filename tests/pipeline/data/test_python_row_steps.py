@@ -183,8 +183,8 @@ def step_of(kind: str, values: dict[int, Any], monkeypatch: pytest.MonkeyPatch) 
             return [values[int(number)] for number in numbers]
 
     def batches(batch: dict[str, Any]) -> dict[str, Any]:
-        found: Any = [values[int(number)] for number in batch["n"]]
-        return {**batch, "v": objects(found) if kind == "mapBatches of arrays" else found}
+        result: Any = [values[int(number)] for number in batch["n"]]
+        return {**batch, "v": objects(result) if kind == "mapBatches of arrays" else result}
 
     targets: dict[str, tuple[Any, dict[str, Any]]] = {
         "map": (lambda row: {**row, "v": values[int(row["n"])]}, {"method": "map"}),
@@ -289,8 +289,8 @@ def test_null_fits_tensors_and_text_does_not(returns: Returns) -> None:
     changed = returns(vectors)(numbers(0, 4))
     assert isinstance(changed, TransformResult)
     assert list(changed.failed) == [2]
-    found = to_batch(changed.table.select(["v"]))["v"]
-    assert [None if one is None else list(one) for one in found] == [[1, 1], None, [0, 0]]
+    result = to_batch(changed.table.select(["v"]))["v"]
+    assert [None if one is None else list(one) for one in result] == [[1, 1], None, [0, 0]]
 
 
 def test_batch_without_a_fitting_row_fails_all(returns: Returns) -> None:

@@ -317,9 +317,9 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
 @pytest.mark.parametrize("name", RETURNED)
 def test_tables_and_frames_may_be_returned(own: Callable[..., Transform], name: str) -> None:
     function, values, types = RETURNED[name]
-    found = tensors_to_lists(own(function)(TABLE))
-    assert found.to_pydict() == values
-    assert {field.name: str(field.type).replace("large_", "") for field in found.schema} == types
+    tensors = tensors_to_lists(own(function)(TABLE))
+    assert tensors.to_pydict() == values
+    assert {field.name: str(field.type).replace("large_", "") for field in tensors.schema} == types
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, dict])
@@ -350,8 +350,8 @@ def test_columns_may_be_any_sequence(own: Callable[..., Transform]) -> None:
         pa.array([1, 2, 3]),
         [[1], [], [2, 3]],
     ):
-        found = own(lambda batch, values=values: {"a": values})(TABLE).column("a").to_pylist()
-        assert found == (values.to_pylist() if isinstance(values, pa.Array) else list(values))
+        result = own(lambda batch, values=values: {"a": values})(TABLE).column("a").to_pylist()
+        assert result == (values.to_pylist() if isinstance(values, pa.Array) else list(values))
     dicts = own(lambda batch: {"a": [{"a": 1}, {"a": 2}, {"b": 3}]})(TABLE).column("a").to_pylist()
     assert dicts == [{"a": 1, "b": None}, {"a": 2, "b": None}, {"a": None, "b": 3}]
 

@@ -66,8 +66,8 @@ def test_service_of_a_store_is_tried(
     storage: dict[str, Any],
     expected: tuple[str, int],
 ) -> None:
-    place = Location(address, Storage.model_validate(storage))
-    assert list(unreachable({"a": place, "b": place})) == ["a"], "each service is reported once"
+    path = Location(address, Storage.model_validate(storage))
+    assert list(unreachable({"a": path, "b": path})) == ["a"], "each service is reported once"
     assert looked_up == [expected]
 
 
@@ -135,12 +135,12 @@ def test_a_host_without_an_address_that_answers_is_reported(
 
 def test_stores_that_answer_and_other_paths_are_no_problem(port: int) -> None:
     storage = Storage(endpoint=f"http://127.0.0.1:{port}")
-    places = {
+    locations = {
         "a": Location("s3://pets/", storage),
         "b": Location("./pets"),
         "c": Location("az://p"),
     }
-    assert unreachable(places) == {}
+    assert unreachable(locations) == {}
 
 
 def test_a_name_that_is_looked_up_for_long_is_not_waited_for(

@@ -49,12 +49,12 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_columns_and_row_counts_are_known_before_reading(files: Path) -> None:
-    found = {}
+    result = {}
     for format_ in ("text", "json", "csv", "parquet", "images", "binary"):
         opened = open_input(format_, files)
         reader = opened.file_rows.reader
-        found[format_] = (reader.columns(), counted(opened), reader.rows_exact)
-    assert found == {
+        result[format_] = (reader.columns(), counted(opened), reader.rows_exact)
+    assert result == {
         "text": (["text"], 3, False),
         "json": (["a", "b"], 2, False),
         "csv": (["a", "b"], 3, False),  # an estimate, which includes the header
@@ -129,9 +129,9 @@ def test_gzip_files_are_decompressed(
 def test_missing_library_is_reported_at_open(
     tmp_path: Path, format_: str, library: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
-    found = importlib.util.find_spec
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == library else found(name)
+        "importlib.util.find_spec", lambda name: None if name == library else find_spec(name)
     )
     with messages.raises(BadInput):
         open_input(format_, tmp_path)
@@ -191,8 +191,8 @@ def test_reading_resumes_behind_the_rows_that_were_read(
     """Errors after which rows were read do not add up."""
     monkeypatch.setattr(file_rows.time, "sleep", lambda _: None)
     outcome = Outcome(list(rows_of(Resets(8, errors)).read([InputFile(0, "a", 1)])))
-    assert [row["n"] for row in outcome.good] == [row for _, row in outcome.places]
-    assert (len(outcome.places), outcome.ends) == (40, {0: 40})
+    assert [row["n"] for row in outcome.good] == [row for _, row in outcome.order]
+    assert (len(outcome.order), outcome.ends) == (40, {0: 40})
 
 
 def test_each_chunk_is_read_in_the_context_of_a_note() -> None:

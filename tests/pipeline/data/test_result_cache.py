@@ -41,58 +41,58 @@ def results(*names: object, column: Any = None, warnings: Any = None) -> KnownRe
     return KnownResults(keys_of(*names), pa.table({"answer": values}), warnings or {})
 
 
-def cache(place: Path, digest: str = "d") -> ResultCache:
-    return ResultCache(Location(str(place)), digest, ["answer"])
+def cache(path: Path, digest: str = "d") -> ResultCache:
+    return ResultCache(Location(str(path)), digest, ["answer"])
 
 
-def stored(place: Path, *groups: KnownResults) -> None:
+def stored(path: Path, *groups: KnownResults) -> None:
     """Store results, each in a file."""
     for group in groups:
-        writer = cache(place)
+        writer = cache(path)
         writer.add(group)
         writer.flush()
         assert writer.errors == 0
 
 
-def found(place: ResultCache, *names: object) -> dict[object, Any]:
+def cached_values(location: ResultCache, *names: object) -> dict[object, Any]:
     """Return the values of these names that are in a cache."""
     names_of = dict(zip(keys_of(*names), names, strict=True))
     return {
         names_of[key]: each.table.column("answer")[row].as_py()
-        for each in place.find(names_of)
+        for each in location.find(names_of)
         for row, key in enumerate(each.keys)
         if key in names_of
     }
 
 
-def files(place: Path) -> list[Path]:
-    return sorted(file for file in place.rglob("*") if file.is_file())
+def files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def test_results_that_other_processes_store_meanwhile_are_found(tmp_path: Path) -> None:
     stored(tmp_path, results("a"))
     with patch.object(result_cache, "REFRESH_SECONDS", 1e9):
         reader = cache(tmp_path)
-        assert found(reader, "a", "b", "c") == {"a": "of a"}
+        assert cached_values(reader, "a", "b", "c") == {"a": "of a"}
     stored(tmp_path, results("b"), results("c"))
-    assert found(reader, "a", "b", "c") == {"a": "of a"}
+    assert cached_values(reader, "a", "b", "c") == {"a": "of a"}
     reader._next_refresh = 0.0
-    assert found(reader, "a", "b", "c") == {"a": "of a", "b": "of b", "c": "of c"}
+    assert cached_values(reader, "a", "b", "c") == {"a": "of a", "b": "of b", "c": "of c"}
 
 
 def test_results_of_other_models_are_not_found(tmp_path: Path) -> None:
     stored(tmp_path, results("a"))
-    assert found(cache(tmp_path, "other"), "a") == {}
+    assert cached_values(cache(tmp_path, "other"), "a") == {}
     (file,) = files(tmp_path)
     (tmp_path / "other").mkdir()
     file.rename(tmp_path / "other" / file.name)
     moved = cache(tmp_path, "other")
-    assert (found(moved, "a"), moved.errors) == ({}, 1)
+    assert (cached_values(moved, "a"), moved.errors) == ({}, 1)
 
 
 def test_empty_cache_has_no_results(tmp_path: Path) -> None:
     empty = cache(tmp_path / "new")
-    assert (found(empty, "a"), empty.errors) == ({}, 0)
+    assert (cached_values(empty, "a"), empty.errors) == ({}, 0)
 
 
 @pytest.mark.parametrize("part", ["key", "values", "end"])
@@ -104,7 +104,7 @@ def test_damaged_file_is_not_used_but_counted(tmp_path: Path, part: str) -> None
     content[at] ^= 1
     file.write_bytes(content)
     damaged = cache(tmp_path)
-    assert found(damaged, "a", "b", "c") == {"c": "of c"}
+    assert cached_values(damaged, "a", "b", "c") == {"c": "of c"}
     assert damaged.errors == 1
 
 
@@ -114,17 +114,17 @@ def test_truncated_file_is_not_used(tmp_path: Path, left: int) -> None:
     (file,) = files(tmp_path)
     os.truncate(file, left)
     truncated = cache(tmp_path)
-    assert found(truncated, "a", "b") == {}
+    assert cached_values(truncated, "a", "b") == {}
     assert truncated.errors == (left >= 64)  # without its keys, it is not read
 
 
 def test_file_with_the_right_hash_but_other_content_is_not_used(tmp_path: Path) -> None:
     for number, rest in enumerate((b"", b"x" * 8, result_cache._content_of([results(1, 2)])[1])):
         key = bytes([number]) * 32
-        place = tmp_path / str(number) / "d"
-        place.mkdir(parents=True)
+        location = tmp_path / str(number) / "d"
+        location.mkdir(parents=True)
         name = f"{hashlib.sha256(b'd' + key + rest).hexdigest()}-1.results"
-        (place / name).write_bytes(key + rest)
+        (location / name).write_bytes(key + rest)
         reader = cache(tmp_path / str(number))
         assert (reader.find([key]), reader.errors) == ([], 1)
 
@@ -133,15 +133,15 @@ def test_file_with_the_right_hash_but_other_content_is_not_used(tmp_path: Path) 
 def test_other_files_are_ignored(tmp_path: Path, name: str) -> None:
     stored(tmp_path, results("a"))
     (tmp_path / "d" / name).write_bytes(b"any" * 999)
-    assert found(cache(tmp_path), "a", "b") == {"a": "of a"}
+    assert cached_values(cache(tmp_path), "a", "b") == {"a": "of a"}
 
 
 def test_file_that_was_deleted_meanwhile_is_no_error(tmp_path: Path) -> None:
     stored(tmp_path, results("a"))
     reader = cache(tmp_path)
-    found(reader, "x")
+    cached_values(reader, "x")
     files(tmp_path)[0].unlink()
-    assert (found(reader, "a"), reader.errors) == ({}, 0)
+    assert (cached_values(reader, "a"), reader.errors) == ({}, 0)
 
 
 def test_keys_with_the_same_beginning_are_told_apart(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_values_of_different_types_are_not_converted(tmp_path: Path) -> None:
     writer.add(results("b", column=pa.array([1])))
     writer.add(results("c"))
     writer.flush()
-    assert found(cache(tmp_path), "a", "b", "c") == {"a": "of a", "b": 1, "c": "of c"}
+    assert cached_values(cache(tmp_path), "a", "b", "c") == {"a": "of a", "b": 1, "c": "of c"}
     assert len(files(tmp_path)) == 2
 
 
@@ -226,11 +226,11 @@ def test_storage_that_fails_is_counted_and_not_tried_again(tmp_path: Path) -> No
     for name in "abc":
         writer.add(results(name))
         writer.flush()
-    assert (found(writer, "a"), writer.errors) == ({}, 1)
+    assert (cached_values(writer, "a"), writer.errors) == ({}, 1)
 
 
-def _write(place: Path, names: Iterable[object]) -> None:
-    writer = cache(place)
+def _write(path: Path, names: Iterable[object]) -> None:
+    writer = cache(path)
     for name in names:
         writer.add(results(name))
     writer.flush()
@@ -239,12 +239,12 @@ def _write(place: Path, names: Iterable[object]) -> None:
 def test_jobs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(_write, [tmp_path] * 4, [range(0, 40), range(20, 60)] * 2))
-    assert found(cache(tmp_path), *range(60)) == {name: f"of {name}" for name in range(60)}
+    assert cached_values(cache(tmp_path), *range(60)) == {name: f"of {name}" for name in range(60)}
 
 
-def _write_for_ever(place: Path) -> None:
+def _write_for_ever(path: Path) -> None:
     for number in range(10**9):
-        stored(place, results(*range(10 * number, 10 * number + 10)))
+        stored(path, results(*range(10 * number, 10 * number + 10)))
 
 
 def test_process_that_is_killed_while_it_writes_leaves_no_wrong_result(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_process_that_is_killed_while_it_writes_leaves_no_wrong_result(tmp_path:
         os.kill(writer.pid or 0, signal.SIGKILL)
         writer.join()
     reader = cache(tmp_path)
-    known = found(reader, *range(1000))
+    known = cached_values(reader, *range(1000))
     assert known == {name: f"of {name}" for name in known}
     assert len(known) >= 40
     assert reader.errors == 0
@@ -266,15 +266,15 @@ def test_cache_in_an_object_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch)
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     s3.client().create_bucket(Bucket="cache")
-    place = Location("s3://cache/deep/results")
+    location = Location("s3://cache/deep/results")
     for group in (results(*range(50)), results(*range(40, 99))):
-        writer = ResultCache(place, "d", ["answer"])
+        writer = ResultCache(location, "d", ["answer"])
         writer.add(group)
         writer.flush()
-    reader = ResultCache(place, "d", ["answer"])
-    assert found(reader, *range(200)) == {name: f"of {name}" for name in range(99)}
+    reader = ResultCache(location, "d", ["answer"])
+    assert cached_values(reader, *range(200)) == {name: f"of {name}" for name in range(99)}
     missing = ResultCache(Location("s3://missing/results"), "d", ["answer"])
-    assert found(missing, 1) == {}
+    assert cached_values(missing, 1) == {}
     missing.add(results(1))
     missing.flush()
     assert missing.errors == 1
@@ -283,7 +283,7 @@ def test_cache_in_an_object_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch)
 def test_results_are_found_among_those_of_many_files(tmp_path: Path) -> None:
     stored(tmp_path, *(results(*range(at, at + 7)) for at in range(0, 210, 7)))
     reader = cache(tmp_path)
-    assert found(reader, *range(0, 300, 3)) == {at: f"of {at}" for at in range(0, 210, 3)}
+    assert cached_values(reader, *range(0, 300, 3)) == {at: f"of {at}" for at in range(0, 210, 3)}
     assert tensors_to_lists(reader.find(keys_of(0))[0].table).num_rows == 7
 
 
@@ -292,11 +292,11 @@ def test_only_wanted_results_are_kept_if_many_files_have_some(tmp_path: Path) ->
     stored(tmp_path, results("a", "b", warnings={1: [warning]}), results("c", "d"))
     with patch.object(result_cache, "MEMORY_BYTES", result_cache.FILE_BYTES):
         some = cache(tmp_path).find(keys_of("b", "c"))
-        (whole,) = cache(tmp_path).find(keys_of("b"))
+        (full,) = cache(tmp_path).find(keys_of("b"))
     values = {each.table.column("answer")[0].as_py(): each for each in some}
     assert {value: each.table.num_rows for value, each in values.items()} == {"of b": 1, "of c": 1}
     assert values["of b"].warnings == {0: [warning]}
-    assert whole.table.num_rows == 2
+    assert full.table.num_rows == 2
 
 
 def test_waiting_results_are_measured_once(tmp_path: Path) -> None:

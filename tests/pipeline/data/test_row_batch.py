@@ -53,7 +53,7 @@ WARNING = WarningName.TEXT_CUT
 
 def test_rows_of_a_reader_are_their_own_input_rows() -> None:
     batch = good(3, 10, ["a", "b"])
-    assert batch.ids.tolist() == batch.source.tolist() == [pack_id(3, row) for row in (10, 11)]
+    assert batch.ids.tolist() == batch.input_ids.tolist() == [pack_id(3, row) for row in (10, 11)]
     assert outcomes(batch) == dict.fromkeys(batch.ids.tolist(), "good")
     assert (batch.shares, batch.ends, batch.notes) == (None, (), ())
 
@@ -84,7 +84,7 @@ def test_batch_without_rows_keeps_its_columns_but_not_the_memory_of_its_rows() -
     before = good(0, 0, ["a", "b"])
     after = before.derived(before.table.slice(0, 0), np.empty(0, dtype=np.int64), [])
     assert outcomes(after) == {0: "filtered", 1: "filtered"}
-    for batch in (after, before.only(np.array([7])), merged([end(0, 2), after])):
+    for batch in (after, before.select_inputs(np.array([7])), merged([end(0, 2), after])):
         assert batch.table.schema == before.table.schema
         assert batch.table.get_total_buffer_size() < 16
 
@@ -92,32 +92,32 @@ def test_batch_without_rows_keeps_its_columns_but_not_the_memory_of_its_rows() -
 def test_chosen_input_rows_keep_everything_about_them() -> None:
     rows = [good(0, 0, ["a"]), failed(0, 1), filtered(0, 2), good(0, 3, ["d"])]
     batch = replace(merged([*rows, end(0, 4)]), notes=(("own", "{}"),))
-    part = batch.only(np.array([1, 2, 3]))
+    part = batch.select_inputs(np.array([1, 2, 3]))
     assert outcomes(part) == {1: "failed", 2: "filtered", 3: "good"}
     assert rows_of(part) == [(3, {"n": "d"})]
     assert (part.shares, part.ends, part.notes) == (None, batch.ends, batch.notes)
     divided = replace(batch, shares=np.array([5, 6, 7, 8]))
-    assert shares_of(divided.only(np.array([1, 3]))) == {1: 6, 3: 8}
+    assert shares_of(divided.select_inputs(np.array([1, 3]))) == {1: 6, 3: 8}
 
 
 def test_adjacent_rows_are_chosen_without_a_copy() -> None:
     """Images of a batch are hundreds of megabytes."""
     batch = good(0, 0, ["a", "b", "c", "d"])
-    first, rest = batch.divided(3)
+    first, rest = batch.split_with_outcomes(3)
     assert [rows_of(first), rows_of(rest)] == [rows_of(batch)[:3], rows_of(batch)[3:]]
     memory = [column.chunk(0).buffers()[2].address for column in batch.table.columns]
-    for part in (first, rest, batch.only(batch.ids[1:3])):
+    for part in (first, rest, batch.select_inputs(batch.ids[1:3])):
         assert [column.chunk(0).buffers()[2].address for column in part.table.columns] == memory
-    apart = batch.only(batch.ids[[0, 2]])
+    apart = batch.select_inputs(batch.ids[[0, 2]])
     assert [row["n"] for _, row in rows_of(apart)] == ["a", "c"]
 
 
 def test_merged_batches_hold_all_rows_of_each_batch() -> None:
     other = good(1, 0, pa.table({"m": [1.5]}))
-    whole = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])
-    assert rows_of(whole) == [(0, {"n": "a", "m": None}), (pack_id(1, 0), {"n": None, "m": 1.5})]
-    assert list(outcomes(whole).values()) == ["good", "failed", "good", "filtered"]
-    assert whole.ends == ((0, 2), (1, 2))
+    full = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])
+    assert rows_of(full) == [(0, {"n": "a", "m": None}), (pack_id(1, 0), {"n": None, "m": 1.5})]
+    assert list(outcomes(full).values()) == ["good", "failed", "good", "filtered"]
+    assert full.ends == ((0, 2), (1, 2))
     assert plain(merged([])) == plain(RowBatch())
     assert merged([other]) is other
 
@@ -131,10 +131,10 @@ def test_resized_batches_have_a_number_of_rows_or_bytes(
     counts: list[tuple[int, int]], rows: int, size: int
 ) -> None:
     batches = [read(file, good_rows, bad) for file, (good_rows, bad) in enumerate(counts)]
-    found = list(resized(iter(batches), lambda: rows, size))
-    assert plain(merged(found)) == plain(merged(batches))
-    assert all(len(batch.ids) <= rows for batch in found)
-    assert all(len(batch.ids) == rows or batch.nbytes >= size for batch in found[:-1])
+    result = list(resized(iter(batches), lambda: rows, size))
+    assert plain(merged(result)) == plain(merged(batches))
+    assert all(len(batch.ids) <= rows for batch in result)
+    assert all(len(batch.ids) == rows or batch.nbytes >= size for batch in result[:-1])
 
 
 def read(file: int, good_rows: int, bad: int) -> RowBatch:
@@ -145,17 +145,17 @@ def read(file: int, good_rows: int, bad: int) -> RowBatch:
 
 def test_failed_rows_count_towards_the_bytes_of_a_batch() -> None:
     batches = [failed(0, row, error=ValueError("x" * 1000)) for row in range(6)]
-    assert [len(batch.source) for batch in resized(batches, lambda: 1 << 40, 3000)] == [3, 3]
+    assert [len(batch.input_ids) for batch in resized(batches, lambda: 1 << 40, 3000)] == [3, 3]
 
 
 def test_parts_of_a_cut_batch_have_their_own_input_rows_whatever_their_order() -> None:
     """A decoded block may have its input rows in another order than its rows."""
     ids = np.array([5, 3, 4, 0])
     batch = RowBatch(pa.table({"n": ids}), ids, np.sort(ids))
-    first, rest = batch.cut(2)
+    first, rest = batch.split_at(2)
     assert rest is not None
-    assert sorted(first.source.tolist()) == sorted(first.ids.tolist()) == [3, 5]
-    assert sorted(rest.source.tolist()) == sorted(rest.ids.tolist()) == [0, 4]
+    assert sorted(first.input_ids.tolist()) == sorted(first.ids.tolist()) == [3, 5]
+    assert sorted(rest.input_ids.tolist()) == sorted(rest.ids.tolist()) == [0, 4]
 
 
 def test_warnings_of_rows_in_other_batches_stay_in_one_part() -> None:
@@ -163,9 +163,9 @@ def test_warnings_of_rows_in_other_batches_stay_in_one_part() -> None:
         "own", np.array([0, 9]), [RowWarning(row, WARNING, 1) for row in (0, 1)]
     )
     batch = good(0, 0, range(4)).with_warnings(warnings)
-    parts = batch.divided(2)
-    found = [row for part in parts for row in part.warnings.column("id").to_pylist()]
-    assert sorted(found) == [0, 9]
+    parts = batch.split_with_outcomes(2)
+    rows = [row for part in parts for row in part.warnings.column("id").to_pylist()]
+    assert sorted(rows) == [0, 9]
 
 
 CUT, ROTATED = WarningName.TEXT_CUT, WarningName.ROTATED
@@ -189,17 +189,17 @@ def counted(*batches: RowBatch) -> Counter[tuple[int, str, int]]:
 
 
 def assert_of_own_rows(part: RowBatch) -> None:
-    assert {row["id"] for row in part.warnings.to_pylist()} <= set(part.source.tolist())
+    assert {row["id"] for row in part.warnings.to_pylist()} <= set(part.input_ids.tolist())
 
 
 @given(WARNED, st.integers(1, ROWS))
 def test_each_part_of_a_divided_batch_has_the_warnings_of_its_rows(
     warnings: list[RowWarning], rows: int
 ) -> None:
-    whole = batch(warnings)
-    for first, rest in (whole.cut(rows), whole.divided(rows)):
+    full = batch(warnings)
+    for first, rest in (full.split_at(rows), full.split_with_outcomes(rows)):
         parts = [first, *([rest] if rest else [])]
-        assert counted(*parts) == counted(whole)
+        assert counted(*parts) == counted(full)
         for part in parts:
             assert_of_own_rows(part)
 
@@ -240,8 +240,8 @@ def test_commit_counts_the_warnings_of_rows_that_have_not_failed(
 
 def commit(rows: RowBatch) -> list[tuple[str, int, int]]:
     """Return the warnings that the commit of a batch counts: name, rows and amount."""
-    found = (each for group in commit_groups(rows) for each in warnings_of_group(group))
-    return [(each.name, each.count, each.amount or 0) for each in sum_warnings(found)]
+    eaches = (each for group in commit_groups(rows) for each in warnings_of_group(group))
+    return [(each.name, each.count, each.amount or 0) for each in sum_warnings(eaches)]
 
 
 def test_input_row_that_became_several_rows_counts_once() -> None:

@@ -84,15 +84,15 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def everything_in(outcome: Outcome) -> dict[tuple[int, int], str]:
     """Return each row's data or error type, by file and row."""
-    good = zip(outcome.places, map(str, outcome.good), strict=True)
-    return {**dict(good), **{place: e.partition(":")[0] for place, e in outcome.bad.items()}}
+    good = zip(outcome.order, map(str, outcome.good), strict=True)
+    return {**dict(good), **{location: e.partition(":")[0] for location, e in outcome.bad.items()}}
 
 
 def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
     outcome, each = opened.read(), opened.given.rows_each
     ends = outcome.ends if each is None else dict.fromkeys(range(5), each)
     for file, end in ends.items():
-        numbers = [row for number, row in (*outcome.places, *outcome.bad) if number == file]
+        numbers = [row for number, row in (*outcome.order, *outcome.bad) if number == file]
         assert sorted(numbers) == list(range(end))
     assert sorted(ends) == list(range(5))
 
@@ -100,7 +100,7 @@ def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
 def test_end_follows_the_rows_of_a_file_of_several_rows(opened: Input) -> None:
     ended: list[int] = []
     for batch in opened.read().batches:
-        files = set((batch.source >> ROW_BITS).tolist())
+        files = set((batch.input_ids >> ROW_BITS).tolist())
         assert files.isdisjoint(ended)
         ended += [file for file, _ in batch.ends]
     assert ended == ([] if opened.given.rows_each else list(range(5)))
@@ -121,7 +121,7 @@ def test_reading_again_yields_the_same_rows(opened: Input) -> None:
     first = opened.read()
     for again in (opened.read(), travelled.read()):
         assert everything_in(again) == everything_in(first)
-        assert (again.places, again.ends) == (first.places, first.ends)
+        assert (again.order, again.ends) == (first.order, first.ends)
 
 
 def test_failed_row_has_step_and_error(opened: Input) -> None:
@@ -129,7 +129,7 @@ def test_failed_row_has_step_and_error(opened: Input) -> None:
     assert outcome.bad or isinstance(opened.file_rows.reader, BinaryReader)
     assert all(": " in error for error in outcome.bad.values())
     steps = [batch.errors.column("step").to_pylist() for batch in outcome.batches]
-    assert {step for found in steps for step in found} <= {READ_STEP}
+    assert {step for result in steps for step in result} <= {READ_STEP}
 
 
 NO_STAGES = Segment.of([], ErrorHandling(tolerant=True, input=Location("/none")))
@@ -176,11 +176,11 @@ FEW = settings(max_examples=examples(100))
 
 
 @FEW
-@given(places=st.lists(PLACES, min_size=1))
-def test_id_holds_file_and_row(places: list[tuple[int, int]]) -> None:
-    ids = np.array([pack_id(file, row) for file, row in places], dtype=np.int64)
+@given(locations=st.lists(PLACES, min_size=1))
+def test_id_holds_file_and_row(locations: list[tuple[int, int]]) -> None:
+    ids = np.array([pack_id(file, row) for file, row in locations], dtype=np.int64)
     files, numbers = unpack_ids(ids)
-    assert list(zip(files.tolist(), numbers.tolist(), strict=True)) == places
+    assert list(zip(files.tolist(), numbers.tolist(), strict=True)) == locations
 
 
 @FEW
@@ -191,9 +191,9 @@ def test_ids_follow_the_input_order(one: tuple[int, int], other: tuple[int, int]
 
 
 @FEW
-@given(place=PLACES, count=st.integers(0, 20))
-def test_rows_are_numbered_from_the_first(place: tuple[int, int], count: int) -> None:
-    file, first = place
+@given(location=PLACES, count=st.integers(0, 20))
+def test_rows_are_numbered_from_the_first(location: tuple[int, int], count: int) -> None:
+    file, first = location
     first = min(first, MAX_ROWS - count)
     expected = [pack_id(file, first + number) for number in range(count)]
     assert consecutive_ids(file, first, count).tolist() == expected

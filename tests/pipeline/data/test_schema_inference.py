@@ -190,9 +190,9 @@ def test_texts_are_no_pixels_and_no_samples(
     task: str, inputs: dict[str, str], is_wrong: bool
 ) -> None:
     model = {"runtime": "transformers", "source": "./m", "output": "o", "task": task}
-    found = problems({"model": {**model, "inputs": inputs}})
-    assert len(found) == is_wrong
-    assert all("is column 'year', which holds texts. Use a column of" in each for each in found)
+    problem = problems({"model": {**model, "inputs": inputs}})
+    assert len(problem) == is_wrong
+    assert all("is column 'year', which holds texts. Use a column of" in each for each in problem)
 
 
 SENTIMENT = {

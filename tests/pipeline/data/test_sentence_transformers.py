@@ -55,18 +55,18 @@ def model(minilm: str) -> Runtime:
 
 
 def embedded(run: Runtime, rows: list[Any], kind: str = "text") -> np.ndarray:
-    found = run({kind: objects(rows)})
-    assert isinstance(found, np.ndarray)
-    assert found.dtype == np.float32
-    return found
+    result = run({kind: objects(rows)})
+    assert isinstance(result, np.ndarray)
+    assert result.dtype == np.float32
+    return result
 
 
 def test_embeddings_equal_the_library(minilm: str, model: Runtime) -> None:
-    found = embedded(model, TEXTS)
-    assert found.shape == (3, 384)
-    assert np.abs(found - direct(minilm, TEXTS)).max() < 1e-6
+    vectors = embedded(model, TEXTS)
+    assert vectors.shape == (3, 384)
+    assert np.abs(vectors - direct(minilm, TEXTS)).max() < 1e-6
     alone = np.concatenate([embedded(model, [text]) for text in TEXTS])
-    assert np.abs(found - alone).max() < 1e-5
+    assert np.abs(vectors - alone).max() < 1e-5
 
 
 def test_fields_equal_library_options(clip: str) -> None:
@@ -81,10 +81,10 @@ def test_fields_equal_library_options(clip: str) -> None:
     for fields, options in cases:
         expected = direct(clip, ["cat", "dog"], **options)
         assert plain.shape != expected.shape or np.abs(plain - expected).max() > 1e-3, fields
-        found = embedded(runtime(clip, **fields), ["cat", "dog"])
-        assert np.abs(found - expected).max() < 1e-6, fields
+        vectors = embedded(runtime(clip, **fields), ["cat", "dog"])
+        assert np.abs(vectors - expected).max() < 1e-6, fields
         if len(fields) == 2:
-            assert np.linalg.norm(found, axis=1) == pytest.approx([1, 1], abs=1e-6)
+            assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=1e-6)
 
 
 def test_images_and_texts_share_a_space(clip: str) -> None:
@@ -98,8 +98,8 @@ def test_images_and_texts_share_a_space(clip: str) -> None:
 
 def test_text_is_never_an_image_address(clip: str) -> None:
     texts = ["http://127.0.0.1:9/cat.png", "cat.png", "/etc/passwd.png", "dog"]
-    found = embedded(runtime(clip), texts)
-    assert np.abs(found - direct(clip, [{"text": text} for text in texts])).max() < 1e-6
+    vectors = embedded(runtime(clip), texts)
+    assert np.abs(vectors - direct(clip, [{"text": text} for text in texts])).max() < 1e-6
 
 
 def test_other_values_are_rejected(model: Runtime, clip: str, messages: Messages) -> None:
@@ -126,9 +126,9 @@ def test_cut_tokens_are_counted(minilm: str, messages: Messages) -> None:
         ({"tooLong": "truncateLeft"}, 303 - LIMIT),
         ({"prompt": "find it: "}, 306 - LIMIT),
     ):
-        found, warnings = embedded_with_warnings(minilm, ["a", LONG], **fields)
+        result, warnings = embedded_with_warnings(minilm, ["a", LONG], **fields)
         assert warnings == [(1, "TextCut", cut)], fields
-        assert found.shape == (2, 384)
+        assert result.shape == (2, 384)
     with messages.raises(TextTooLong):
         embedded_with_warnings(minilm, ["a", LONG], tooLong="fail")
 
@@ -144,12 +144,12 @@ def test_tokens_of_texts_are_counted(minilm: str) -> None:
 def test_windows_are_averaged_by_their_tokens(minilm: str) -> None:
     words = [f"{word} " for word in ["one", "two"] * 150]
     fields = {"tooLong": "windows", "windowOverlap": 0}
-    found, warnings = embedded_with_warnings(minilm, ["a", "".join(words)], **fields)
+    result, warnings = embedded_with_warnings(minilm, ["a", "".join(words)], **fields)
     parts = direct(minilm, ["".join(words[:254]), "".join(words[254:])])
     mean = np.average(parts, axis=0, weights=[254, 46])
     assert warnings == []
-    assert np.abs(found[1] - mean / np.linalg.norm(mean)).max() < 1e-5
-    assert np.abs(found[0] - direct(minilm, ["a"])).max() < 1e-5
+    assert np.abs(result[1] - mean / np.linalg.norm(mean)).max() < 1e-5
+    assert np.abs(result[0] - direct(minilm, ["a"])).max() < 1e-5
 
 
 def saved(folder: Path, *modules: Any) -> str:

@@ -97,20 +97,20 @@ def test_failed_row_may_keep_its_values(values: bool) -> None:
     steps = [{"name": "lengths", "python": {"callable": "user_code:lengths"}}, PICKY]
     errors = ErrorHandling(tolerant=True, input=TOLERANT.input, values=values)
     result = runner(*steps, errors=errors)(batch("a", "bad one", "c", "bad two"))
-    found = [row["values"] and json.loads(row["values"]) for row in result.errors.to_pylist()]
+    actual = [row["values"] and json.loads(row["values"]) for row in result.errors.to_pylist()]
     expected = [{"text": "bad one", "length": 7}, {"text": "bad two", "length": 7}]
-    assert found == (expected if values else [None, None])
+    assert actual == (expected if values else [None, None])
 
 
 def test_values_of_a_failed_row_are_short() -> None:
     columns = {"image": np.zeros((1, 2, 3), np.uint8), "bytes": [b"abc"], "text": ["x" * 5000],
                "numbers": [list(range(5000))], "few": [[1, None]], "none": pa.nulls(1)}  # fmt: skip
-    found = json.loads(values_as_json(to_table(columns)))
-    assert (found["image"], found["bytes"]) == ("<uint8 array of shape (2, 3)>", "<3 bytes>")
-    assert (found["few"], found["none"]) == ([1, None], None)
+    document = json.loads(values_as_json(to_table(columns)))
+    assert (document["image"], document["bytes"]) == ("<uint8 array of shape (2, 3)>", "<3 bytes>")
+    assert (document["few"], document["none"]) == ([1, None], None)
     for name, beginning in (("text", "xxx"), ("numbers", "[0, 1, 2")):
-        assert found[name].startswith(beginning)
-        assert len(found[name]) <= MAX_VALUE
+        assert document[name].startswith(beginning)
+        assert len(document[name]) <= MAX_VALUE
 
 
 def test_values_of_a_failed_row_have_no_secrets() -> None:
@@ -120,9 +120,9 @@ def test_values_of_a_failed_row_have_no_secrets() -> None:
                "db_password": ["hunter2"], "tokens": [["a"]]}  # fmt: skip
     text = values_as_json(to_table(columns))
     assert secret not in text
-    found = json.loads(text)
-    assert (found["text"], found["plain"]) == ("token=***", "two\nlines")
-    assert (found["db_password"], found["tokens"]) == ("***", ["a"])
+    document = json.loads(text)
+    assert (document["text"], document["plain"]) == ("token=***", "two\nlines")
+    assert (document["db_password"], document["tokens"]) == ("***", ["a"])
 
 
 def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +150,8 @@ def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     kept.write(snapshot_input([f"{tmp_path}/*.txt"], []).serialized())
     with pytest.raises(JobFailure) as failure:
         run(good(3, 10, pa.table({"text": ["good", "bad one", "bad two"]})))
-    place = f"step 'picky' failed on row 11 of {tmp_path}/d.txt"
-    assert failure.value.message == f"{place}: ValueError: cannot take bad one {LINE}"
+    text = f"step 'picky' failed on row 11 of {tmp_path}/d.txt"
+    assert failure.value.message == f"{text}: ValueError: cannot take bad one {LINE}"
     assert isinstance(failure.value.__cause__, ValueError)
 
 
@@ -212,8 +212,8 @@ def test_fault_of_a_device_is_no_failed_row(
         runner(step)(batch("a", "b"))
     if isinstance(raised.value, DeviceFailed):
         assert f"the node {machine or 'pod-1'} failed" in raised.value.message
-        found = pickle.loads(pickle.dumps(raised.value))
-        assert (found.node, found.machine) == ("node-1", machine)
+        document = pickle.loads(pickle.dumps(raised.value))
+        assert (document.node, document.machine) == ("node-1", machine)
 
 
 def test_note_remains_if_the_process_must_end_after_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,12 +318,12 @@ def test_results_before_an_error_have_all_rows_of_their_input_rows(
     rows = RowBatch(pa.table({"n": range(20)}), ids, np.arange(4))
     results = StepRunner(step, Breaks(ConnectionError("lost")), TOLERANT)(rows)
     done = next(results)
-    assert (done.ids.tolist(), done.source.tolist()) == (ids[:11].tolist(), [0, 1, 2])
+    assert (done.ids.tolist(), done.input_ids.tolist()) == (ids[:11].tolist(), [0, 1, 2])
     with pytest.raises(JobFailure, match="lost"):
         next(results)
     run = StepRunner(step, Breaks(ConnectionError("lost")), TOLERANT)
     with pytest.raises(JobFailure, match="lost"):
-        next(run(replace(rows, ids=np.zeros(20, np.int64), source=np.zeros(1, np.int64))))
+        next(run(replace(rows, ids=np.zeros(20, np.int64), input_ids=np.zeros(1, np.int64))))
 
 
 def test_stop_is_noticed_between_the_parts_of_a_batch() -> None:
@@ -354,20 +354,20 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is recorded immediately, later batches once they take a tenth of the time."""
     clock = Mock()
     monkeypatch.setitem(step_time._CLOCKS, "timed", SharedClock(clock))
-    found = StepTime("timed")
-    taken = []
+    result = StepTime("timed")
+    used = []
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
         clock.side_effect = [0.0, seconds]
-        with found.measured(lambda: 10):
+        with result.measured(lambda: 10):
             pass
-        notes = found.take_notes()
+        notes = result.take_notes()
         assert all(step == "timed" for step, _ in notes)
-        taken.append([json.loads(note) for _, note in notes])
-    assert taken == [[{"rows": 10, "seconds": 20.0}], *([], [], [{"rows": 30, "seconds": 2.2}], [])]
-    ((step, rest),) = found.take_rest()
+        used.append([json.loads(note) for _, note in notes])
+    assert used == [[{"rows": 10, "seconds": 20.0}], *([], [], [{"rows": 30, "seconds": 2.2}], [])]
+    ((step, rest),) = result.take_rest()
     assert step == "timed"
     assert json.loads(rest) == {"rows": 10, "seconds": 0.5}
-    assert found.take_rest() == []
+    assert result.take_rest() == []
 
 
 def test_time_is_divided_among_batches_that_are_computed_at_the_same_time() -> None:
@@ -384,30 +384,30 @@ def test_time_is_divided_among_batches_that_are_computed_at_the_same_time() -> N
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same thread", "other thread"])
 def test_loading_is_noted_once(*, elsewhere: bool) -> None:
-    found = StepTime("embed")
-    found.add_load(2.5)
+    thread = StepTime("embed")
+    thread.add_load(2.5)
     if elsewhere:  # the thread that has loaded the model computes nothing
-        found = found.for_other_thread()
+        thread = thread.for_other_thread()
     notes = []
     for _ in range(2):
-        with found.measured(lambda: 10):
+        with thread.measured(lambda: 10):
             pass
-        notes += found.take_rest()
+        notes += thread.take_rest()
     assert [json.loads(note).get("load_seconds") for _, note in notes] == [2.5, None]
     assert collect_notes(notes).steps["embed"].load_seconds == 2.5
 
 
 def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
-    found = StepTime("embed")
+    thread = StepTime("embed")
     waits = iter([{"wait_seconds": 1.75, "compute_seconds": 0.5}, {}])
-    found.note_also(lambda: next(waits))
-    found = found.for_other_thread()
-    with found.measured(lambda: 10):
+    thread.note_also(lambda: next(waits))
+    thread = thread.for_other_thread()
+    with thread.measured(lambda: 10):
         pass
-    ((_, first),) = found.take_rest()
-    with found.measured(lambda: 10):
+    ((_, first),) = thread.take_rest()
+    with thread.measured(lambda: 10):
         pass
-    ((_, second),) = found.take_rest()
+    ((_, second),) = thread.take_rest()
     assert json.loads(first)["wait_seconds"] == 1.75
     assert json.loads(first)["seconds"] < 1
     assert "wait_seconds" not in json.loads(second)

@@ -60,10 +60,10 @@ def test_write_makes_directories_and_a_file_with_the_permissions_of_the_umask(
 
 
 def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
-    place = Location(str(tmp_path / "a"))
+    location = Location(str(tmp_path / "a"))
     full = OSError(errno.ENOSPC, "No space left on device")
     with patch("os.fsync", side_effect=full), pytest.raises(OSError, match="full") as caught:
-        place.write(b"x")
+        location.write(b"x")
     failure = root_cause(caught.value)
     assert failure.reason == "OutOfDisk"
     message = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
@@ -143,12 +143,12 @@ def test_linked_directories_of_partitions_are_not_followed(tmp_path: Path) -> No
         (folder / "part-1.parquet").write_text("a")
     (output / "class=dog").symlink_to(other)
     (output / "class=cat" / "day=1").symlink_to(other / "day=1")
-    place = Location(str(output))
-    found = [place.below(info.path) for info in place.data_files()]
-    assert found == ["class=cat/part-1.parquet"]
+    location = Location(str(output))
+    relatives = [location.relative(info.path) for info in location.data_files()]
+    assert relatives == ["class=cat/part-1.parquet"]
     (tmp_path / "link").symlink_to(output)
     linked = Location(str(tmp_path / "link"))
-    assert [linked.below(info.path) for info in linked.data_files()] == found
+    assert [linked.relative(info.path) for info in linked.data_files()] == relatives
 
 
 OPERATIONS = {

@@ -35,20 +35,20 @@ class Target:
     """A collection or an index in a store of its own."""
 
     format: str
-    place: Path
+    folder: Path
     store: Store
 
     def write(self, **fields: Any) -> Row:
-        given = store_fields(self.format, self.store, self.place, **{"key": ["id"], **fields})
+        given = store_fields(self.format, self.store, self.folder, **{"key": ["id"], **fields})
         return {name: value for name, value in given.items() if value is not None}
 
     def run(self, *tables: pa.Table, name: str = "job", **fields: Any) -> None:
         """Run a job. Calls with different names run different jobs."""
-        path = str(self.place / f"out-{name}")
-        assert run_job(self.place / name, {**self.write(**fields), "path": path}, tables)
+        path = str(self.folder / f"out-{name}")
+        assert run_job(self.folder / name, {**self.write(**fields), "path": path}, tables)
 
     def open(self, **fields: Any) -> TableJob:
-        job = open_job(self.place / "job", self.write(**fields))
+        job = open_job(self.folder / "job", self.write(**fields))
         assert job is not None
         return job
 

@@ -138,13 +138,13 @@ class Model:
         self.asked.append([*zip(texts, inputs.get(REPAIR, texts), strict=True)])
         warn(WarningName.TEXT_CUT, row=len(texts) - 1, amount=1)
         warn(WarningName.ANSWER_CUT)
-        found = [self.answers[text].pop(0) for text in texts]
-        if "refuse" in found:
+        value = [self.answers[text].pop(0) for text in texts]
+        if "refuse" in value:
             raise ValueError("refused")
-        if "stop" in found:
+        if "stop" in value:
             raise JobFailure("down")
         return [
-            one if isinstance(one, Exception) else (one, {"finish_reason": "stop"}) for one in found
+            one if isinstance(one, Exception) else (one, {"finish_reason": "stop"}) for one in value
         ]
 
 
@@ -154,14 +154,14 @@ def run(model: Model, repair: int, **fields: Any) -> tuple[list[Any], list[Any]]
     assert spec.answer_schema is not None
     runtime = StructuredRuntime(spec, spec.answer_schema, lambda _: model)
     with collect_warnings() as warnings:
-        found = runtime({"question": [*model.answers]})
-    return found, plain(warnings)
+        result = runtime({"question": [*model.answers]})
+    return result, plain(warnings)
 
 
 def test_only_invalid_answers_are_asked_for_again() -> None:
     model = Model(a=[GOOD], b=["no", GOOD], c=["no", "nor", GOOD], d=[OSError(), GOOD])
-    found, warnings = run(model, repair=3)
-    assert [*found[:3], str(found[3])] == [VALUE] * 3 + [""]
+    result, warnings = run(model, repair=3)
+    assert [*result[:3], str(result[3])] == [VALUE] * 3 + [""]
     assert [[text for text, _ in asked] for asked in model.asked] == [[*"abcd"], [*"bc"], [*"c"]]
     (_, (answer, request)) = model.asked[2][0]
     assert (answer["role"], answer["content"], request["role"]) == ("assistant", "nor", "user")
@@ -171,16 +171,16 @@ def test_only_invalid_answers_are_asked_for_again() -> None:
 
 
 def test_row_keeps_its_last_invalid_answer() -> None:
-    found, _ = run(Model(a=["no"], b=["no", "nor"], c=["no", OSError()]), repair=0)
-    assert [error.text for error in found] == ["no"] * 3
-    found, _ = run(Model(a=["no", "nor"], b=["no", OSError()], c=["no", "refuse"]), repair=1)
-    assert [error.text for error in found] == ["no"] * 3
+    result, _ = run(Model(a=["no"], b=["no", "nor"], c=["no", OSError()]), repair=0)
+    assert [error.text for error in result] == ["no"] * 3
+    result, _ = run(Model(a=["no", "nor"], b=["no", OSError()], c=["no", "refuse"]), repair=1)
+    assert [error.text for error in result] == ["no"] * 3
 
 
 def test_rows_are_asked_alone_if_asking_together_fails() -> None:
     model = Model(a=["no", GOOD, GOOD, GOOD], b=["no", *["refuse"] * 3], c=["no", *[GOOD] * 3])
-    found, _ = run(model, repair=1)
-    assert [found[0], type(found[1]), type(found[2])] == [VALUE, InvalidAnswer, dict]
+    result, _ = run(model, repair=1)
+    assert [result[0], type(result[1]), type(result[2])] == [VALUE, InvalidAnswer, dict]
 
 
 def test_failure_of_the_job_ends_the_repair() -> None:
@@ -189,5 +189,5 @@ def test_failure_of_the_job_ends_the_repair() -> None:
 
 
 def test_details_are_those_of_the_last_answer() -> None:
-    (found,), _ = run(Model(a=["no", GOOD]), repair=1, details="about")
-    assert found == (VALUE, {"finish_reason": "stop"})
+    (result,), _ = run(Model(a=["no", GOOD]), repair=1, details="about")
+    assert result == (VALUE, {"finish_reason": "stop"})

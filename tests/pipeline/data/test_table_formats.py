@@ -71,7 +71,7 @@ def test_partition_column_with_only_nulls_is_text(target: TableTarget) -> None:
 def before_commit(target: TableTarget, rows: pa.Table, **fields: Any) -> Callable[[], object]:
     """Put rows where the table has its files. Return the commit that makes them visible."""
     job = target.open(rows, **fields)
-    end, files = job.place(job.check())
+    end, files = job.place_files(job.check())
     report = succeeded_report(job.attempt.layout.output.uri)
     return lambda: job.attempt.commit_table(job.spec.write, job.table, files, end, report)  # type: ignore[arg-type]
 
@@ -83,7 +83,7 @@ class TestDelta:
 
     def test_new_table_is_partitioned(self, target: TableTarget) -> None:
         target.run(CLASSES, partitionBy=["kind", "day"])
-        table = deltalake.DeltaTable(str(target.place / "out"))
+        table = deltalake.DeltaTable(str(target.folder / "out"))
         assert table.metadata().partition_columns == ["kind", "day"]
         assert target.rows() == CLASSES.to_pylist()
 
@@ -97,7 +97,7 @@ class TestDelta:
         target.run(CLASSES, partitionBy=["kind"])
         added = rows_of(id=[3], kind=["dog"], day=[None])
         target.run(added, name="more", mode="append")
-        table = deltalake.DeltaTable(str(target.place / "out"))
+        table = deltalake.DeltaTable(str(target.folder / "out"))
         assert table.metadata().partition_columns == ["kind"]
         assert sum("/kind=dog/" in uri for uri in table.file_uris()) == 1
         with pytest.raises(BadOutput, match="is partitioned by kind"):
@@ -105,16 +105,16 @@ class TestDelta:
 
     def test_vacuum_keeps_the_job_state(self, target: TableTarget) -> None:
         target.run(rows_of(id=[0]))
-        table = deltalake.DeltaTable(str(target.place / "out"))
+        table = deltalake.DeltaTable(str(target.folder / "out"))
         table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
-        assert (target.place / "out" / "_SUCCESS").exists()
+        assert (target.folder / "out" / "_SUCCESS").exists()
         assert not target.run(rows_of(id=[0]))
 
     def test_overwrite_keeps_the_previous_version(self, target: TableTarget) -> None:
         target.run(rows_of(id=[0]))
         target.run(rows_of(name=["x"]), mode="overwrite")
         assert target.rows("name") == [{"name": "x"}]
-        before = deltalake.DeltaTable(str(target.place / "out"), version=0)
+        before = deltalake.DeltaTable(str(target.folder / "out"), version=0)
         assert before.to_pyarrow_table().to_pylist() == [{"id": 0}]
 
     def test_empty_text_as_partition_value_is_rejected(
@@ -138,12 +138,12 @@ class TestDelta:
     def test_append_to_a_table_with_changed_partitions_is_refused(
         self, target: TableTarget, filled: bool, messages: Messages
     ) -> None:
-        theirs, place = rows_of(id=[7], kind=["cat"]), str(target.place / "out")
+        theirs, folder = rows_of(id=[7], kind=["cat"]), str(target.folder / "out")
         if filled:
-            deltalake.write_deltalake(place, theirs)
+            deltalake.write_deltalake(folder, theirs)
         commit = before_commit(target, CLASSES, mode="append")
         options: Any = {"mode": "overwrite", "schema_mode": "overwrite"}
-        deltalake.write_deltalake(place, theirs, partition_by=["kind"], **options)
+        deltalake.write_deltalake(folder, theirs, partition_by=["kind"], **options)
         with messages.raises(BadOutput):
             commit()
         assert target.rows() == theirs.to_pylist()
@@ -196,7 +196,7 @@ class TestIceberg:
 
     def test_new_table_is_partitioned(self, target: TableTarget) -> None:
         target.run(CLASSES, partitionBy=["kind"])
-        table = catalog_of(target.place).load_table("ns.rows")
+        table = catalog_of(target.folder).load_table("ns.rows")
         assert [field.name for field in table.spec().fields] == ["kind"]
         assert target.rows() == CLASSES.to_pylist()
         assert table.scan("kind = 'cat'").to_arrow().num_rows == 1
@@ -206,15 +206,15 @@ class TestIceberg:
         target.run(CLASSES, empty, partitionBy=["kind"])
         added = rows_of(id=[3, 4], kind=["dog", "cat"], day=[None, None])
         target.run(added, name="more", mode="append")
-        table = catalog_of(target.place).load_table("ns.rows")
+        table = catalog_of(target.folder).load_table("ns.rows")
         for kind, ids in {"cat": [0, 4], "": [5]}.items():
-            found = table.scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
-            assert sorted(found) == ids, kind
+            values = table.scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
+            assert sorted(values) == ids, kind
 
     def test_partition_transforms_are_rejected(
         self, target: TableTarget, messages: Messages
     ) -> None:
-        catalog = catalog_of(target.place)
+        catalog = catalog_of(target.folder)
         catalog.create_namespace("ns")
         table = catalog.create_table("ns.rows", pa.schema([("id", pa.int64())]))
         with table.update_spec() as update:
@@ -246,29 +246,29 @@ class TestIceberg:
         job = target.open(rows_of(id=[0]))
         monkeypatch.setattr(SqlCatalog, "create_namespace", refuse)
         with pytest.raises(BadOutput, match=r"cannot be used \(ForbiddenError: no right"):
-            job.place(job.check())
+            job.place_files(job.check())
 
     def test_open_leaves_no_namespace(self, target: TableTarget) -> None:
         target.open()
-        assert catalog_of(target.place).list_namespaces() == []
-        catalog_of(target.place).create_namespace("ns")
+        assert catalog_of(target.folder).list_namespaces() == []
+        catalog_of(target.folder).create_namespace("ns")
         target.open()
-        assert catalog_of(target.place).list_namespaces() == [("ns",)]
+        assert catalog_of(target.folder).list_namespaces() == [("ns",)]
 
     def test_table_can_be_pickled(self, target: TableTarget) -> None:
         table = target.table()
         table.find_data_location()
         copy = pickle.loads(pickle.dumps(table))
         ((_, content),) = copy.files(rows_of(id=[0]))
-        place = Path(
+        path = Path(
             copy.stage_content(Location("/nowhere"), bytes(content)).removeprefix("file://")
         )
-        assert place.read_bytes() == bytes(content)
+        assert path.read_bytes() == bytes(content)
 
     def test_iceberg_table_that_names_a_class_is_refused(
         self, target: TableTarget, messages: Messages
     ) -> None:
-        catalog = catalog_of(target.place)
+        catalog = catalog_of(target.folder)
         catalog.create_namespace("ns")
         name = "pyiceberg.table.locations.ObjectStoreLocationProvider"
         catalog.create_table(
@@ -295,11 +295,11 @@ class TestLance:
         """Lance appends no lists whose elements have another name."""
         named = pa.list_(pa.field("of_theirs", pa.float16()), 2)
         theirs = rows_of(v=pa.array([[1.0, 2.0]], named))
-        lance.write_dataset(theirs, target.place / "out")
+        lance.write_dataset(theirs, target.folder / "out")
         ours = rows_of(v=to_column(np.array([[3, 4]], np.float16)))
         target.run(ours, mode="append")
-        found = lance.dataset(target.place / "out").to_table()
-        assert (found.schema, found.column("v").to_pylist()) == (theirs.schema, [[1, 2], [3, 4]])
+        table = lance.dataset(target.folder / "out").to_table()
+        assert (table.schema, table.column("v").to_pylist()) == (theirs.schema, [[1, 2], [3, 4]])
 
     @pytest.mark.parametrize(
         "column",
@@ -313,14 +313,14 @@ class TestLance:
         self, target: TableTarget, column: pa.Array
     ) -> None:
         table = rows_of(v=column)
-        lance.write_dataset(table, target.place / "out")
+        lance.write_dataset(table, target.folder / "out")
         target.run(table, mode="append")
-        found = lance.dataset(target.place / "out").to_table()
-        assert (found.schema, found.to_pylist()) == (table.schema, table.to_pylist() * 2)
+        result = lance.dataset(target.folder / "out").to_table()
+        assert (result.schema, result.to_pylist()) == (table.schema, table.to_pylist() * 2)
 
     def test_values_that_python_would_round_are_read_back(self, target: TableTarget) -> None:
         rows = rows_of(time=pa.array([1], pa.timestamp("ns")))
-        lance.write_dataset(rows, target.place / "out")
+        lance.write_dataset(rows, target.folder / "out")
         assert all_rows(spec_of(write=target.write()).write) == rows
 
     @pytest.mark.parametrize("filled", [False, True])
@@ -329,11 +329,11 @@ class TestLance:
     ) -> None:
         """Lance finds the columns of appended rows by their numbers, and would swap them."""
         if filled:
-            lance.write_dataset(rows_of(id=[0], n=[1]), target.place / "out")
+            lance.write_dataset(rows_of(id=[0], n=[1]), target.folder / "out")
         rows = rows_of(id=[5], n=[6])
         commit = before_commit(target, rows, mode="append")
         theirs = rows_of(n=[2], id=[3])
-        lance.write_dataset(theirs, target.place / "out", mode="overwrite")
+        lance.write_dataset(theirs, target.folder / "out", mode="overwrite")
         commit()
         assert target.rows() == [*theirs.to_pylist(), *rows.to_pylist()]
 
@@ -341,7 +341,7 @@ class TestLance:
         vectors = np.eye(3, dtype=np.float32)
         target.run(rows_of(id=[0, 1, 2], vector=to_column(vectors)))
         nearest = {"column": "vector", "q": vectors[1], "k": 1}
-        (row,) = lance.dataset(target.place / "out").to_table(nearest=nearest).to_pylist()
+        (row,) = lance.dataset(target.folder / "out").to_table(nearest=nearest).to_pylist()
         assert row["id"] == 1
 
     def test_columns_may_be_left_out_and_overwritten(self, target: TableTarget) -> None:
@@ -350,7 +350,7 @@ class TestLance:
         assert target.rows() == [{"id": 0, "text": "a"}, {"id": 1, "text": None}]
         other = rows_of(name=["x"], size=[1.5])
         target.run(other, name="other", mode="overwrite")
-        assert lance.dataset(target.place / "out").to_table().equals(other)
+        assert lance.dataset(target.folder / "out").to_table().equals(other)
 
 
 class TestSql:
@@ -397,7 +397,7 @@ class TestSql:
     ) -> None:
         with pytest.raises(BadOutput, match="the variable MY_DATABASE is not set"):
             target.open(urlEnv="MY_DATABASE", url=None)
-        monkeypatch.setenv("MY_DATABASE", f"sqlite:///{target.place}/data.db")
+        monkeypatch.setenv("MY_DATABASE", f"sqlite:///{target.folder}/data.db")
         assert target.run(rows_of(id=[0]), urlEnv="MY_DATABASE", url=None)
 
     def test_unusable_database_is_rejected_at_open(self, target: TableTarget) -> None:

@@ -56,7 +56,7 @@ def read(given: JobInput) -> Outcome:
 
 
 @pytest.fixture(scope="session")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
+def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Document]:
     """Return the fields of each source."""
     directory = tmp_path_factory.mktemp("sources")
     return {
@@ -83,8 +83,8 @@ def format_(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def fields(format_: str, places: dict[str, Document]) -> Document:
-    return places[format_]
+def fields(format_: str, documents: dict[str, Document]) -> Document:
+    return documents[format_]
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_each_part_has_row_numbers_and_an_end(given: JobInput) -> None:
     outcome = read(given)
     assert set(outcome.ends) == set(range(len(given)))
     assert sum(outcome.ends.values()) == 120
-    assert outcome.places == [
+    assert outcome.order == [
         (part, row) for part, rows in sorted(outcome.ends.items()) for row in range(rows)
     ]
 
@@ -376,9 +376,9 @@ class TestHuggingface:
             options |= {"split": "train", "streaming": False}
             return opened("huggingface", name="org/set", options=options).size
 
-        whole = datasets.load_dataset("org/set", split="train", revision=None).info.dataset_size
-        assert 0 < size() == round(whole * 120 / 160)
-        assert size(limit=20) == round(whole * 20 / 160)
+        full = datasets.load_dataset("org/set", split="train", revision=None).info.dataset_size
+        assert 0 < size() == round(full * 120 / 160)
+        assert size(limit=20) == round(full * 20 / 160)
 
 
 class TestLance:

@@ -102,10 +102,10 @@ def test_complete_job_is_committed_once(target: TableTarget) -> None:
     assert target.run(*tables)
     assert not target.run(*tables)
     assert target.rows() == expected(0, 1, 2, 3, 4)
-    state = target.place / "out" / "_batchinference"
+    state = target.folder / "out" / "_batchinference"
     assert not (state / "staged").exists()
     assert json.loads((state / "job.json").read_text())["attempt"] == 2
-    assert (target.place / "out" / "_SUCCESS").exists()
+    assert (target.folder / "out" / "_SUCCESS").exists()
     assert len(first_rows(write, 2)) == 2
     assert set(first_rows(write, 1)[0]) == {"id", "text"}
 
@@ -158,7 +158,7 @@ def ready_to_commit(target: TableTarget, mode: str, *, filled: bool) -> TableFil
     if filled:
         target.run(numbered(9), mode="append", name="before")
     job = target.open(numbered(0, 1), mode=mode)
-    return job.place(job.check())[1]
+    return job.place_files(job.check())[1]
 
 
 def pass_check() -> None:
@@ -183,7 +183,7 @@ def test_table_takes_one_commit_of_a_series(target: TableTarget, filled: bool, m
 
 def test_job_with_removed_state_is_a_new_run(target: TableTarget) -> None:
     assert target.run(numbered(0), mode="append")
-    shutil.rmtree(target.place / "out" / "_batchinference")
+    shutil.rmtree(target.folder / "out" / "_batchinference")
     target.open(numbered(0), mode="append")
     assert target.run(numbered(0), mode="append")
     assert target.rows() == expected(0, 0)
@@ -245,9 +245,9 @@ def test_column_without_nulls_in_one_file_may_be_null_in_the_table(target: Table
 
 
 def test_whole_numbers_and_fractions_become_one_type(target: TableTarget) -> None:
-    whole, fractions = rows_with(n=[1, None]), rows_with(n=[2.5])
-    assert target.run(whole, fractions, rows_with(n=pa.nulls(1)))
-    values = [row["n"] for row in table_rows(target.kind, target.place)]
+    rows, fractions = rows_with(n=[1, None]), rows_with(n=[2.5])
+    assert target.run(rows, fractions, rows_with(n=pa.nulls(1)))
+    values = [row["n"] for row in table_rows(target.kind, target.folder)]
     assert sorted(values, key=str) == [1.0, 2.5, None, None]
 
 
@@ -256,8 +256,8 @@ def test_lists_of_which_some_are_empty_have_one_type(target: TableTarget) -> Non
     lists = [json.dumps(row["n"]) for row in [{"n": []}, {"n": None}, {"n": [1]}]]
     for name, tables in {"typed": (unknown, known), "untyped": (unknown,)}.items():
         assert target.run(*tables, name=name, mode="overwrite")
-        found = [json.dumps(row["n"]) for row in table_rows(target.kind, target.place)]
-        assert sorted(found) == sorted(lists[: 2 + (name == "typed")])
+        result = [json.dumps(row["n"]) for row in table_rows(target.kind, target.folder)]
+        assert sorted(result) == sorted(lists[: 2 + (name == "typed")])
 
 
 def test_value_without_a_place_in_the_type_of_all_rows_is_refused(
@@ -393,12 +393,12 @@ def test_iceberg_reaches_its_warehouse_on_google(
 
 def test_iceberg_properties_name_the_endpoint() -> None:
     s3 = {"s3.endpoint": "https://store", "s3.region": "here"}
-    for place, expected in (
+    for location, expected in (
         ("s3://lake/w", s3),
         ("./out", s3),
         ("gs://lake/w", {"gcs.service.host": "https://store"}),
         ("abfss://lake@account.dfs.core.windows.net/w", {}),
         ("az://lake/out", {}),
     ):
-        found = iceberg_properties(place, Storage(endpoint="https://store", region="here"))
-        assert found == expected, place
+        properties = iceberg_properties(location, Storage(endpoint="https://store", region="here"))
+        assert properties == expected, location

@@ -35,9 +35,9 @@ LINES: dict[bytes, list[str]] = {
 
 
 def test_lines_end_at_newlines(tmp_path: Path) -> None:
-    found = {content: read(tmp_path, content, dropEmptyLines=False) for content in LINES}
-    assert {content: texts(outcome) for content, outcome in found.items()} == LINES
-    assert {content: outcome.ends for content, outcome in found.items()} == {
+    by_content = {content: read(tmp_path, content, dropEmptyLines=False) for content in LINES}
+    assert {content: texts(outcome) for content, outcome in by_content.items()} == LINES
+    assert {content: outcome.ends for content, outcome in by_content.items()} == {
         content: {0: len(expected)} for content, expected in LINES.items()
     }
     assert {content: texts(read(tmp_path, content)) for content in LINES} == {
@@ -87,7 +87,7 @@ def test_undecodable_lines_fail_and_dropped_lines_have_no_number(
 ) -> None:
     outcome = read(tmp_path, content, dropEmptyLines=drop)
     assert texts(outcome) == good
-    assert outcome.places == [(0, row) for row in range(end) if row not in bad]
+    assert outcome.order == [(0, row) for row in range(end) if row not in bad]
     assert list(outcome.bad) == [(0, row) for row in bad]
     assert all("UnicodeDecodeError" in error for error in outcome.bad.values())
     assert outcome.ends == {0: end}
@@ -111,12 +111,12 @@ def test_chunk_size_does_not_change_rows(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, chunk: int
 ) -> None:
     directory = tmp_path_factory.mktemp("text")
-    whole = read(directory, content, dropEmptyLines=False)
+    full = read(directory, content, dropEmptyLines=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "CHUNK_BYTES", chunk)
         cut = read(directory, content, dropEmptyLines=False)
-    for name in ("good", "places", "bad", "ends"):
-        assert getattr(cut, name) == getattr(whole, name)
+    for name in ("good", "order", "bad", "ends"):
+        assert getattr(cut, name) == getattr(full, name)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -127,7 +127,7 @@ def test_written_lines_are_read_back(
     content = "".join(f"{line}\n" for line in written).encode()
     outcome = read(tmp_path_factory.mktemp("text"), content, dropEmptyLines=False)
     assert texts(outcome) == written
-    assert outcome.places == [(0, number) for number in range(len(written))]
+    assert outcome.order == [(0, number) for number in range(len(written))]
 
 
 def test_files_are_read_byte_for_byte() -> None:
@@ -138,7 +138,7 @@ def test_files_are_read_byte_for_byte() -> None:
         if path.is_file() and not any(part.startswith("_") for part in path.parts[-2:])
     ]
     assert [row["bytes"] for row in outcome.good] == [path.read_bytes() for path in files]
-    assert outcome.places == [(number, 0) for number in range(len(files))]
+    assert outcome.order == [(number, 0) for number in range(len(files))]
 
 
 def test_empty_file_is_a_row_with_empty_bytes(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_truncation_keeps_the_beginning_or_the_end(bert: str) -> None:
     first, last = (" ".join(part) for part in (letters[:62], letters[-62:]))
     expected = vectors(bert, first, last)
     for policy, vector in (("truncate", expected[0]), ("truncateLeft", expected[1])):
-        found, _ = embedded(bert, TEXTS, tooLong=policy)
-        assert np.abs(found[1] - vector).max() < 1e-5, policy
+        result, _ = embedded(bert, TEXTS, tooLong=policy)
+        assert np.abs(result[1] - vector).max() < 1e-5, policy
 
 
 def test_long_text_fails_if_wanted(bert: str, messages: Messages) -> None:
@@ -79,10 +79,10 @@ def test_windows_are_averaged_by_their_tokens(bert: str) -> None:
     parts = [letters[:62], letters[62:124], letters[124:]]
     weights = [len(part) for part in parts]
     expected = np.average(vectors(bert, *map(" ".join, parts)), axis=0, weights=weights)
-    found, warnings = embedded(bert, TEXTS, tooLong="windows", windowOverlap=0)
+    result, warnings = embedded(bert, TEXTS, tooLong="windows", windowOverlap=0)
     assert warnings == []
-    assert np.abs(found[1] - expected).max() < 1e-5
-    assert np.abs(found[::2] - vectors(bert, *TEXTS[::2])).max() < 1e-5
+    assert np.abs(result[1] - expected).max() < 1e-5
+    assert np.abs(result[::2] - vectors(bert, *TEXTS[::2])).max() < 1e-5
     unit, _ = embedded(bert, TEXTS, tooLong="windows", windowOverlap=0, normalize=True)
     assert np.abs(unit[1] - expected / np.linalg.norm(expected)).max() < 1e-5
 
@@ -92,8 +92,8 @@ def test_windows_overlap(bert: str, messages: Messages) -> None:
     parts = [letters[:62], letters[52:114], letters[104:]]
     weights = [len(part) for part in parts]
     expected = np.average(vectors(bert, *map(" ".join, parts)), axis=0, weights=weights)
-    found, _ = embedded(bert, [LONG], tooLong="windows", windowOverlap=10, maxTokensPerBatch=100)
-    assert np.abs(found[0] - expected).max() < 1e-5
+    result, _ = embedded(bert, [LONG], tooLong="windows", windowOverlap=10, maxTokensPerBatch=100)
+    assert np.abs(result[0] - expected).max() < 1e-5
     with messages.raises(ModelLoad):
         embedded(bert, [LONG], tooLong="windows", windowOverlap=40)
 
@@ -103,15 +103,15 @@ def test_probabilities_of_windows_are_averaged(bert: str) -> None:
     parts = [" ".join(part) for part in (letters[:62], letters[62:124], letters[124:])]
     runtime = loaded("text-classification", bert, ["text"], topK=3)
     results = run(runtime, {"text": parts})
-    scores = [{one["label"]: one["score"] for one in found} for found in results]
+    scores = [{one["label"]: one["score"] for one in result} for result in results]
     mean = {
-        label: np.average([found[label] for found in scores], weights=[62, 62, 32])
+        label: np.average([score[label] for score in scores], weights=[62, 62, 32])
         for label in scores[0]
     }
     fields = {"topK": 3, "tooLong": "windows", "windowOverlap": 0}
-    (found,) = run(loaded("text-classification", bert, ["text"], **fields), {"text": [LONG]})
-    assert [one["label"] for one in found] == sorted(mean, key=lambda name: -mean[name])
-    assert {one["label"]: one["score"] for one in found} == pytest.approx(mean, abs=1e-5)
+    (result,) = run(loaded("text-classification", bert, ["text"], **fields), {"text": [LONG]})
+    assert [one["label"] for one in result] == sorted(mean, key=lambda name: -mean[name])
+    assert {one["label"]: one["score"] for one in result} == pytest.approx(mean, abs=1e-5)
 
 
 def test_pairs_are_cut_and_divided_together(tiny: Tiny, messages: Messages) -> None:
@@ -121,14 +121,14 @@ def test_pairs_are_cut_and_divided_together(tiny: Tiny, messages: Messages) -> N
     assert warnings == [(0, "TextCut", 3 + 156 + 3 - 64)]
     fields = {"tooLong": "windows", "windowOverlap": 0}
     divided = loaded("text-classification", tiny("regressor"), list(pairs), **fields)
-    found, warnings = run_with_warnings(divided, pairs)
+    result, warnings = run_with_warnings(divided, pairs)
     letters = LONG.split()
     parts = [letters[at : at + 58] for at in range(0, 156, 58)]
     columns = {"text": ["a b c"] * 3, "text_pair": [" ".join(part) for part in parts]}
     scores = [one["score"] for one in run(runtime, columns)]
     expected = np.average(scores, weights=[len(part) for part in parts])
     assert warnings == []
-    assert found[0]["score"] == pytest.approx(expected, abs=1e-5)
+    assert result[0]["score"] == pytest.approx(expected, abs=1e-5)
     with messages.raises(TextTooLong):
         run(divided, {"text": [LONG], "text_pair": [LONG]})
 
@@ -156,18 +156,18 @@ def test_prompt_that_is_too_long_without_its_values_is_named(messages: Messages)
 def test_entities_of_windows_have_places_in_the_whole_text(tiny: Tiny) -> None:
     fields = {"tooLong": "windows", "windowOverlap": 16}
     runtime = loaded("token-classification", tiny("token_classifier"), ["text"], **fields)
-    (short, found), warnings = run_with_warnings(runtime, {"text": ["a b", LONG]})
+    (short, result), warnings = run_with_warnings(runtime, {"text": ["a b", LONG]})
     assert warnings == []
-    assert all(LONG[one["start"] : one["end"]] == one["word"] for one in found)
-    places = [one["start"] for one in found]
-    assert places == sorted(set(places))
-    assert max(places) > 250
+    assert all(LONG[one["start"] : one["end"]] == one["word"] for one in result)
+    locations = [one["start"] for one in result]
+    assert locations == sorted(set(locations))
+    assert max(locations) > 250
     plain = loaded("token-classification", tiny("token_classifier"), ["text"])
     (alone, cut), warnings = run_with_warnings(plain, {"text": ["a b", LONG]})
     assert warnings == CUT
     assert alike(short, alone)
     first_half = 2 * (62 - 8)
-    assert alike(*([one for one in part if one["start"] < first_half] for part in (found, cut)))
+    assert alike(*([one for one in part if one["start"] < first_half] for part in (result, cut)))
 
 
 def test_scores_of_windows_are_averaged_by_label(tiny: Tiny) -> None:
@@ -180,10 +180,10 @@ def test_scores_of_windows_are_averaged_by_label(tiny: Tiny) -> None:
     assert warnings == [(1, "TextCut", pair - 64)]
     fields = {**labels, "tooLong": "windows", "windowOverlap": 0}
     divided = loaded("zero-shot-classification", source, ["text"], **fields)
-    found, warnings = run_with_warnings(divided, {"text": TEXTS})
+    result, warnings = run_with_warnings(divided, {"text": TEXTS})
     assert warnings == []
-    assert sum(one["score"] for one in found[1]) == pytest.approx(1, abs=1e-5)
-    assert alike(found[::2], run(runtime, {"text": TEXTS[::2]}))
+    assert sum(one["score"] for one in result[1]) == pytest.approx(1, abs=1e-5)
+    assert alike(result[::2], run(runtime, {"text": TEXTS[::2]}))
     with pytest.raises(TextTooLong):
         run(loaded("zero-shot-classification", source, ["text"], **labels, tooLong="fail"),
             {"text": TEXTS})  # fmt: skip
@@ -201,9 +201,9 @@ def test_cut_texts_of_other_pipelines_are_counted(tiny: Tiny) -> None:
 def test_own_windows_of_the_library_cut_nothing(tiny: Tiny) -> None:
     options = {"stride": 8, "aggregation_strategy": "simple"}
     runtime = loaded("token-classification", tiny("token_classifier"), ["text"], options=options)
-    (found,), warnings = run_with_warnings(runtime, {"text": [LONG]})
+    (result,), warnings = run_with_warnings(runtime, {"text": [LONG]})
     assert warnings == []
-    assert found[-1]["end"] > 250
+    assert result[-1]["end"] > 250
 
 
 def test_texts_of_dual_encoders_are_cut(tiny: Tiny) -> None:

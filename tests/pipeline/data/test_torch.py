@@ -84,12 +84,12 @@ def test_saved_module_gives_its_results(keep: Any, tmp_path: Path) -> None:
     module = affine()
     loaded = runtime(**keep(module, tmp_path))
     for rows in (1, 2, 7):
-        found = loaded({"x": batch(rows)})
-        assert found.dtype == np.float32
-        assert np.abs(found - direct(module, batch(rows))).max() < 1e-6
-    whole = loaded({"x": batch(9)})
+        result = loaded({"x": batch(rows)})
+        assert result.dtype == np.float32
+        assert np.abs(result - direct(module, batch(rows))).max() < 1e-6
+    full = loaded({"x": batch(9)})
     parts = [loaded({"x": batch(9)[at : at + 2]}) for at in range(0, 9, 2)]
-    assert np.abs(np.concatenate(parts) - whole).max() < 1e-6
+    assert np.abs(np.concatenate(parts) - full).max() < 1e-6
 
 
 def test_factory_gets_its_arguments() -> None:
@@ -130,8 +130,8 @@ def test_program_takes_inputs_by_name(tmp_path: Path) -> None:
     program = torch.export.export(user_code.Two().eval(), (left,), {"right": right})
     torch.export.save(program, tmp_path / "model.pt2")
     loaded = runtime("right", "left", **_trusted(tmp_path / "model.pt2"))
-    found = loaded({"right": right.numpy(), "left": left.numpy()})
-    assert np.abs(found - (left @ right.T).numpy()).max() < 1e-6
+    result = loaded({"right": right.numpy(), "left": left.numpy()})
+    assert np.abs(result - (left @ right.T).numpy()).max() < 1e-6
 
 
 @pytest.mark.parametrize("fixed", [1, 4])
@@ -141,9 +141,9 @@ def test_program_with_a_fixed_batch_size_accepts_any_batch(fixed: int, tmp_path:
     torch.export.save(program, tmp_path / "model.pt2")
     loaded = runtime(**_trusted(tmp_path / "model.pt2"))
     for rows in (1, 3, 4, 9):
-        found = loaded({"x": batch(rows)})
-        assert found.shape == (rows, 2)
-        assert np.abs(found - direct(module, batch(rows))).max() < 1e-6
+        result = loaded({"x": batch(rows)})
+        assert result.shape == (rows, 2)
+        assert np.abs(result - direct(module, batch(rows))).max() < 1e-6
 
 
 def test_module_that_squeezes_takes_one_row() -> None:
@@ -173,9 +173,9 @@ def test_unusable_model_is_rejected_at_load(tmp_path: Path, messages: Messages) 
 def test_outputs_keep_their_type_except_bfloat16() -> None:
     for dtype in ("float16", "float32", "float64", "int8", "int64", "bool", "bfloat16"):
         loaded = runtime(factory="user_code:Cast", factoryArgs={"dtype": dtype})
-        found = loaded({"x": np.array([[0.0, 1.0]])})
-        assert found.dtype == np.dtype("float32" if dtype == "bfloat16" else dtype)
-        assert found.tolist() == [[0, 1]]
+        result = loaded({"x": np.array([[0.0, 1.0]])})
+        assert result.dtype == np.dtype("float32" if dtype == "bfloat16" else dtype)
+        assert result.tolist() == [[0, 1]]
     assert loaded({"x": np.array([[0.5, 2.0]])}).tolist() == [[0.5, 2.0]]
 
 
@@ -229,21 +229,21 @@ def test_float64_columns_are_cast_to_the_module(keep: Any, tmp_path: Path) -> No
     """Doubles in Parquet files, and the numbers in JSON and CSV files, are read as float64."""
     module = affine()
     column = pa.array(batch(4).astype(np.float64).tolist(), pa.list_(pa.float64()))
-    found = runtime(**keep(module, tmp_path))(to_batch(pa.table({"x": column})))
-    assert found.dtype == np.float32
-    assert np.abs(found - direct(module, batch(4))).max() < 1e-6
+    result = runtime(**keep(module, tmp_path))(to_batch(pa.table({"x": column})))
+    assert result.dtype == np.float32
+    assert np.abs(result - direct(module, batch(4))).max() < 1e-6
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("keep", [_state_dict, _script])
 def test_dtype_is_the_modules_dtype(keep: Any, dtype: str, tmp_path: Path) -> None:
     module = affine()
-    found = runtime(dtype=dtype, **keep(module, tmp_path))({"x": batch(4)})
-    assert found.dtype == {"float16": np.float16, "bfloat16": np.float32}[dtype]
+    result = runtime(dtype=dtype, **keep(module, tmp_path))({"x": batch(4)})
+    assert result.dtype == {"float16": np.float16, "bfloat16": np.float32}[dtype]
     wanted = getattr(torch, dtype)
     with torch.inference_mode():
         expected = module.to(wanted)(torch.tensor(batch(4)).to(wanted)).float().numpy()
-    assert np.abs(found - expected).max() < 1e-6
+    assert np.abs(result - expected).max() < 1e-6
 
 
 def test_integers_stay_integers() -> None:

@@ -84,19 +84,19 @@ def test_best_class_equals_a_direct_call(state: str, images: np.ndarray) -> None
     images.flags.writeable = False
     scores, indices = torch.softmax(direct(seeded(), images), dim=-1).max(dim=-1)
     categories = torchvision.models.get_model_weights(SMALL).DEFAULT.meta["categories"]
-    found = runtime(state)({"image": images}).to_pylist()
-    assert [row["index"] for row in found] == indices.tolist()
-    assert [row["label"] for row in found] == [categories[index] for index in indices]
-    assert [row["score"] for row in found] == pytest.approx(scores.tolist(), rel=1e-4)
+    values = runtime(state)({"image": images}).to_pylist()
+    assert [row["index"] for row in values] == indices.tolist()
+    assert [row["label"] for row in values] == [categories[index] for index in indices]
+    assert [row["score"] for row in values] == pytest.approx(scores.tolist(), rel=1e-4)
     if images.dtype == np.uint8:
         assert np.array_equal(images, of_one_size()), "the model changed its input"
 
 
 def test_best_classes_are_ordered(state: str) -> None:
     scores, indices = torch.softmax(direct(seeded(), of_one_size()), dim=-1).topk(5, dim=-1)
-    found = runtime(state, topK=5)({"image": of_one_size()}).to_pylist()
-    assert [[one["index"] for one in row] for row in found] == indices.tolist()
-    assert [one["score"] for one in found[0]] == pytest.approx(scores[0].tolist(), rel=1e-4)
+    values = runtime(state, topK=5)({"image": of_one_size()}).to_pylist()
+    assert [[one["index"] for one in row] for row in values] == indices.tolist()
+    assert [one["score"] for one in values[0]] == pytest.approx(scores[0].tolist(), rel=1e-4)
 
 
 def test_result_type_is_stable(own_classes: str) -> None:
@@ -108,8 +108,8 @@ def test_result_type_is_stable(own_classes: str) -> None:
 
 def test_model_may_have_its_own_classes(own_classes: str) -> None:
     best = direct(seeded(num_classes=3), of_one_size()).argmax(dim=-1)
-    found = runtime(own_classes, labels=LABELS)({"image": of_one_size()}).to_pylist()
-    assert [row["label"] for row in found] == [LABELS[index] for index in best]
+    values = runtime(own_classes, labels=LABELS)({"image": of_one_size()}).to_pylist()
+    assert [row["label"] for row in values] == [LABELS[index] for index in best]
     all_of_them = runtime(own_classes, labels=LABELS, topK=10)({"image": of_one_size()})
     assert [len(row) for row in all_of_them.to_pylist()] == [3, 3]
 
@@ -125,14 +125,14 @@ def test_named_weights_select_the_transforms(tmp_path: Path) -> None:
     module = seeded("mobilenet_v2")
     torch.save(module.state_dict(), tmp_path / "state.pt")
     module.set_submodule("classifier", torch.nn.Identity())
-    found = []
+    result = []
     for name in ("IMAGENET1K_V1", "IMAGENET1K_V2"):
         fields = {"arch": "mobilenet_v2", "weights": name, "features": True}
         embed = runtime(str(tmp_path / "state.pt"), **fields)
-        found.append(embed({"image": of_one_size()}))
+        result.append(embed({"image": of_one_size()}))
         expected = direct(module, of_one_size(), weights[name])
-        assert np.abs(found[-1] - expected.numpy()).max() < 1e-3 * np.abs(found[-1]).max()
-    assert np.abs(found[0] - found[1]).max() > 1e-2 * np.abs(found[0]).max()
+        assert np.abs(result[-1] - expected.numpy()).max() < 1e-3 * np.abs(result[-1]).max()
+    assert np.abs(result[0] - result[1]).max() > 1e-2 * np.abs(result[0]).max()
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_features_are_the_input_of_the_last_layer(
     module.set_submodule(head, torch.nn.Identity())
     expected = direct(module, of_one_size(), torchvision.models.get_model_weights(arch).DEFAULT)
     embed = runtime(str(tmp_path / "state.pt"), arch=arch, features=True)
-    found = embed({"image": of_one_size()})
-    assert found.shape == (2, width)
-    assert found.dtype == np.float32
-    assert np.abs(found - expected.numpy()).max() < 1e-4 * np.abs(found).max() + 1e-5
+    vectors = embed({"image": of_one_size()})
+    assert vectors.shape == (2, width)
+    assert vectors.dtype == np.float32
+    assert np.abs(vectors - expected.numpy()).max() < 1e-4 * np.abs(vectors).max() + 1e-5
 
 
 def test_features_need_a_linear_layer(tmp_path: Path, messages: Messages) -> None:
@@ -205,8 +205,8 @@ def test_cached_weights_are_loaded_by_name(
     torch.save(seeded().state_dict(), kept / file)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
-    found = loaded("torchvision", ("image",), arch=SMALL)({"image": of_one_size()})
-    assert found.equals(runtime(state)({"image": of_one_size()}))
+    result = loaded("torchvision", ("image",), arch=SMALL)({"image": of_one_size()})
+    assert result.equals(runtime(state)({"image": of_one_size()}))
 
 
 @pytest.mark.parametrize("fields", [{}, {"topK": 2}, {"features": True}])

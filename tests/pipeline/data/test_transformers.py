@@ -88,15 +88,15 @@ def embed(loaded: EncoderRuntime, **inputs: list[Any]) -> np.ndarray:
 def test_text_embeddings_equal_the_library(
     bert: str, pooling: str | None, normalize: bool | None
 ) -> None:
-    found = embed(
+    vectors = embed(
         runtime("feature-extraction", bert, pooling=pooling, normalize=normalize), text=TEXTS
     )
     states = hidden_states(bert, TEXTS)
     expected = torch.stack([state[0] if pooling == "cls" else state.mean(0) for state in states])
     if normalize:
         expected = torch.nn.functional.normalize(expected, dim=1)
-        assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < TOLERANCE
-    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+        assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < TOLERANCE
+    assert np.abs(vectors - expected.numpy()).max() < TOLERANCE
 
 
 @pytest.mark.parametrize("fields", [{}, {"maxTokensPerBatch": 64}, {"tooLong": "windows"}])
@@ -111,7 +111,7 @@ def test_tokens_of_texts_are_counted(bert: str, fields: dict[str, Any]) -> None:
 
 def test_a_text_gets_the_label_with_the_most_similar_embedding(bert: str) -> None:
     labels = ["hello there", "the dog", "numbers"]
-    found = runtime("feature-extraction", bert, candidateLabels=labels)({"text": objects(TEXTS)})
+    result = runtime("feature-extraction", bert, candidateLabels=labels)({"text": objects(TEXTS)})
     vectors, others = (
         torch.nn.functional.normalize(
             torch.from_numpy(embed(runtime("feature-extraction", bert), text=texts))
@@ -119,21 +119,21 @@ def test_a_text_gets_the_label_with_the_most_similar_embedding(bert: str) -> Non
         for texts in (TEXTS, labels)
     )
     best, indices = (vectors @ others.T).max(dim=1)
-    assert found.field("label").to_pylist() == [labels[index] for index in indices.tolist()]
-    np.testing.assert_allclose(found.field("score"), best, atol=TOLERANCE)
+    assert result.field("label").to_pylist() == [labels[index] for index in indices.tolist()]
+    np.testing.assert_allclose(result.field("score"), best, atol=TOLERANCE)
 
 
 def test_text_classification_equals_the_library(bert: str) -> None:
     result = runtime("text-classification", bert)({"text": objects(TEXTS)})
     tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(bert).eval()
-    for text, found in zip(TEXTS, result.to_pylist(), strict=True):
+    for text, value in zip(TEXTS, result.to_pylist(), strict=True):
         tokens = tokenizer(text, return_tensors="pt", truncation=True)
         with torch.inference_mode():
             scores = model(**tokens).logits.softmax(dim=-1)[0]
-        assert found["label"] == model.config.id2label[int(scores.argmax())]
-        assert abs(found["score"] - float(scores.max())) < TOLERANCE
-    assert len({round(found["score"], 4) for found in result.to_pylist()}) > 3
+        assert value["label"] == model.config.id2label[int(scores.argmax())]
+        assert abs(value["score"] - float(scores.max())) < TOLERANCE
+    assert len({round(value["score"], 4) for value in result.to_pylist()}) > 3
 
 
 @pytest.mark.parametrize("model", ["vit", "resnet"])
@@ -146,35 +146,35 @@ def test_image_classification_equals_the_library(
     direct = transformers.AutoModelForImageClassification.from_pretrained(source).eval()
     with torch.inference_mode():
         scores = direct(**processor(images=PHOTOS, return_tensors="pt")).logits.softmax(dim=-1)
-    for found, row in zip(result.to_pylist(), scores, strict=True):
-        assert found["label"] == direct.config.id2label[int(row.argmax())]
-        assert abs(found["score"] - float(row.max())) < TOLERANCE
+    for value, row in zip(result.to_pylist(), scores, strict=True):
+        assert value["label"] == direct.config.id2label[int(row.argmax())]
+        assert abs(value["score"] - float(row.max())) < TOLERANCE
 
 
 def test_image_embeddings_equal_the_library(vit: str, resnet: str) -> None:
     for pooling in (None, "mean", "cls"):
-        found = embed(runtime("image-feature-extraction", vit, pooling=pooling), image=PHOTOS)
+        vectors = embed(runtime("image-feature-extraction", vit, pooling=pooling), image=PHOTOS)
         states = image_states(vit)
         expected = states[:, 0] if pooling == "cls" else states.mean(dim=1)
-        assert np.abs(found - expected.numpy()).max() < TOLERANCE, pooling
+        assert np.abs(vectors - expected.numpy()).max() < TOLERANCE, pooling
     options = {"do_normalize": False}
-    found = embed(runtime("image-feature-extraction", vit, options=options), image=PHOTOS)
+    vectors = embed(runtime("image-feature-extraction", vit, options=options), image=PHOTOS)
     expected = image_states(vit, **options).mean(dim=1)
-    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+    assert np.abs(vectors - expected.numpy()).max() < TOLERANCE
     # embeddings of a convolutional model are means over height and width
-    found = embed(runtime("image-feature-extraction", resnet, normalize=True), image=PHOTOS)
+    vectors = embed(runtime("image-feature-extraction", resnet, normalize=True), image=PHOTOS)
     expected = torch.nn.functional.normalize(image_states(resnet).mean(dim=(2, 3)), dim=1)
-    assert found.shape == (3, 16)
-    assert np.abs(found - expected.numpy()).max() < TOLERANCE
+    assert vectors.shape == (3, 16)
+    assert np.abs(vectors - expected.numpy()).max() < TOLERANCE
 
 
 def test_images_may_be_one_tensor(vit: str) -> None:
     loaded = runtime("image-feature-extraction", vit)
     images = np.stack([np.full((20, 30, 3), value, np.uint8) for value in (0, 100, 255)])
-    whole = loaded({"image": images})
-    assert np.abs(whole - embed(loaded, image=list(images))).max() < TOLERANCE
+    full = loaded({"image": images})
+    assert np.abs(full - embed(loaded, image=list(images))).max() < TOLERANCE
     one_by_one = np.concatenate([loaded({"image": images[at : at + 1]}) for at in range(3)])
-    assert np.abs(whole - one_by_one).max() < TOLERANCE
+    assert np.abs(full - one_by_one).max() < TOLERANCE
 
 
 def test_other_values_are_rejected(bert: str, vit: str, messages: Messages) -> None:
@@ -201,10 +201,10 @@ PHRASES = ["a cat", "a cup of coffee on a table", ""]
 def towers(source: str, normalize: bool | None = None, **columns: list[Any]) -> np.ndarray:
     task = "feature-extraction" if "text" in columns else "image-feature-extraction"
     runtime = loaded(task, source, columns, normalize=normalize)
-    found = runtime({name: column(values) for name, values in columns.items()})
-    assert isinstance(found, np.ndarray)
-    assert found.dtype == np.float32
-    return found
+    result = runtime({name: column(values) for name, values in columns.items()})
+    assert isinstance(result, np.ndarray)
+    assert result.dtype == np.float32
+    return result
 
 
 def features(source: str, **inputs: Any) -> np.ndarray:
@@ -218,8 +218,8 @@ def features(source: str, **inputs: Any) -> np.ndarray:
         prepare, call, options = processor, model.get_image_features, {}
     (rows,) = (inputs[name] for name in ("text", "image") if name in inputs)
     with torch.inference_mode():
-        found = [call(**prepare(row, return_tensors="pt", **options)) for row in rows]
-    return torch.cat([output.pooler_output for output in found]).numpy()
+        calls = [call(**prepare(row, return_tensors="pt", **options)) for row in rows]
+    return torch.cat([output.pooler_output for output in calls]).numpy()
 
 
 PADDED = {"padding": "max_length", "max_length": 64}
@@ -232,13 +232,13 @@ def test_texts_and_images_share_a_space(
 ) -> None:
     source = tiny(name)
     options = PADDED if name == "siglip" else {}
-    for found, expected in (
+    for result, expected in (
         (towers(source, normalize, text=PHRASES), features(source, text=PHRASES, options=options)),
         (towers(source, normalize, image=PHOTOS), features(source, image=PHOTOS)),
     ):
         lengths = np.linalg.norm(expected, axis=1, keepdims=True) if normalize else 1
-        assert found.shape == (3, width)
-        assert np.abs(found - expected / lengths).max() < TOLERANCE
+        assert result.shape == (3, width)
+        assert np.abs(result - expected / lengths).max() < TOLERANCE
 
 
 def test_pooling_of_a_tower_is_rejected(tiny: Callable[[str], str]) -> None:

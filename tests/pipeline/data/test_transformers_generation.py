@@ -250,17 +250,20 @@ def test_seed_key_includes_images(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("name", ["text_model", "encoder_decoder"])
 def test_details_of_texts(tiny: Tiny, name: str) -> None:
-    texts, most = ["a", "b c"], 6
+    texts, limit = ["a", "b c"], 6
     end = CHARACTERS.index("<eos>")
-    fields = {"details": "about", "sampling": {"max_new_tokens": most, "suppress_tokens": [end]}}
+    fields = {"details": "about", "sampling": {"max_new_tokens": limit, "suppress_tokens": [end]}}
     runtime = loaded("text-generation", tiny(name), ["text"], **fields)
     with collect_warnings() as warnings:
-        found = runtime({"text": column(texts)})
-    assert tokens_in(warnings) == {"inputTokens": {0: 2, 1: 4}, "outputTokens": {0: most, 1: most}}
+        result = runtime({"text": column(texts)})
+    assert tokens_in(warnings) == {
+        "inputTokens": {0: 2, 1: 4},
+        "outputTokens": {0: limit, 1: limit},
+    }
     assert plain(warnings) == [(0, "AnswerCut", 0), (1, "AnswerCut", 0)]
-    assert [about["prompt_tokens"] for _, about in found] == [2, 4]  # with <bos>
-    assert [about["completion_tokens"] for _, about in found] == [most] * 2
-    assert [about["finish_reason"] for _, about in found] == ["length"] * 2
+    assert [about["prompt_tokens"] for _, about in result] == [2, 4]  # with <bos>
+    assert [about["completion_tokens"] for _, about in result] == [limit] * 2
+    assert [about["finish_reason"] for _, about in result] == ["length"] * 2
     sampling = runtime._sampling
     pad = sampling.config.pad_token_id = 0
     ended = [sampling.end_of(tokens) for tokens in ([9, 9, end, pad], [9, 9, pad])]
@@ -292,22 +295,22 @@ def test_invalid_answer_is_sent_back_in_the_prompt(
 
 def test_several_sequences_per_row(tiny: Tiny) -> None:
     sampling = {**GREEDY, "num_beams": 3, "num_return_sequences": 2}
-    found = generated(tiny("text_model"), TEXTS, sampling=sampling)
-    assert [len(texts) for texts in found] == [2] * len(TEXTS)
-    assert all(first != second for first, second in found)
+    texts = generated(tiny("text_model"), TEXTS, sampling=sampling)
+    assert [len(texts) for texts in texts] == [2] * len(TEXTS)
+    assert all(first != second for first, second in texts)
     alone = [generated(tiny("text_model"), [text], sampling=sampling)[0] for text in TEXTS]
-    assert found == alone
+    assert texts == alone
 
 
 @pytest.mark.parametrize("name", ["text_model", "chat_model"])
 def test_seeded_text_depends_on_the_prompt_only(tiny: Tiny, name: str) -> None:
-    whole = generated(tiny(name), TEXTS, sampling=DRAWN, prompt="say {text}")
+    texts = generated(tiny(name), TEXTS, sampling=DRAWN, prompt="say {text}")
     again = generated(tiny(name), TEXTS[::-1], sampling=DRAWN, prompt="say {text}")[::-1]
     alone = [generated(tiny(name), [text], sampling=DRAWN, prompt="say {text}")[0]
              for text in TEXTS]  # fmt: skip
-    assert whole == again == alone
+    assert texts == again == alone
     other = generated(tiny(name), TEXTS, sampling={**DRAWN, "seed": 8}, prompt="say {text}")
-    assert all(map(str.__ne__, whole, other))
+    assert all(map(str.__ne__, texts, other))
 
 
 def test_length_of_the_model_does_not_count_padding(short_model: str) -> None:
@@ -331,10 +334,10 @@ def test_max_length_is_for_models_with_an_encoder(tiny: Tiny) -> None:
 
 def test_seeded_sequences_of_a_row_differ(tiny: Tiny) -> None:
     sampling = {**DRAWN, "num_return_sequences": 3}
-    found = generated(tiny("text_model"), TEXTS, sampling=sampling)
-    assert all(len(set(texts)) == 3 for texts in found)
-    assert found == [generated(tiny("text_model"), [text], sampling=sampling)[0] for text in TEXTS]
-    assert [texts[0] for texts in found] == generated(tiny("text_model"), TEXTS, sampling=DRAWN)
+    texts = generated(tiny("text_model"), TEXTS, sampling=sampling)
+    assert all(len(set(texts)) == 3 for texts in texts)
+    assert texts == [generated(tiny("text_model"), [text], sampling=sampling)[0] for text in TEXTS]
+    assert [texts[0] for texts in texts] == generated(tiny("text_model"), TEXTS, sampling=DRAWN)
 
 
 def test_seed_changes_sampled_text_only(tiny: Tiny) -> None:
@@ -359,9 +362,9 @@ def test_sampling_follows_the_distribution() -> None:
 
 
 def test_default_of_new_tokens_depends_on_the_positions(tiny: Tiny, short_model: str) -> None:
-    for source, most in ((tiny("text_model"), 512), (short_model, 256)):
+    for source, limit in ((tiny("text_model"), 512), (short_model, 256)):
         runtime = loaded("text-generation", source, ["text"])
-        assert runtime._sampling.config.max_new_tokens == most
+        assert runtime._sampling.config.max_new_tokens == limit
     cut = {"tooLong": "truncate", "sampling": {"max_new_tokens": None}}
     (asked,), warnings = prompts(tiny("text_model"), {"text": [NUMBERS]}, **cut)
     room = 512 - 512 // 4 - 1  # without <bos>
@@ -384,10 +387,10 @@ def test_invalid_sampling_is_rejected(tiny: Tiny) -> None:
 
 def test_stop_strings_end_the_text(tiny: Tiny) -> None:
     sampling: dict[str, Any] = {"max_new_tokens": 40}
-    (whole,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
-    sampling["stop_strings"] = [whole[5]]
+    (text,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
+    sampling["stop_strings"] = [text[5]]
     (short,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
-    assert short == whole[: whole.index(whole[5]) + 1]
+    assert short == text[: text.index(text[5]) + 1]
 
 
 def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny, messages: Messages) -> None:

@@ -64,10 +64,10 @@ def test_dtype_is_the_models_dtype(task: str, source: str, dtype: str) -> None:
 
 def test_results_of_bfloat16_are_float32(bert: str, vit: str) -> None:
     half = loaded("feature-extraction", bert, ["text"], dtype="bfloat16")
-    found = half({"text": np.array(TEXTS, object)})
-    assert found.dtype == np.float32
-    whole = loaded("feature-extraction", bert, ["text"])({"text": np.array(TEXTS, object)})
-    assert 0 < np.abs(found - whole).max() < 0.1
+    result = half({"text": np.array(TEXTS, object)})
+    assert result.dtype == np.float32
+    full = loaded("feature-extraction", bert, ["text"])({"text": np.array(TEXTS, object)})
+    assert 0 < np.abs(result - full).max() < 0.1
     seen = loaded("image-classification", vit, ["image"], dtype="bfloat16")
     assert seen({"image": np.zeros((2, 32, 32, 3), np.uint8)}).field("score").type == "float"
 
@@ -115,16 +115,16 @@ def test_sharded_model_gives_the_same_results(
     task: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last layer stays on disk, which simulates a second device."""
-    whole = made(task, source)
+    full = made(task, source)
     parts = {
         name: "disk" if "layer.1." in name or "layers.1." in name else "cpu"
-        for name, module in model_of(whole).named_modules()
+        for name, module in model_of(full).named_modules()
         if not list(module.children())
     }
     monkeypatch.setattr(loading, "device_map_of", lambda model, device: parts)
     spread = made(task, source)
     assert set(model_of(spread).hf_device_map.values()) == {"cpu", "disk"}
-    assert alike(run(spread, {"text": TEXTS}), run(whole, {"text": TEXTS}))
+    assert alike(run(spread, {"text": TEXTS}), run(full, {"text": TEXTS}))
 
 
 def test_revision_of_the_hub_is_loaded(
@@ -252,9 +252,9 @@ def test_model_without_the_head_of_its_task_is_rejected(
 
 
 def test_embeddings_need_no_pooler(bert: str, body: str, vit: str) -> None:
-    whole = run(loaded("feature-extraction", bert, ["text"]), {"text": TEXTS})
+    result = run(loaded("feature-extraction", bert, ["text"]), {"text": TEXTS})
     without = run(loaded("feature-extraction", body, ["text"]), {"text": TEXTS})
-    assert np.abs(np.array(whole) - np.array(without)).max() < 1e-5
+    assert np.abs(np.array(result) - np.array(without)).max() < 1e-5
     assert loaded("image-feature-extraction", vit, ["image"])  # this model has no pooler
 
 

@@ -58,10 +58,10 @@ def encoded(frames: np.ndarray) -> bytes:
 def test_video_is_classified_by_evenly_spaced_frames(tiny: Tiny) -> None:
     source = tiny("video_classifier")
     films = [film(4), film(7), film(16)]
-    found = run(loaded(VIDEO, source, ["video"], topK=3), {"video": films})
+    actual = run(loaded(VIDEO, source, ["video"], topK=3), {"video": films})
     processor = transformers.AutoImageProcessor.from_pretrained(source)
     model = transformers.AutoModelForVideoClassification.from_pretrained(source).eval()
-    for result, frames in zip(found, films, strict=True):
+    for result, frames in zip(actual, films, strict=True):
         chosen = [0, *{4: (1, 2), 7: (2, 4), 16: (5, 10)}[len(frames)], len(frames) - 1]
         pixels = processor([list(frames[chosen])], return_tensors="pt")
         with torch.inference_mode():
@@ -69,7 +69,7 @@ def test_video_is_classified_by_evenly_spaced_frames(tiny: Tiny) -> None:
         best = scores.argsort(descending=True).tolist()
         expected = [{"label": model.config.id2label[at], "score": float(scores[at])} for at in best]
         assert alike(result, expected)
-    assert len({result[0]["score"] for result in found}) == 3
+    assert len({result[0]["score"] for result in actual}) == 3
 
 
 def test_num_frames_is_an_option_and_files_are_decoded(tiny: Tiny) -> None:
@@ -104,9 +104,9 @@ def test_channels_are_mixed_and_pcm_is_scaled() -> None:
         np.array([-32768, 0, 16384], np.int16),
         np.array([0, 128, 192], np.uint8),
     ]
-    found = audio_samples(objects(values), None, RATE)
-    assert [sound.tolist() for sound in found] == [[0.0, 0.75], [-1.0, 0.0, 0.5], [-1.0, 0.0, 0.5]]
-    assert all(sound.dtype == np.float32 for sound in found)
+    result = audio_samples(objects(values), None, RATE)
+    assert [sound.tolist() for sound in result] == [[0.0, 0.75], [-1.0, 0.0, 0.5], [-1.0, 0.0, 0.5]]
+    assert all(sound.dtype == np.float32 for sound in result)
 
 
 def test_sampling_rate_comes_from_a_column(tiny: Tiny) -> None:
@@ -140,8 +140,8 @@ def test_images_of_one_or_four_channels_become_rgb() -> None:
     gray = image.mean(axis=2, keepdims=True).astype(np.uint8)
     opaque = np.concatenate([image, np.full((8, 8, 1), 255, np.uint8)], axis=2)
     expected = [image, np.repeat(gray, 3, axis=2), image]
-    for found, wanted in zip(pillow_images(objects([image, gray, opaque])), expected, strict=True):
-        assert np.array_equal(np.asarray(found), wanted)
+    for result, wanted in zip(pillow_images(objects([image, gray, opaque])), expected, strict=True):
+        assert np.array_equal(np.asarray(result), wanted)
 
 
 def test_transparent_pixels_are_drawn_over_white_with_a_warning() -> None:
@@ -149,8 +149,8 @@ def test_transparent_pixels_are_drawn_over_white_with_a_warning() -> None:
     hidden = np.array([[[255, 0, 0, 0], [9, 8, 7, 255]]], np.uint8)
     gray = np.array([[[9, 0], [8, 255]]], np.uint8)
     with collect_warnings() as warnings:
-        _, *found = map(np.asarray, pillow_images(objects([opaque, hidden, gray])))
-    assert [pixels.tolist() for pixels in found] == [
+        _, *result = map(np.asarray, pillow_images(objects([opaque, hidden, gray])))
+    assert [pixels.tolist() for pixels in result] == [
         [[[255] * 3, [9, 8, 7]]],
         [[[255] * 3, [8] * 3]],
     ]
@@ -213,9 +213,9 @@ class TestDevices:
 
     def devices(self, prepare: Any) -> set[str]:
         batches = [prepare({"image": images}, None) for images in self.SIZES]
-        found = [prepared["pixel_values"] for ((_, prepared),) in batches]
-        assert [len(pixels) for pixels in found] == [2, 2]
-        return {pixels.device.type for pixels in found}
+        pixel_values = [prepared["pixel_values"] for ((_, prepared),) in batches]
+        assert [len(pixels) for pixels in pixel_values] == [2, 2]
+        return {pixels.device.type for pixels in pixel_values}
 
     def test_images_are_prepared_on_the_device_of_the_model(self, prepare: Any) -> None:
         assert self.devices(prepare) == {"meta"}
@@ -248,8 +248,8 @@ class TestDevices:
         }
         for case, (model, resample, options, expected) in cases.items():
             processor = SimpleNamespace(backend="torchvision", resample=resample)
-            found = preparing_device(processor, options, torch.device(model))
-            assert found == (expected and torch.device(expected)), case
+            device = preparing_device(processor, options, torch.device(model))
+            assert device == (expected and torch.device(expected)), case
             assert "device" not in options, case
         pillow = SimpleNamespace(backend="pil")
         assert preparing_device(pillow, {"device": "cuda"}, torch.device("cuda")) is None

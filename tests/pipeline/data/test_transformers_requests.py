@@ -42,16 +42,16 @@ def answers(source: str, *requests: tuple[str, Document], task: str = "text-gene
     fields = {"request": "body", "requestUrl": "url"}
     runtime = loaded(task, source, ["body", "url"], **fields)
     bodies = [json.dumps(body) for _, body in requests]
-    found = runtime({"body": column(bodies), "url": column([url for url, _ in requests])})
-    return [str(one) if isinstance(one, Exception) else json.loads(one) for one in found]
+    result = runtime({"body": column(bodies), "url": column([url for url, _ in requests])})
+    return [str(one) if isinstance(one, Exception) else json.loads(one) for one in result]
 
 
 def of_prompts(source: str, values: list[Any], **sampling: Any) -> list[Any]:
     """Return the texts and details of prompts of the same model without requests."""
     sampling = {"max_new_tokens": 6, "do_sample": False, **sampling}
     runtime = loaded("text-generation", source, ["p"], sampling=sampling, details="about")
-    found: list[Any] = runtime({"p": column([json.dumps(v) if v != "a" else v for v in values])})
-    return found
+    result: list[Any] = runtime({"p": column([json.dumps(v) if v != "a" else v for v in values])})
+    return result
 
 
 def test_chat_answer_is_that_of_the_prompt(tiny: Tiny) -> None:
@@ -61,20 +61,20 @@ def test_chat_answer_is_that_of_the_prompt(tiny: Tiny) -> None:
     parts = [{"role": "user", "content": texts}]
     expected = of_prompts(source, [MESSAGES, system])
     bodies = [{**GREEDY, "messages": each} for each in (MESSAGES, system, parts)]
-    found = answers(source, *((CHAT, body) for body in bodies))
-    made = [one["choices"][0]["message"]["content"] for one in found]
+    result = answers(source, *((CHAT, body) for body in bodies))
+    made = [one["choices"][0]["message"]["content"] for one in result]
     assert made == [text for text, _ in [*expected, expected[0]]]
     about = expected[0][1]
-    assert found[0]["usage"] == {
+    assert result[0]["usage"] == {
         "prompt_tokens": about["prompt_tokens"],
         "completion_tokens": about["completion_tokens"],
         "total_tokens": about["prompt_tokens"] + about["completion_tokens"],
     }
-    assert found[0]["choices"][0]["finish_reason"] == about["finish_reason"]
-    for one in found:
+    assert result[0]["choices"][0]["finish_reason"] == about["finish_reason"]
+    for one in result:
         openai.types.chat.ChatCompletion.model_validate(one)
         assert one["model"] == source
-    assert len({one["id"] for one in found}) == len(found)
+    assert len({one["id"] for one in result}) == len(result)
 
 
 def test_parts_are_lines_for_a_template_that_takes_texts(tiny: Tiny, tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_parts_are_lines_for_a_template_that_takes_texts(tiny: Tiny, tmp_path: P
     )
     parts = [{"type": "text", "text": text} for text in ("a", "cat")]
     ((expected, about),) = of_prompts(source, [[{"role": "user", "content": "a\ncat"}]])
-    (found,) = answers(source, (CHAT, {**GREEDY, "messages": [{"role": "user", "content": parts}]}))
-    assert found["choices"][0]["message"]["content"] == expected
-    assert found["usage"]["prompt_tokens"] == about["prompt_tokens"]
+    (value,) = answers(source, (CHAT, {**GREEDY, "messages": [{"role": "user", "content": parts}]}))
+    assert value["choices"][0]["message"]["content"] == expected
+    assert value["usage"]["prompt_tokens"] == about["prompt_tokens"]
 
 
 def test_parameters_are_those_of_the_library(tiny: Tiny) -> None:
@@ -94,19 +94,19 @@ def test_parameters_are_those_of_the_library(tiny: Tiny) -> None:
     (drawn,) = of_prompts(source, [MESSAGES], do_sample=True, temperature=1.5, seed=7, top_k=0)
     (short,) = of_prompts(source, [MESSAGES], max_new_tokens=3)
     shorter = {**GREEDY, "max_completion_tokens": 3}
-    found = answers(source, (CHAT, DRAWN), (CHAT, shorter), (CHAT, DRAWN), (CHAT, GREEDY))
-    texts = [one["choices"][0]["message"]["content"] for one in found]
+    result = answers(source, (CHAT, DRAWN), (CHAT, shorter), (CHAT, DRAWN), (CHAT, GREEDY))
+    texts = [one["choices"][0]["message"]["content"] for one in result]
     assert texts[:3] == [drawn[0], short[0], drawn[0]]
     assert texts[3] != drawn[0]
 
 
 def test_text_ends_before_a_stop(tiny: Tiny) -> None:
     source = tiny("chat_model")
-    ((whole, _),) = of_prompts(source, [MESSAGES], max_new_tokens=40)
-    stop = whole[4:6]
+    ((prompt, _),) = of_prompts(source, [MESSAGES], max_new_tokens=40)
+    stop = prompt[4:6]
     (one,) = answers(source, (CHAT, {**GREEDY, "max_tokens": 40, "stop": [stop, "\0"]}))
     (choice,) = one["choices"]
-    assert choice["message"]["content"] == whole[: whole.index(stop)]
+    assert choice["message"]["content"] == prompt[: prompt.index(stop)]
     assert choice["finish_reason"] == "stop"
 
 
@@ -130,8 +130,8 @@ def test_embeddings_are_those_of_the_texts(tiny: Tiny) -> None:
     several, encoded = answers(
         source, (VECTORS, {"input": texts}), (VECTORS, binary), task="feature-extraction"
     )
-    found = [each["embedding"] for each in several["data"]]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    embeddings = [each["embedding"] for each in several["data"]]
+    np.testing.assert_allclose(embeddings, expected, rtol=1e-5)
     decoded = np.frombuffer(base64.b64decode(encoded["data"][0]["embedding"]), np.float32)
     np.testing.assert_allclose(decoded, expected[0], rtol=1e-5)
     assert encoded["usage"] == {"prompt_tokens": 2 + 4, "total_tokens": 2 + 4}
@@ -235,8 +235,8 @@ def test_deep_validation_names_the_step(source: Any, tmp_path: Path) -> None:
 
 def test_model_that_is_not_on_this_machine_is_checked_later() -> None:
     fields = {"task": "text-generation", "system": "Hm.", "prompt": "{text}"}
-    for place in ("s3://models/nowhere", "org/nowhere", "/nowhere"):
-        check_runtime(model_of("transformers", ("text",), source=place, **fields))
+    for location in ("s3://models/nowhere", "org/nowhere", "/nowhere"):
+        check_runtime(model_of("transformers", ("text",), source=location, **fields))
 
 
 def test_vision_model_is_checked_with_images(tiny: Tiny) -> None:

@@ -31,9 +31,9 @@ def judged(case: Case, directory: Path) -> Judged:
     ],
 )
 def test_input_is_read_as_its_owner_wrote_it(case: Case, tmp_path: Path) -> None:
-    found = judged(case, tmp_path / "case")
+    result = judged(case, tmp_path / "case")
     expected = Verdict.REFUSED if case.refused else Verdict.RIGHT
-    assert found.verdict == expected, f"{case.title}: {found.verdict}: {found.detail}"
+    assert result.verdict == expected, f"{case.title}: {result.verdict}: {result.detail}"
 
 
 def test_each_kind_has_a_case_and_three_variants() -> None:

@@ -42,10 +42,10 @@ def test_files_of_two_types_get_the_wider_type(
 ) -> None:
     write(tmp_path, *((other, one) if swapped else (one, other)))
     outcome = read_files("parquet", tmp_path)
-    found = [table.schema.field("a").type for table in outcome.tables]
-    assert len(found) == 2
-    assert found[0] == found[1]
-    assert found[0] == shared or pa.types.is_struct(shared)
+    types = [table.schema.field("a").type for table in outcome.tables]
+    assert len(types) == 2
+    assert types[0] == types[1]
+    assert types[0] == shared or pa.types.is_struct(shared)
     if not pa.types.is_struct(shared):
         values = (other, one) if swapped else (one, other)
         assert [row["a"] for row in outcome.good] == [value.to_pylist()[0] for value in values]
@@ -81,7 +81,7 @@ def test_incompatible_unsampled_file_fails_its_rows(tmp_path: Path) -> None:
     assert outcome.bad == {(changed, row): message.format("a") for row in (0, 1)}
     assert len(outcome.good) == MANY - 1
     assert arrays.bad == {(1, 0): message.format("data")}
-    assert arrays.places == [(0, 0), (0, 1)]
+    assert arrays.order == [(0, 0), (0, 1)]
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3)], ids=["numbers", "vectors"])
@@ -134,7 +134,7 @@ def test_arrays_with_other_numbers_of_axes_are_rejected(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"double.* in .*0\.npy and .*double.* in .*1\.npy"):
             open_input("numpy", tmp_path)
         outcome = opened.read()
-        assert (outcome.places, list(outcome.bad)) == ([(0, 0)], [(1, 0)])
+        assert (outcome.order, list(outcome.bad)) == ([(0, 0)], [(1, 0)])
     np.save(tmp_path / "1.npy", np.zeros(0))
     assert read_files("numpy", tmp_path).column("data").shape == (1, 2)
 

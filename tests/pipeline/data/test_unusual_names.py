@@ -98,9 +98,9 @@ def test_partitions_may_have_any_name(tmp_path: Path) -> None:
 
 def test_stored_list_has_the_names(tmp_path: Path) -> None:
     frozen = snapshot_input([str(make(tmp_path / "in", *NAMES))], [])
-    place = Location(str(tmp_path / "input.parquet"))
-    place.write(frozen.serialized())
-    stored = read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
+    location = Location(str(tmp_path / "input.parquet"))
+    location.write(frozen.serialized())
+    stored = read_snapshot(location, FROM_ENVIRONMENT, digest(location.read()))
     assert stored.uris == frozen.uris
     assert [stored.address(file).read() for file in stored.files()] == [
         frozen.address(file).read() for file in frozen.files()

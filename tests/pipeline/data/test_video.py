@@ -57,8 +57,8 @@ def decoded(path: Path) -> list[np.ndarray]:
 
 
 def indexes(outcome: Outcome) -> list[int]:
-    found: list[int] = outcome.column("frame_index").tolist()
-    return found
+    values: list[int] = outcome.column("frame_index").tolist()
+    return values
 
 
 @pytest.mark.parametrize("ending", CODECS)
@@ -130,7 +130,7 @@ def test_file_without_frames_is_one_failed_row(tmp_path: Path) -> None:
     outcome = read_files("video", tmp_path)
     assert list(outcome.bad) == [(0, 0), (1, 0), (2, 0)]
     assert "read.format: audio" in outcome.bad[2, 0]
-    assert outcome.places == [(3, 0), (3, 1)]
+    assert outcome.order == [(3, 0), (3, 1)]
 
 
 def test_damaged_video_is_read_the_same_again(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_damaged_video_is_read_the_same_again(tmp_path: Path) -> None:
     opened = open_input("video", tmp_path)
     first, second = opened.read(), opened.read()
     assert first.bad == second.bad != {}
-    assert first.places == second.places
+    assert first.order == second.order
     assert np.array_equal(indexes(first), indexes(second))
 
 
@@ -232,8 +232,8 @@ def test_colours_follow_the_tags_of_the_video(
         frame = av.VideoFrame.from_ndarray(np.full((HEIGHT, WIDTH, 3), colour, np.uint8), "rgb24")
         coded = frame.reformat(format="yuv444p", dst_colorspace=space, dst_color_range=span)
         container.mux([*stream.encode(coded), *stream.encode()])
-    (found,) = frames(read_files("video", tmp_path))
-    assert np.abs(found - colour).max() <= 4
+    (result,) = frames(read_files("video", tmp_path))
+    assert np.abs(result - colour).max() <= 4
 
 
 def test_further_tracks_are_counted_once(tmp_path: Path) -> None:
@@ -266,15 +266,15 @@ def test_missing_end_is_a_failed_row_or_counted(tmp_path: Path, ending: str) -> 
     random = np.random.default_rng(0)
     pictures = [random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8) for _ in range(40)]
     film = write_film(tmp_path / f"a.{ending}", pictures, codec, pixel_format, **options)
-    assert (len(read_files("video", film).places), read_files("video", film).bad) == (40, {})
+    assert (len(read_files("video", film).order), read_files("video", film).bad) == (40, {})
     content = film.read_bytes()
     film.write_bytes(content[: len(content) * 2 // 3])
     outcome = read_files("video", film)
-    assert 10 < len(outcome.places) < 35
+    assert 10 < len(outcome.order) < 35
     assert any("truncated" in error for error in outcome.bad.values())
     accepted = read_files("video", film, truncated="accept")
-    assert (accepted.places, accepted.bad) == (outcome.places, {})
-    assert accepted.warnings == {accepted.places[-1]: {"Truncated": 0}}
+    assert (accepted.order, accepted.bad) == (outcome.order, {})
+    assert accepted.warnings == {accepted.order[-1]: {"Truncated": 0}}
 
 
 def test_end_of_a_video_of_many_fragments_is_not_missed(tmp_path: Path, messages: Messages) -> None:
@@ -315,4 +315,4 @@ def test_bytes_after_the_end_are_no_damage(tmp_path: Path, rest: bytes) -> None:
         )
         film.write_bytes(film.read_bytes() + rest)
         outcome = read_files("video", film)
-        assert (len(outcome.places), outcome.bad) == (3, {}), ending
+        assert (len(outcome.order), outcome.bad) == (3, {}), ending

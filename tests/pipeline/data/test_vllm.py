@@ -187,13 +187,13 @@ def test_details_have_the_type_that_the_plan_knows(folder: str) -> None:
 
 def test_tokens_and_cut_texts_are_reported(folder: str) -> None:
     asking = {"source": folder, "chat": False, "sampling": {"max_tokens": 3, "n": 2}}
-    found = Asked(model(**asking), text=["abcd", "ab", None])
-    assert found.tokens == {
+    result = Asked(model(**asking), text=["abcd", "ab", None])
+    assert result.tokens == {
         "inputTokens": {0: 4, 1: 2},
         "cachedTokens": {0: 2, 1: 1},
         "outputTokens": {0: 8, 1: 6},
     }
-    assert found.warnings == [(0, "AnswerCut", 0), (2, "NullInput", 0)]
+    assert result.warnings == [(0, "AnswerCut", 0), (2, "NullInput", 0)]
     embedded = Asked(model(source=folder, task="embed"), text=["abcd", None, "ab"])
     assert embedded.tokens["inputTokens"] == {0: 4, 2: 2}
 
@@ -245,16 +245,16 @@ def fake_engine() -> Any:
 
 
 def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> None:
-    inputs = {"question": "text", "limit": "most"}
+    inputs = {"question": "text", "limit": "maximum"}
     spec = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"})
-    most = pa.array([1, None, 2], pa.int64())
-    assert asked(spec, text=["abc", "a" * 20, "abc"], most=most) == ["c", "a" * 20, "cb"]
-    wrong = asked(spec, text=["abc", "abc"], most=["2", None])
+    array = pa.array([1, None, 2], pa.int64())
+    assert asked(spec, text=["abc", "a" * 20, "abc"], maximum=array) == ["c", "a" * 20, "cb"]
+    wrong = asked(spec, text=["abc", "abc"], maximum=["2", None])
     messages.check(wrong[0])
     assert wrong[1] == "cba"
     both = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"},
                  prompt="{question}{limit}")  # fmt: skip
-    assert asked(both, text=["ab", "ab"], most=pa.array([2, None])) == ["2b", None]
+    assert asked(both, text=["ab", "ab"], maximum=pa.array([2, None])) == ["2b", None]
 
 
 def test_embeddings_are_float32_vectors(folder: str) -> None:
@@ -262,8 +262,8 @@ def test_embeddings_are_float32_vectors(folder: str) -> None:
     vectors = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
     for texts in (["a", "bcd"], ["a", None, "bcd"]):
         done = Asked(spec, text=pa.array(texts)).table
-        found = [vector for vector in to_batch(done)["answer"] if vector is not None]
-        assert np.stack(found).tolist() == [[1, 0.5], [3, 0.5]]
+        result = [vector for vector in to_batch(done)["answer"] if vector is not None]
+        assert np.stack(result).tolist() == [[1, 0.5], [3, 0.5]]
         assert done.schema.field("answer").type == vectors.schema.field("answer").type
 
 
@@ -279,15 +279,15 @@ def test_null_of_another_row_does_not_change_a_prompt(folder: str) -> None:
     inputs = {"question": "text", "age": "age"}
     spec = model(source=folder, inputs=inputs, prompt="{question} is {age}", chat=False)
     ages = pa.array([42, (1 << 53) + 1, None], pa.int64())
-    found = asked(spec, text=["Ann", "Bob", "Cy"], age=ages)
-    assert found[:2] == ["Ann is 42"[::-1], "Bob is 9007199254740993"[::-1]]
+    prompts = asked(spec, text=["Ann", "Bob", "Cy"], age=ages)
+    assert prompts[:2] == ["Ann is 42"[::-1], "Bob is 9007199254740993"[::-1]]
 
 
 @pytest.mark.parametrize("text", ["refuse me", "odd one", "x" * 6052], ids=short)
 def test_refused_prompt_fails_its_row_only(folder: str, text: str, messages: Messages) -> None:
-    found = asked(model(source=folder, chatTemplate=TEMPLATE), text=["a", text, "b"])
-    assert (found[0], found[2]) == ("a", "b")
-    messages.check(found[1])
+    prompts = asked(model(source=folder, chatTemplate=TEMPLATE), text=["a", text, "b"])
+    assert (prompts[0], prompts[2]) == ("a", "b")
+    messages.check(prompts[1])
 
 
 def test_fix_for_a_long_prompt_fits_the_model(folder: str) -> None:
@@ -415,8 +415,8 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
     adapted = model(**fields, inputs=inputs, adapter="style", tooLong="truncate",
                     loraPath=str(tmp_path / "adapters"))  # fmt: skip
     assert asked(adapted, text=[numbers], style=["poem"])[0].endswith("/adapters/poem")
-    whole = Asked(model(**fields, tooLong="fail"), text=[numbers])
-    assert "TextCut" not in [name for _, name, _ in whole.warnings]
+    full = Asked(model(**fields, tooLong="fail"), text=[numbers])
+    assert "TextCut" not in [name for _, name, _ in full.warnings]
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def test_unknown_engine_argument_ends_the_job_before_it_starts(
 
 
 def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> None:
-    inputs = {"question": "text", "limit": "most"}
+    inputs = {"question": "text", "limit": "maximum"}
     check_model(model(source=folder, inputs=inputs, sampling={"max_tokens": "{limit}"}))
 
 
@@ -601,10 +601,10 @@ class TestImages:
     def test_addresses_are_fetched_by_the_rules_of_manifests(self, folder: str) -> None:
         with serving(pictures) as public, serving(pictures) as private:
             urls = [f"{one.url}/{path}" for one in (public, private) for path in ("a.png", "b")]
-            found = self.asked(folder, urls, allow=[public.url])
+            prompts = self.asked(folder, urls, allow=[public.url])
         expected = ["of [(2, 2)]", "cannot identify image file"]
         for answer, part in zip(
-            found, [*expected, *["Add its prefix to model.allow"] * 2], strict=True
+            prompts, [*expected, *["Add its prefix to model.allow"] * 2], strict=True
         ):
             assert part in answer
 
@@ -667,9 +667,9 @@ class TestAdapters:
         assert numbers == [1, 2, 1]
 
     def test_missing_adapter_fails_its_rows_only(self, spec: VllmModel) -> None:
-        found = self.asked(spec, "poem", "ode", None)
-        assert found[1] == f"NoAdapter: there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
-        assert found[2] == "ba"
+        prompts = self.asked(spec, "poem", "ode", None)
+        assert prompts[1] == f"NoAdapter: there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
+        assert prompts[2] == "ba"
 
     def test_adapter_that_is_not_listed_fails_its_row(
         self, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
@@ -687,8 +687,8 @@ class TestAdapters:
 
         monkeypatch.setattr("huggingface_hub.snapshot_download", download)
         of_hub = self.with_adapters(folder, loraAdapters=["org/poem"])
-        found = self.asked(of_hub, "org/poem", "evil/repo", "s3://adapters/poem", "/etc")
-        assert ["NoAdapter" in answer for answer in found] == [False, True, True, True]
+        prompts = self.asked(of_hub, "org/poem", "evil/repo", "s3://adapters/poem", "/etc")
+        assert ["NoAdapter" in answer for answer in prompts] == [False, True, True, True]
         assert downloads == ["org/poem"]
 
     def test_adapter_outside_of_its_folder_fails_its_row(self, folder: str, tmp_path: Path) -> None:

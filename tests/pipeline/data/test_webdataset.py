@@ -294,7 +294,7 @@ def test_undecodable_sample_fails_its_row(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", {"0.txt": b"a", **bad, "2.txt": b"c", "7.txt": b"h"})
     outcome = read_files("webdataset", tmp_path)
     assert [row["txt"] for row in outcome.good] == ["a", "c", "h"]
-    assert [place for _, place in outcome.bad] == [1, 2, 3, 4, 5]
+    assert [row for _, row in outcome.bad] == [1, 2, 3, 4, 5]
     assert outcome.ends == {0: 8}
 
 
@@ -327,9 +327,9 @@ def test_rest_of_a_damaged_archive_is_one_failed_row(
     path.write_bytes(content[: fourth + begin] + noise + rest)
     shard(tmp_path / "b.tar", captions(1))
     outcome = read_files("webdataset", tmp_path)
-    assert [place for place in outcome.places if place[0] == 0] == [(0, row) for row in range(good)]
+    assert [row for row in outcome.order if row[0] == 0] == [(0, row) for row in range(good)]
     assert list(outcome.bad) == [(0, good)]
-    assert (1, 0) in outcome.places
+    assert (1, 0) in outcome.order
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
@@ -350,9 +350,9 @@ def test_samples_of_joined_archives_with_the_same_names_are_failed_rows(tmp_path
 
 
 def test_cut_of_a_joined_archive_between_members_is_one_failed_row(tmp_path: Path) -> None:
-    whole, cut = (shard(tmp_path / "a.tar", {f"{n}.txt": b"x", f"{n + 1}.txt": b"y"}).read_bytes()
+    full, cut = (shard(tmp_path / "a.tar", {f"{n}.txt": b"x", f"{n + 1}.txt": b"y"}).read_bytes()
                   for n in (0, 2))  # fmt: skip
-    (tmp_path / "a.tar").write_bytes(whole + cut[:1024])
+    (tmp_path / "a.tar").write_bytes(full + cut[:1024])
     outcome = read_files("webdataset", tmp_path)
     assert [row["__key__"] for row in outcome.good] == ["0", "1"]
     assert "no end mark" in outcome.bad[0, 2]
@@ -379,9 +379,9 @@ def tar_file(table: pa.Table, **fields: str) -> bytes:
 def samples(content: bytes, tmp_path: Path, decode: str = "rgb8") -> list[dict[str, Any]]:
     """Return the rows as the library reads them."""
     (tmp_path / "shard.tar").write_bytes(content)
-    found = webdataset.WebDataset(str(tmp_path / "shard.tar"), shardshuffle=False).decode(decode)
+    text = webdataset.WebDataset(str(tmp_path / "shard.tar"), shardshuffle=False).decode(decode)
     return [{k: v for k, v in row.items() if k not in ("__url__", "__local_path__")}
-            for row in found]  # fmt: skip
+            for row in text]  # fmt: skip
 
 
 def names(content: bytes) -> list[str]:

@@ -122,9 +122,9 @@ def test_rows_for_which_the_condition_fails() -> None:
 class Recorder(Transform):
     """Adds a column, and keeps the rows of its calls."""
 
-    def __init__(self, most: int = 1000) -> None:
+    def __init__(self, limit: int = 1000) -> None:
         self.calls: list[list[int]] = []
-        self._most = most
+        self._most = limit
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         numbers = batch.column("n").to_pylist()
@@ -149,19 +149,19 @@ def test_batches_of_a_model_are_full() -> None:
 
 
 def test_memory_that_runs_out_halves_the_computed_rows() -> None:
-    recorder = Recorder(most=2)
+    recorder = Recorder(limit=2)
     result = recorded(recorder, 40, when="n % 5 == 0", batchSize=8)
     assert recorder.calls == [[0, 5], [10, 15], [20, 25], [30, 35]]
     assert [note for step, note in result.notes if "out_of_memory_at" in note] != []
 
 
 @given(st.lists(st.booleans(), max_size=40), st.integers(0, 40), st.integers(1, 9))
-def test_stop_is_before_the_first_row_too_many(mask: list[bool], start: int, most: int) -> None:
+def test_stop_is_before_the_first_row_too_many(mask: list[bool], start: int, limit: int) -> None:
     start = min(start, len(mask))
     chosen = ChosenRows(np.array(mask, dtype=bool))
-    stop = chosen.stop(start, most)
-    assert chosen.number(start, stop) == min(most, sum(mask[start:]))
-    assert stop == len(mask) or chosen.number(start, stop + 1) == most + 1
+    stop = chosen.stop(start, limit)
+    assert chosen.number(start, stop) == min(limit, sum(mask[start:]))
+    assert stop == len(mask) or chosen.number(start, stop + 1) == limit + 1
 
 
 NUMBERS = st.lists(st.none() | st.integers(-5, 5), min_size=1, max_size=20)
@@ -211,9 +211,9 @@ def test_tensors_and_nulls_are_joined(made: str, old: str) -> None:
     step = Step.model_validate({**MODEL, "when": "n == 1"})
     table = pa.table({"n": [0, 1, 2], "x": [0, 1, 2]})
     table = table if old == "none" else table.append_column("y", columns[old])
-    found = tensors_to_lists(with_condition(step, Make())(table)).column("y").to_pylist()
+    result = tensors_to_lists(with_condition(step, Make())(table)).column("y").to_pylist()
     values = {"tensor": [1.0, 1.0], "null": None, "none": None}
-    assert found == [values[old], values[made], values[old]]
+    assert result == [values[old], values[made], values[old]]
 
 
 def test_preparation_adds_only_its_hidden_columns() -> None:
@@ -224,10 +224,10 @@ def test_preparation_adds_only_its_hidden_columns() -> None:
     step = Step.model_validate({**MODEL, "when": "n == 1"})
     prepare = with_condition(step, Prepare(), adds={})
     tables = [pa.table({"n": pair, "x": [5, 6]}) for pair in ([0, 0], [1, 1], [0, 1])]
-    found = [as_result(prepare(table)).table.to_pydict() for table in tables]
-    assert found[0] == {"n": [0, 0], "x": [5, 6]}
-    assert found[1] == {"n": [1, 1], "x": [5, 6], PREPARED_PREFIX + "tokens": [5, 6]}
-    assert found[2] == {"n": [0, 1], "x": [5, 6], PREPARED_PREFIX + "tokens": [None, 6]}
+    columns = [as_result(prepare(table)).table.to_pydict() for table in tables]
+    assert columns[0] == {"n": [0, 0], "x": [5, 6]}
+    assert columns[1] == {"n": [1, 1], "x": [5, 6], PREPARED_PREFIX + "tokens": [5, 6]}
+    assert columns[2] == {"n": [0, 1], "x": [5, 6], PREPARED_PREFIX + "tokens": [None, 6]}
 
 
 def test_hidden_columns_do_not_leave_the_step() -> None:

@@ -83,8 +83,8 @@ def test_parquet_keeps_rows_and_types() -> None:
         assert file.read().equals(everything()), compression
         used = {file.metadata.row_group(0).column(at).compression for at in range(3)}
         assert used == {"UNCOMPRESSED" if compression == "none" else compression.upper()}
-    found = parquet(pa.table({"x": [float("nan"), float("inf")]})).read().column("x").to_pylist()
-    assert (math.isnan(found[0]), found[1]) == (True, float("inf"))
+    values = parquet(pa.table({"x": [float("nan"), float("inf")]})).read().column("x").to_pylist()
+    assert (math.isnan(values[0]), values[1]) == (True, float("inf"))
 
 
 def test_json_keeps_rows() -> None:
@@ -173,8 +173,8 @@ def test_csv_values_that_a_float_would_change_are_read_back(tmp_path: Path) -> N
     expected = pa.table({"big": UNSIGNED, "long": LONG, "real": reals, "late": late})
     table = expected.set_column(1, "long", LONG.cast(pa.decimal128(38, 1)))
     for names in (table.column_names, ["big"]):
-        found = read_back(write_of("csv", tmp_path), table.select(names))
-        assert str(found.to_pylist()) == str(expected.select(names).to_pylist())
+        back = read_back(write_of("csv", tmp_path), table.select(names))
+        assert str(back.to_pylist()) == str(expected.select(names).to_pylist())
     (tmp_path / "a.csv").write_text("a,b\n1,2,3\n4\n")
     with pytest.raises(BadOutput):
         all_rows(write_of("csv", tmp_path))
@@ -182,9 +182,9 @@ def test_csv_values_that_a_float_would_change_are_read_back(tmp_path: Path) -> N
 
 def test_json_values_that_have_no_arrow_type_are_read_back_as_json(tmp_path: Path) -> None:
     pairs = pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64()))
-    found = read_back(write_of("json", tmp_path), pa.table({"big": UNSIGNED, "pairs": pairs}))
-    assert found.column("big").to_pylist() == UNSIGNED.to_pylist()
-    assert found.column("pairs").to_pylist() == ['[["k", 1]]', "[]", None]
+    back = read_back(write_of("json", tmp_path), pa.table({"big": UNSIGNED, "pairs": pairs}))
+    assert back.column("big").to_pylist() == UNSIGNED.to_pylist()
+    assert back.column("pairs").to_pylist() == ['[["k", 1]]', "[]", None]
 
 
 def test_parquet_writes_structs_without_fields_as_text() -> None:
@@ -274,14 +274,14 @@ def test_duckdb_reads_embeddings_as_lists(format_: str, kind: str, tmp_path: Pat
     with duckdb.connect() as database:
         rows = f"(SELECT * FROM read_{format_}('{tmp_path}/*.{format_}') ORDER BY id)"
         types = database.sql(f"SELECT typeof(embedding), typeof(tokens) FROM {rows}").fetchall()
-        found = database.sql(f"SELECT embedding, tokens FROM {rows}").fetchall()
+        result = database.sql(f"SELECT embedding, tokens FROM {rows}").fetchall()
         nearest = database.sql(
             f"SELECT a.id FROM {rows} a, {rows} b WHERE b.id = 1 AND a.id != 1 "
             "ORDER BY list_cosine_similarity(a.embedding, b.embedding) DESC LIMIT 1"
         ).fetchall()
     assert set(types) == {(kind, f"{kind}[]")}
-    assert np.array_equal(np.array([first for first, _ in found], np.float32), vectors)
-    assert np.array_equal(np.array([second for _, second in found], np.float32), of_tokens)
+    assert np.array_equal(np.array([first for first, _ in result], np.float32), vectors)
+    assert np.array_equal(np.array([second for _, second in result], np.float32), of_tokens)
     assert nearest == [(0,)]
 
 
@@ -348,8 +348,8 @@ def test_any_rows_are_read_back(rows: list[dict[str, Any]], compression: str) ->
     schema = pa.schema([("text", pa.string()), ("whole", pa.int64()), ("real", pa.float64()),
                         ("texts", pa.list_(pa.string()))])  # fmt: skip
     table = pa.Table.from_pylist(rows, schema)
-    found = parquet(table).read().to_pylist()
-    assert str(found) == str(table.to_pylist())  # as text, because nan is not equal to nan
+    values = parquet(table).read().to_pylist()
+    assert str(values) == str(table.to_pylist())  # as text, because nan is not equal to nan
     finite = [row["real"] is not None and math.isfinite(row["real"]) for row in rows]
     assert json_lines(table, compression) == [
         row | {"real": row["real"] if known else None}
@@ -390,8 +390,8 @@ def test_rows_are_divided_into_files_and_hive_directories() -> None:
             ],
         ),
     ):
-        found = [(folder, part.column("n").to_pylist()) for folder, part in cut.split(TABLE)]
-        assert found == expected, cut
+        pairs = [(folder, part.column("n").to_pylist()) for folder, part in cut.split(TABLE)]
+        assert pairs == expected, cut
 
 
 def test_columns_are_written_in_the_given_order() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from batchinference.pipeline.steps.import_path import add_import_path
-from support.jobs.crash_points import Place, cloud_place, local_place, s3_place
+from support.jobs.crash_points import Site, cloud_site, local_site, s3_site
 from support.servers.clouds import served
 
 FAKES = Path(__file__).parents[2] / "support" / "models" / "fake_vllm"
@@ -62,14 +62,14 @@ def ray(one_ray: None) -> Iterator[None]:
 
 
 @pytest.fixture(params=["posix", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     """Yield the storage where jobs without Ray read and write."""
     match request.param:
         case "posix":
-            yield local_place(tmp_path)
+            yield local_site(tmp_path)
         case "s3":
-            yield s3_place(tmp_path, request.getfixturevalue("s3"))
+            yield s3_site(tmp_path, request.getfixturevalue("s3"))
         case scheme:
             files = tmp_path / "objects"
             with served({"gs": "google", "az": "azure"}[scheme], files) as cloud:
-                yield cloud_place(tmp_path, scheme, cloud, files)
+                yield cloud_site(tmp_path, scheme, cloud, files)

@@ -73,10 +73,10 @@ def die_once(batch: Batch, file: str) -> Batch:
 
 def require_concurrent_tasks(batch: Batch, directory: str, tasks: int) -> Batch:
     """Raise TimeoutError unless this many processes run here at the same time."""
-    place = Path(directory) / str(os.getpid())
-    place.touch()
+    path = Path(directory) / str(os.getpid())
+    path.touch()
     deadline = time.monotonic() + 30
-    while len(list(place.parent.iterdir())) < tasks:
+    while len(list(path.parent.iterdir())) < tasks:
         if time.monotonic() > deadline:
             raise TimeoutError("alone")
         time.sleep(0.05)
@@ -286,12 +286,12 @@ def without_ids(row: dict[str, Any]) -> dict[str, Any]:
 def fail_at_row(batch: Batch, directory: str, column: str, at: str, commits: int = 2) -> Batch:
     """Log each row that it receives. At one of the rows, fail like a broken device as soon as there
     are `commits` commits of other rows, unless the file `repaired` exists."""
-    place, texts = Path(directory), [str(value) for value in batch[column]]
-    with (place / "seen").open("a") as log:
+    path, texts = Path(directory), [str(value) for value in batch[column]]
+    with (path / "seen").open("a") as log:
         log.write("".join(f"{text}\n" for text in texts))
-    if not (place / "repaired").exists() and any(text.endswith(at) for text in texts):
+    if not (path / "repaired").exists() and any(text.endswith(at) for text in texts):
         deadline = time.monotonic() + 60
-        while len(list(place.glob("out/_batchinference/attempts/*/0*.json"))) < commits:
+        while len(list(path.glob("out/_batchinference/attempts/*/0*.json"))) < commits:
             if time.monotonic() > deadline:
                 raise RuntimeError("CUDA error: nobody else commits anything")
             time.sleep(0.05)

@@ -8,11 +8,11 @@ from own_code import Scripted
 
 
 class SmallDevice(torch.nn.Module):
-    """Sums the features of each row. Its device holds at most `most` rows at once."""
+    """Sums the features of each row. Its device holds at most `limit` rows at once."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
-        self._most = most
+        self._most = limit
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         if len(features) > self._most:
@@ -37,5 +37,5 @@ def scripted(directory: str) -> torch.nn.Module:
     return ScriptedModel(directory)
 
 
-def small_device(most: int) -> torch.nn.Module:
-    return SmallDevice(most)
+def small_device(limit: int) -> torch.nn.Module:
+    return SmallDevice(limit)

@@ -98,7 +98,7 @@ def test_new_column_is_added_without_writing_others(path: Path) -> None:
     assert (report.counts.written, report.counts.failed, report.counts.filtered) == (7, 1, 1)
     assert sizes(path) == SIZES
     assert [each[:-1] for each in files(path)] == before
-    assert verified(path, "--trust-output").found == {}
+    assert verified(path, "--trust-output").counts == {}
     version = lance.dataset(path).version
     assert run(path).state == JobState.SUCCEEDED
     assert lance.dataset(path).version == version
@@ -158,7 +158,7 @@ def test_dataset_may_change_while_the_job_computes(
     left = {row["id"] for row in lance.dataset(path).to_table().to_pylist()}
     assert sizes(path) == {at: size for at, size in (SIZES | differences).items() if at in left}
     assert len(COMPUTED) == 9
-    assert verified(path, "--trust-output").found == {}
+    assert verified(path, "--trust-output").counts == {}
 
 
 def test_compacted_dataset_needs_stable_row_ids(

@@ -93,9 +93,9 @@ def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> No
     prepared = begin_job(job)
     assert prepared.count == RowCount(2, estimated=False)
     prepared.attempt.lease.write_success_marker(prepared.attempt.layout)
-    found = prepare_job(job)
-    assert isinstance(found, NothingToDo)
-    assert found.remark == ""
+    result = prepare_job(job)
+    assert isinstance(result, NothingToDo)
+    assert result.remark == ""
 
 
 @pytest.mark.parametrize("job_id", ["", "default/pets (uid)"], ids=["machine", "cluster"])
@@ -110,9 +110,9 @@ def test_complete_output_with_other_input_is_reported(
         (source / "b.txt").unlink()
     else:
         write_lines(source, {"c.txt" if change == "new" else "a.txt": ["another line"]})
-    found = prepare_job(job, job_id)
-    assert isinstance(found, NothingToDo)
-    messages.check(found.remark)
+    result = prepare_job(job, job_id)
+    assert isinstance(result, NothingToDo)
+    messages.check(result.remark)
 
 
 def test_job_may_refuse_that_files_are_ignored(source: Path, tmp_path: Path) -> None:
@@ -232,14 +232,14 @@ def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> 
         check_errors_path(layout_of(output, errors=output / below))
 
 
-@pytest.mark.parametrize(("place", "refused"), [("out", True), ("out/a/b", True), ("out-b", False)])
-def test_cache_must_not_be_in_the_output(tmp_path: Path, place: str, refused: bool) -> None:
-    steps = [{**model_step(), "cache": {"path": str(tmp_path / place)}}]
+@pytest.mark.parametrize(("text", "refused"), [("out", True), ("out/a/b", True), ("out-b", False)])
+def test_cache_must_not_be_in_the_output(tmp_path: Path, text: str, refused: bool) -> None:
+    steps = [{**model_step(), "cache": {"path": str(tmp_path / text)}}]
     spec = parse(job_document("job", tmp_path, tmp_path / "out", steps=steps)).spec
     with pytest.raises(BadOutput, match=r"cache\.path") if refused else nullcontext():
         check_caches(spec, layout_of(tmp_path / "out"))
 
 
-@pytest.mark.parametrize("place", ["out-errors", "out/_errors", "out/_batchinference/errors"])
-def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, place: str) -> None:
-    check_errors_path(layout_of(tmp_path / "out", errors=tmp_path / place))
+@pytest.mark.parametrize("text", ["out-errors", "out/_errors", "out/_batchinference/errors"])
+def test_errors_path_may_be_hidden_in_the_output(tmp_path: Path, text: str) -> None:
+    check_errors_path(layout_of(tmp_path / "out", errors=tmp_path / text))

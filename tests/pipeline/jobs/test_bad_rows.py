@@ -52,8 +52,8 @@ def test_failed_rows_within_the_limit_are_written_as_errors(
     line = re.compile(r" \(own_code.py:\d+ in refuse_bad\)$")
     assert all(line.search(error["error"]) for error in failed)
     messages = [line.sub("", error["error"]) for error in failed]
-    found = [(error["id"], error["row"], error["step"]) for error in failed]
-    assert [(*one, message) for one, message in zip(found, messages, strict=True)] == [
+    rows = [(error["id"], error["row"], error["step"]) for error in failed]
+    assert [(*one, message) for one, message in zip(rows, messages, strict=True)] == [
         ("0:20", 20, "own", "ValueError: cannot do bad one"),
         ("0:51", 51, "own", "ValueError: cannot do bad two"),
         ("0:59", 59, "own", "ValueError: cannot do bad three"),
@@ -100,9 +100,9 @@ def test_job_with_too_many_failed_rows_ends_early(
     monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
     many = [f"good {n}" if n % 5 else f"bad {n}" for n in range(1200)]
     until = tmp_path / "until"
-    held = {"callable": "own_code:wait_for", "callArgs": {"file": str(until)}}
+    kept = {"callable": "own_code:wait_for", "callArgs": {"file": str(until)}}
     source = write_lines(tmp_path / "in", {"a.txt": many, "b.txt": ["hold"], "c.txt": GOOD})
-    steps = [{**REFUSE, "batchSize": 20}, {"name": "held", "python": held}]
+    steps = [{**REFUSE, "batchSize": 20}, {"name": "held", "python": kept}]
     run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors=errors))
     until.touch()  # a task that is still running would take a CPU from other tests
     assert run.report.reason == "TooManyErrors"
@@ -162,9 +162,9 @@ def test_a_process_that_dies_is_reported_with_its_step_and_rows(
     monkeypatch.setattr(job_module, "deaths_of", lambda run: [(note,)])
     monkeypatch.setattr(job_module, "check_errors", die)
     run = run_in_process(job(tmp_path, {"maxRows": 3}))
-    place = f"step 'own' on rows 2 to 4 of {tmp_path}/in/a.txt"
+    text = f"step 'own' on rows 2 to 4 of {tmp_path}/in/a.txt"
     assert run.report.reason == "WorkerCrashed"
-    assert run.report.message == f"a process died. The process died in {place}"
+    assert run.report.message == f"a process died. The process died in {text}"
 
 
 def test_unreadable_or_unwritable_note_is_ignored(

@@ -20,7 +20,7 @@ from batchinference.pipeline.commit.snapshot import FORMAT
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.documents.minimal import Document
-from support.jobs.crash_points import Place, local_place
+from support.jobs.crash_points import Site, local_site
 from support.jobs.without_ray import COUNTS, run_without_ray, small_job, write_input
 from support.outputs.checks import OutputFaults
 
@@ -70,31 +70,31 @@ class Outputs:
     rewritten, with all files of one schema; and complete."""
 
     def __init__(self, directory: Path) -> None:
-        self.place: Place = local_place(directory)
-        self.job = self.place.job("out")
+        self.site: Site = local_site(directory)
+        self.job = self.site.job("out")
         self.output = directory / "out"
-        steps = self.place.run(self.job).steps
+        steps = self.site.run(self.job).steps
         self.complete = self.output.rename(directory / "complete")
         closed = steps.index(f"write {STATE}/attempts/*/closed")
-        self.place.run(self.job, kill=steps.index("write part-*.parquet", closed))
+        self.site.run(self.job, kill=steps.index("write part-*.parquet", closed))
         self.unfinished = self.output.rename(directory / "unfinished")
-        self.place.run(self.job, kill=steps.index(f"write {STATE}/output.json"))
+        self.site.run(self.job, kill=steps.index(f"write {STATE}/output.json"))
         self.rewritten = self.output.rename(directory / "rewritten")
         self.other = directory / "other"
-        self.place.run(small_job(write_input(directory / "other-input"), self.other))
+        self.site.run(small_job(write_input(directory / "other-input"), self.other))
 
     def put(self, state: Path, file: str, damage: str) -> None:
         """Restore the output in this state, and damage one of its files."""
         shutil.rmtree(self.output, ignore_errors=True)
         shutil.copytree(state, self.output)
-        (place, *_) = sorted((self.output / STATE).glob(file))
+        (files, *_) = sorted((self.output / STATE).glob(file))
         if damage == GONE:
-            place.unlink()
+            files.unlink()
         elif damage == OTHERS:
             (others, *_) = sorted((self.other / STATE).glob(file))
-            place.write_bytes(others.read_bytes())
+            files.write_bytes(others.read_bytes())
         else:
-            place.write_bytes(DAMAGES[damage](place.read_bytes()))
+            files.write_bytes(DAMAGES[damage](files.read_bytes()))
 
     def files(self) -> dict[str, bytes]:
         seen = OutputFaults(self.output)

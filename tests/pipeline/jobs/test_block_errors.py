@@ -180,10 +180,10 @@ def test_write_task_begins_with_enough_rows_or_in_time(
     now = 0.0
     monkeypatch.setattr(ray_compat, "time", SimpleNamespace(monotonic=lambda: now))
     bundling: Any = TimedBundling(rows=10, seconds=60.0)
-    found = []
+    result = []
     for now, rows in arrivals:  # noqa: B007 - read by the clock
-        found.append(bundling.can_build_ready_bundle(SimpleNamespace(num_rows=rows)))
-    assert found == expected
+        result.append(bundling.can_build_ready_bundle(SimpleNamespace(num_rows=rows)))
+    assert result == expected
 
 
 def block_of(rows: int) -> RefBundle:

@@ -111,8 +111,8 @@ def test_lowest_score_is_the_first_that_is_good_enough(pairs: list[tuple[float, 
 
 
 def test_lower_bound_is_that_of_wilson() -> None:
-    found = [round(lower_bound(*of), 4) for of in ((0, 0), (0, 9), (9, 9), (95, 100), (950, 1000))]
-    assert found == [0.0, 0.0, 0.7688, 0.9008, 0.9374]
+    bounds = [round(lower_bound(*of), 4) for of in ((0, 0), (0, 9), (9, 9), (95, 100), (950, 1000))]
+    assert bounds == [0.0, 0.0, 0.7688, 0.9008, 0.9374]
 
 
 def test_precision_holds_for_rows_that_were_not_seen() -> None:
@@ -138,9 +138,9 @@ def test_precision_holds_for_rows_that_were_not_seen() -> None:
     ],
 )
 def test_what_is_learned(rows: list[dict[str, Any]], threshold: float | None, text: str) -> None:
-    found = learn_threshold("step", Cascade(score="s", agree="a", precision=0.9), rows)
-    assert found[0] == threshold
-    assert text in found[1]
+    result = learn_threshold("step", Cascade(score="s", agree="a", precision=0.9), rows)
+    assert result[0] == threshold
+    assert text in result[1]
 
 
 def test_order_of_the_rows_does_not_matter() -> None:

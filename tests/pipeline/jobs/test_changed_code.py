@@ -238,16 +238,16 @@ def spec_of(*steps: dict[str, Any], **fields: Any) -> BatchInferenceSpec:
 def test_changes_of_a_spec(
     tmp_path: Path, before: BatchInferenceSpec, now: BatchInferenceSpec, messages: Messages
 ) -> None:
-    place = Location(str(tmp_path / "spec.json"))
-    place.write(json.dumps(without_secrets(before)).encode())
-    messages.check(describe_spec_change(place, work_of(now)))
+    location = Location(str(tmp_path / "spec.json"))
+    location.write(json.dumps(without_secrets(before)).encode())
+    messages.check(describe_spec_change(location, work_of(now)))
 
 
 def test_only_the_first_changes_are_listed(tmp_path: Path) -> None:
-    place = Location(str(tmp_path / "spec.json"))
+    location = Location(str(tmp_path / "spec.json"))
     step = {"filter": "x"}
-    place.write(json.dumps(without_secrets(spec_of(step))).encode())
-    text = describe_spec_change(place, work_of(spec_of(*[step] * 6)))
+    location.write(json.dumps(without_secrets(spec_of(step))).encode())
+    text = describe_spec_change(location, work_of(spec_of(*[step] * 6)))
     assert text.count(" was not set, is ") == 3
     assert text.endswith("; and 2 more")
 
@@ -256,10 +256,10 @@ def test_only_the_first_changes_are_listed(tmp_path: Path) -> None:
 def test_a_spec_that_cannot_be_read_has_no_known_changes(
     tmp_path: Path, content: bytes | None
 ) -> None:
-    place = Location(str(tmp_path / "spec.json"))
+    location = Location(str(tmp_path / "spec.json"))
     if content is not None:
-        place.write(content)
-    assert describe_spec_change(place, work_of(spec_of())) == ""
+        location.write(content)
+    assert describe_spec_change(location, work_of(spec_of())) == ""
 
 
 def spec(**fields: Any) -> BatchInferenceSpec:

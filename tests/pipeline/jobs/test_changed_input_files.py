@@ -71,7 +71,7 @@ def night(job: Document) -> Report:
 
 def proven(directory: Path) -> list[Row]:
     """Return the rows of an output that `verify` has proven."""
-    assert verified(directory / "out").found == {}
+    assert verified(directory / "out").counts == {}
     return rows_of(directory / "out")
 
 
@@ -268,7 +268,7 @@ def test_unfinished_replacement_passes_verify(tmp_path: Path, failed: bool) -> N
     put(tmp_path, b=["b 2"])
     with patch.object(Committer, "put", failing):
         assert run_without_ray(job).state == JobState.FAILED
-    assert verified(tmp_path / "out").found == {}
+    assert verified(tmp_path / "out").counts == {}
     night(job)
     assert texts(tmp_path) == ["a 1", "b 2"]
 
@@ -329,13 +329,13 @@ def test_rows_are_replaced_in_outputs_of_all_kinds(tmp_path: Path, write: dict[s
     put(tmp_path, b=["b 4444", "b 55"])
     delete(tmp_path, "c")
     night(job)
-    assert verified(tmp_path / "out").found == {}
+    assert verified(tmp_path / "out").counts == {}
     rows = first_rows(parse(job).spec.write, 9)
-    found = [row.get("text") or row.get("custom_id") or row["text.txt"] for row in rows]
+    result = [row.get("text") or row.get("custom_id") or row["text.txt"] for row in rows]
     wanted = ["a", "a long", "b 4444", "b 55"]
     if write["format"] == "webdataset":
         wanted = [f"{len(text)} bytes" for text in wanted]
-    assert sorted(found) == sorted(wanted)
+    assert sorted(result) == sorted(wanted)
     if "rowNumber" in write:
         assert sorted(row["row"] for row in rows) == [0, 1, 10**12, 10**12 + 1]
 

@@ -36,19 +36,19 @@ def batch_of(
         BUILDERS[outcome](row) for row, names in outcomes_by_row.items() for outcome in names
     )
     source = np.array([*outcomes_by_row], dtype=np.int64)
-    held = (
+    kept = (
         None
         if shares is None
         else np.array([shares[row] for row in outcomes_by_row], dtype=np.int64)
     )
-    return replace(made, source=source, shares=held)
+    return replace(made, input_ids=source, shares=kept)
 
 
 def outcome_counts(group: RowBatch) -> Counter[tuple[int, str]]:
     """Return the input row and the outcome of each row."""
-    found = {"good": group.ids, "filtered": group.filtered}
-    found["failed"] = group.errors.column("id").to_numpy()
-    return Counter((row, outcome) for outcome, ids in found.items() for row in ids.tolist())
+    result = {"good": group.ids, "filtered": group.filtered}
+    result["failed"] = group.errors.column("id").to_numpy()
+    return Counter((row, outcome) for outcome, ids in result.items() for row in ids.tolist())
 
 
 def whole_rows(group: RowBatch) -> set[int]:
@@ -73,21 +73,21 @@ def batches(draw: st.DrawFn) -> RowBatch:
 @settings(max_examples=examples(200))
 def test_each_row_is_in_one_group_with_all_its_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
-    rows = [row for group in groups for row in group.source.tolist()]
-    assert sorted(rows) == sorted(batch.source.tolist())
+    rows = [row for group in groups for row in group.input_ids.tolist()]
+    assert sorted(rows) == sorted(batch.input_ids.tolist())
     assert sum(map(outcome_counts, groups), Counter()) == outcome_counts(batch)
 
 
 @given(batches())
 @settings(max_examples=examples(200))
 def test_rows_are_whole_or_have_their_share(batch: RowBatch) -> None:
-    held = np.full(len(batch.source), FULL_SHARE) if batch.shares is None else batch.shares
-    of_rows = dict(zip(batch.source.tolist(), held.tolist(), strict=True))
+    full = np.full(len(batch.input_ids), FULL_SHARE) if batch.shares is None else batch.shares
+    of_rows = dict(zip(batch.input_ids.tolist(), full.tolist(), strict=True))
     groups = list(commit_groups(batch))
-    whole = set().union(*map(whole_rows, groups))
-    assert whole == {row for row, share in of_rows.items() if share == FULL_SHARE}
+    complete = set().union(*map(whole_rows, groups))
+    assert complete == {row for row, share in of_rows.items() if share == FULL_SHARE}
     shares = {row: share for group in groups for _, row, share in shares_of(group)}
-    assert shares == {row: share for row, share in of_rows.items() if row not in whole}
+    assert shares == {row: share for row, share in of_rows.items() if row not in complete}
     assert not [group for group in groups if row_ranges_of(group) and shares_of(group)]
 
 
@@ -96,9 +96,9 @@ def test_rows_are_whole_or_have_their_share(batch: RowBatch) -> None:
 def test_counts_cover_whole_rows_and_all_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
     counts_of_outcome = Counter(outcome for _, outcome in outcome_counts(batch).elements())
-    whole = sum(len(whole_rows(group)) for group in groups)
+    total = sum(len(whole_rows(group)) for group in groups)
     expected = Counts(
-        read=whole,
+        read=total,
         written=counts_of_outcome["good"],
         failed=counts_of_outcome["failed"],
         filtered=counts_of_outcome["filtered"],
@@ -130,7 +130,7 @@ def test_undivided_rows_are_one_group() -> None:
 def test_partial_rows_share_a_group() -> None:
     shares = dict.fromkeys(range(5), FULL_SHARE // 2)
     batch = batch_of({row: ["good"] for row in shares}, shares)
-    assert [set(group.source.tolist()) for group in commit_groups(batch)] == [{*shares}]
+    assert [set(group.input_ids.tolist()) for group in commit_groups(batch)] == [{*shares}]
 
 
 def test_batch_with_only_an_end_of_file_has_no_group() -> None:
@@ -141,7 +141,9 @@ def test_filtered_row_whose_input_row_is_elsewhere_counts_once() -> None:
     """An input row became several rows, which Ray has put into two blocks."""
     elsewhere = np.array([100, 100], dtype=np.int64)
     alone = RowBatch(filtered=elsewhere)
-    mixed = replace(merged([good(0, 0, [0]), good(0, 1, [1]), failed(0, 1)]), source=np.arange(2))
+    mixed = replace(
+        merged([good(0, 0, [0]), good(0, 1, [1]), failed(0, 1)]), input_ids=np.arange(2)
+    )
     mixed = replace(mixed, filtered=elsewhere)
     for batch in (alone, replace(good(0, 0, [0]), filtered=elsewhere), mixed):
         assert Counts.sum(map(counts_of_group, commit_groups(batch))).filtered == 2

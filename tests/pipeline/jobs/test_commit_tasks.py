@@ -154,8 +154,8 @@ def commits(attempt: Attempt, task: int = TASK) -> list[tuple[int, int, int]]:
 def counted_rows(attempt: Attempt) -> list[tuple[int, int]]:
     """Return the rows that the commits that count hold, as ranges of ids."""
     entries = [entry for manifest in attempt.manifests() for entry in manifest.entries]
-    held = RowSet.of(resolve_overlaps(entries))
-    return list(zip(held.starts.tolist(), held.stops.tolist(), strict=True))
+    kept = RowSet.of(resolve_overlaps(entries))
+    return list(zip(kept.starts.tolist(), kept.stops.tolist(), strict=True))
 
 
 @pytest.mark.usefixtures("chunks_of_eight_rows")
@@ -236,16 +236,16 @@ class TestChunks:
                     raise OSError("no space left")
                 return super().files(table)
 
-        taken: list[int] = []
+        used: list[int] = []
 
         def read() -> Iterator[RowBatch]:
             for batch in batches_of_four_rows():
-                taken.extend(batch.ids.tolist())
+                used.extend(batch.ids.tolist())
                 yield batch
 
         with pytest.raises(OSError, match="no space left"):
             task_of(committing(attempt, FullDisk("snappy")), read)(retried=False)
-        assert len(taken) == read_rows
+        assert len(used) == read_rows
         assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
 
     def test_column_that_row_numbers_would_replace_is_found_in_the_first_batch(
@@ -260,18 +260,18 @@ class TestChunks:
             task_of(committer, read)(retried=False)
 
     @pytest.mark.parametrize(
-        ("rows_per_file", "most", "expected"), [(0, 16, [8, 16]), (12, 16, [12]), (99, 16, [16])]
+        ("rows_per_file", "limit", "expected"), [(0, 16, [8, 16]), (12, 16, [12]), (99, 16, [16])]
     )
     def test_file_of_a_wanted_number_of_rows_may_be_large(
         self,
         committer: Committer,
         monkeypatch: pytest.MonkeyPatch,
         rows_per_file: int,
-        most: int,
+        limit: int,
         expected: list[int],
     ) -> None:
-        """Files of eight rows are large; `most` is the number of rows of the largest files."""
-        monkeypatch.setattr(chunk_commits, "SIZED_FILE_BYTES", most * FOUR // 4)
+        """Files of eight rows are large; `limit` is the number of rows of the largest files."""
+        monkeypatch.setattr(chunk_commits, "SIZED_FILE_BYTES", limit * FOUR // 4)
         ends: list[int] = []
         monkeypatch.setattr(ChunkCommits, "flush", lambda commits: commits._start_chunk())
         commits = ChunkCommits(committer, CommitRules(1, rows_per_file=rows_per_file), TASK)
@@ -423,14 +423,14 @@ def test_each_row_is_committed_once_for_any_chunks(
         ):
             task(retried=number > 0)
     manifests = committer.attempt.manifests()
-    found = sorted(
+    row_ids = sorted(
         row_id
         for manifest in manifests
         for entry in manifest.entries
         for file, first, after in entry.row_ranges
         for row_id in consecutive_ids(file, first, after - first).tolist()
     )
-    assert found == sorted(merged(given_).source.tolist())
+    assert row_ids == sorted(merged(given_).input_ids.tolist())
     assert committer.attempt.counts() == counts_of_group(merged(given_))
     assert dict(end for manifest in manifests for end in manifest.ends) == dict(merged(given_).ends)
     assert [manifest.number for manifest in manifests] == list(range(len(manifests)))
@@ -491,16 +491,16 @@ def test_tasks_ask_less_often_than_the_driver_and_at_different_times(
 
 
 @pytest.mark.parametrize(
-    ("cpus", "seconds", "most"),
+    ("cpus", "seconds", "limit"),
     [(0, 0.0, 1), (3, 9.0, 3), (3, 10.0, 12)],
     ids=["no worker yet", "one worker", "all workers"],
 )
 def test_first_tasks_need_no_further_workers(
-    monkeypatch: pytest.MonkeyPatch, cpus: int, seconds: float, most: int
+    monkeypatch: pytest.MonkeyPatch, cpus: int, seconds: float, limit: int
 ) -> None:
     monkeypatch.setattr(task_resources.ray, "cluster_resources", lambda: {"CPU": cpus})
     workers = {"workers": {"cpu": 3, "max": 2}}
-    assert tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == most
+    assert tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == limit
 
 
 def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,9 @@ def test_failed_row_becomes_an_error_record(
 ) -> None:
     (row_id,) = consecutive_ids(0, 2, 1).tolist()
     columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."], ['{"n": 1}']]
-    commit.put(RowBatch(source=np.array([row_id]), errors=pa.table(columns, schema=ERRORS)), task=3)
+    commit.put(
+        RowBatch(input_ids=np.array([row_id]), errors=pa.table(columns, schema=ERRORS)), task=3
+    )
     assert errors_of(layout) == [
         {
             "id": "0:2",
@@ -168,7 +170,7 @@ def test_manifest_has_rows_ends_counts_and_files(commit: Committer, layout: Layo
     commit.put(replace(MIXED, notes=(("own", '{"batch_size": 8}'),)), task=3, number=2)
     assert manifest_names(commit.attempt) == ["00000003-0002.6.3.1.2.0"]
     manifest = manifest_of(commit.attempt)
-    (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
+    (data,), (errors,) = (data_files(Path(path.path)) for path in (layout.output, layout.errors))
     entry = {
         "counts": {"read": 6, "written": 3, "failed": 1, "filtered": 2, "warned": 0},
         "row_ranges": [[0, 0, 5], [1, 7, 8]],

@@ -33,7 +33,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
 
 
-class Place:
+class Site:
     """A directory with inputs and one output."""
 
     def __init__(self, directory: Path) -> None:
@@ -63,11 +63,11 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    place.add(a="a1 a2", b="b1")
-    place.add("other", x="x1 x2 x3")
-    return place
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path)
+    site.add(a="a1 a2", b="b1")
+    site.add("other", x="x1 x2 x3")
+    return site
 
 
 def before(
@@ -87,7 +87,7 @@ def before(
 def keep_beating(patch: pytest.MonkeyPatch) -> None:
     """Let each heartbeat differ from the one before, as while another machine runs a job."""
     beats, read = itertools.count(), heartbeat._read_heartbeat
-    patch.setattr(heartbeat, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats))
+    patch.setattr(heartbeat, "_read_heartbeat", lambda path: read(path) + b"%d" % next(beats))
 
 
 def fail_after_tasks(monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int = 1) -> Report:
@@ -106,12 +106,12 @@ def fail_after_tasks(monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "replacement"])
 def test_job_begun_during_a_prepare_owns_the_output(
-    place: Place, monkeypatch: pytest.MonkeyPatch, old: bool, messages: Messages
+    site: Site, monkeypatch: pytest.MonkeyPatch, old: bool, messages: Messages
 ) -> None:
     write = {"mode": "overwrite"}
     if old:
-        run_without_ray(place.job("old"))
-    between = place.job("between", "other", write=write)
+        run_without_ray(site.job("old"))
+    between = site.job("between", "other", write=write)
 
     def begin() -> None:
         if old:  # it dies, and finishes later
@@ -120,23 +120,23 @@ def test_job_begun_during_a_prepare_owns_the_output(
             run_without_ray(between)
 
     before(monkeypatch, file_input, "open_input", begin)
-    late = run_without_ray(place.job("late", write=write))
+    late = run_without_ray(site.job("late", write=write))
     assert late.reason == "BadOutput"
     messages.check(late.message)
     if old:
-        assert place.rows() == ["a1", "a2", "b1"]
+        assert site.rows() == ["a1", "a2", "b1"]
         assert run_without_ray(between).message is None
-    assert place.rows() == ["x1", "x2", "x3"]
-    assert place.is_proven()
+    assert site.rows() == ["x1", "x2", "x3"]
+    assert site.is_proven()
 
 
 def test_output_that_is_being_written_is_not_replaced(
-    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """Its failed rows are retried while the replacement is computed."""
     step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
-    place.add(c="bad")
-    old = place.job("old", steps=[step], errors={"maxRows": 1})
+    site.add(c="bad")
+    old = site.job("old", steps=[step], errors={"maxRows": 1})
     run_without_ray(old)
     layout = Layout.of(parse(old).spec)
     lease = replace(last_attempt(old).lease, process="", attempt=2)  # of another machine
@@ -147,25 +147,25 @@ def test_output_that_is_being_written_is_not_replaced(
         keep_beating(monkeypatch)
 
     before(monkeypatch, pipeline_job, "swap_in_replacement", retry)
-    new = place.job("new", "other", write={"mode": "overwrite"})
+    new = site.job("new", "other", write={"mode": "overwrite"})
     report = run_without_ray(new)
     messages.check(report.message)
-    assert place.rows() == ["a1", "a2", "b1"]
+    assert site.rows() == ["a1", "a2", "b1"]
     monkeypatch.undo()
     lease.write_success_marker(layout)
     messages.check(run_without_ray(new).message)
-    assert place.rows() == ["x1", "x2", "x3"]
-    assert place.is_proven()
+    assert site.rows() == ["x1", "x2", "x3"]
+    assert site.is_proven()
 
 
 @pytest.mark.parametrize(
     ("source", "mode"), [("in", "error"), ("other", "overwrite")], ids=["same work", "other work"]
 )
 def test_output_that_is_completed_while_a_job_waits_is_kept(
-    place: Place, monkeypatch: pytest.MonkeyPatch, source: str, mode: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, source: str, mode: str
 ) -> None:
     """The job has decided to resume it, or to start it over, and waits for its heartbeat."""
-    old = place.job("old")
+    old = site.job("old")
     run_without_ray(old)
     layout, lease = Layout.of(parse(old).spec), last_attempt(old).lease
     elsewhere = replace(lease, process="")
@@ -175,20 +175,20 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
     before(
         monkeypatch, heartbeat, "_read_heartbeat", lambda: elsewhere.write_success_marker(layout)
     )
-    fail_after_tasks(monkeypatch, place.job("new", source, write={"mode": mode}), tasks=0)
+    fail_after_tasks(monkeypatch, site.job("new", source, write={"mode": mode}), tasks=0)
     assert elsewhere.has_completed(layout)
-    assert place.rows() == ["a1", "a2", "b1"]
+    assert site.rows() == ["a1", "a2", "b1"]
 
 
 @pytest.mark.parametrize("begun", ["before the replacement", "during the replacement"])
 def test_rows_of_a_running_append_are_not_deleted(
-    place: Place, monkeypatch: pytest.MonkeyPatch, begun: str, messages: Messages
+    site: Site, monkeypatch: pytest.MonkeyPatch, begun: str, messages: Messages
 ) -> None:
-    run_without_ray(place.job("old"))
-    place.add("third", z="z1 z2")
-    append = place.job("append", "third", write={"mode": "append"})
+    run_without_ray(site.job("old"))
+    site.add("third", z="z1 z2")
+    append = site.job("append", "third", write={"mode": "append"})
     layout = Layout.of(parse(append).spec)
-    overwrite = place.job("new", "other", write={"mode": "overwrite"})
+    overwrite = site.job("new", "other", write={"mode": "overwrite"})
 
     def alive() -> None:
         fail_after_tasks(monkeypatch, append)
@@ -203,16 +203,16 @@ def test_rows_of_a_running_append_are_not_deleted(
         before(monkeypatch, pipeline_job, "run_monitored", alive)
     report = run_without_ray(overwrite)
     messages.check(report.message)
-    assert set(place.rows()) >= {"a1", "a2", "b1", "z1"}
+    assert set(site.rows()) >= {"a1", "a2", "b1", "z1"}
 
 
 def test_same_job_is_refused_while_its_first_run_computes_rows(
-    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """This happens if a cron job takes longer than its interval."""
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 2.0)
-    job, refused = place.job(), list[Report]()
+    job, refused = site.job(), list[Report]()
 
     def run_again() -> None:
         with monkeypatch.context() as patch:
@@ -222,26 +222,26 @@ def test_same_job_is_refused_while_its_first_run_computes_rows(
     before(monkeypatch, pipeline_job, "run_monitored", run_again)
     assert run_without_ray(job).state == JobState.SUCCEEDED
     messages.check(refused[0].message)
-    assert place.rows() == ["a1", "a2", "b1"]
+    assert site.rows() == ["a1", "a2", "b1"]
 
 
 def test_nothing_is_appended_while_the_output_is_replaced(
-    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
-    run_without_ray(place.job("old"))
-    overwrite = place.job("new", "other", write={"mode": "overwrite"})
+    run_without_ray(site.job("old"))
+    overwrite = site.job("new", "other", write={"mode": "overwrite"})
     refused: list[Report] = []
 
     def append() -> None:
         with monkeypatch.context() as patch:
             keep_beating(patch)
-            refused.append(run_without_ray(place.job("append", "third", write={"mode": "append"})))
+            refused.append(run_without_ray(site.job("append", "third", write={"mode": "append"})))
 
-    place.add("third", z="z1")
+    site.add("third", z="z1")
     before(monkeypatch, pipeline_job, "run_monitored", append)
     assert run_without_ray(overwrite).state == JobState.SUCCEEDED
     messages.check(refused[0].message)
-    assert place.rows() == ["x1", "x2", "x3"]
+    assert site.rows() == ["x1", "x2", "x3"]
 
 
 class TestInterruptedReplacement:
@@ -257,17 +257,17 @@ class TestInterruptedReplacement:
 
     @pytest.mark.parametrize("resume", [True, False])
     def test_same_job_finishes_an_interrupted_replacement(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, resume: bool
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, resume: bool
     ) -> None:
         """Without resume, the job then repeats its work."""
-        run_without_ray(place.job("old", "other"))
-        self.interrupt(monkeypatch, place.job(write={"mode": "overwrite"}))
-        staged = {path.name for path in place.output.glob("_batchinference/replacement/staged/*")}
-        report = run_without_ray(place.job(write={"mode": "overwrite"}, resume=resume))
+        run_without_ray(site.job("old", "other"))
+        self.interrupt(monkeypatch, site.job(write={"mode": "overwrite"}))
+        staged = {path.name for path in site.output.glob("_batchinference/replacement/staged/*")}
+        report = run_without_ray(site.job(write={"mode": "overwrite"}, resume=resume))
         assert report.state == JobState.SUCCEEDED
-        assert (staged == {path.name for path in place.output.glob("part-*")}) == resume
-        assert place.rows() == ["a1", "a2", "b1"]
-        assert place.is_proven()
+        assert (staged == {path.name for path in site.output.glob("part-*")}) == resume
+        assert site.rows() == ["a1", "a2", "b1"]
+        assert site.is_proven()
 
     @pytest.mark.parametrize(
         "lost",
@@ -275,95 +275,95 @@ class TestInterruptedReplacement:
         ids=["rows", "snapshot", "spec", "code", "report", "input"],
     )
     def test_replacement_with_damaged_files_keeps_the_old_output(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, lost: str, messages: Messages
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, lost: str, messages: Messages
     ) -> None:
         """Without its input or the hashes of its code, it cannot be resumed, but starts over."""
-        run_without_ray(place.job("old", "other"))
-        job = place.job(write={"mode": "overwrite"})
+        run_without_ray(site.job("old", "other"))
+        job = site.job(write={"mode": "overwrite"})
         self.interrupt(monkeypatch, job)
-        next((place.output / "_batchinference/replacement").glob(lost)).write_text("damaged")
+        next((site.output / "_batchinference/replacement").glob(lost)).write_text("damaged")
         if lost == "spec.json":
-            (place.output / "_batchinference/replacement/spec.json").unlink()
+            (site.output / "_batchinference/replacement/spec.json").unlink()
         report = run_without_ray(job)
         messages.check(report.message)
-        assert place.rows() == ["x1", "x2", "x3"]
+        assert site.rows() == ["x1", "x2", "x3"]
         if lost in ("code.json", "input.parquet"):
             assert "damaged" in str(run_without_ray(job).message)
-            job = place.job(write={"mode": "overwrite"}, resume=False)
-        place.completes(job, "a1", "a2", "b1")
+            job = site.job(write={"mode": "overwrite"}, resume=False)
+        site.completes(job, "a1", "a2", "b1")
 
     @pytest.mark.parametrize("planted", ["", "staged", "job.json", "code.json", "output.json"])
     def test_replacement_with_a_symbolic_link_is_not_published(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, planted: str, messages: Messages
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, planted: str, messages: Messages
     ) -> None:
         """Otherwise anyone who can write to the output could move files of the job's user there."""
-        run_without_ray(place.job("old", "other"))
-        self.interrupt(monkeypatch, place.job(write={"mode": "overwrite"}))
-        part = place.output / "_batchinference/replacement" / planted
-        private = part.rename(place.output.parent / "private")
+        run_without_ray(site.job("old", "other"))
+        self.interrupt(monkeypatch, site.job(write={"mode": "overwrite"}))
+        part = site.output / "_batchinference/replacement" / planted
+        private = part.rename(site.output.parent / "private")
         part.symlink_to(private)
-        before = sorted(place.output.parent.rglob("*"))
-        report = run_without_ray(place.job(write={"mode": "overwrite"}))
+        before = sorted(site.output.parent.rglob("*"))
+        report = run_without_ray(site.job(write={"mode": "overwrite"}))
         messages.check(report.message)
-        assert sorted(place.output.parent.rglob("*")) == before
-        assert place.rows() == ["x1", "x2", "x3"]
+        assert sorted(site.output.parent.rglob("*")) == before
+        assert site.rows() == ["x1", "x2", "x3"]
 
 
 def test_job_that_took_over_during_a_prepare_owns_the_output(
-    place: Place, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """The job that takes over resumes the committed rows, so it does not claim the output again."""
-    fail_after_tasks(monkeypatch, place.job())
-    before(monkeypatch, file_input, "open_input", lambda: run_without_ray(place.job()))
-    late = run_without_ray(place.job())
+    fail_after_tasks(monkeypatch, site.job())
+    before(monkeypatch, file_input, "open_input", lambda: run_without_ray(site.job()))
+    late = run_without_ray(site.job())
     messages.check(late.message)
-    assert place.rows() == ["a1", "a2", "b1"]
+    assert site.rows() == ["a1", "a2", "b1"]
 
 
-def test_late_success_mark_completes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_success_mark_completes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its driver was considered dead. Another driver has started over and died."""
     write = Location.write
 
     def late(self: Location, content: bytes) -> None:
         if self.path.endswith("_SUCCESS"):
             monkeypatch.setattr(Location, "write", write)
-            fail_after_tasks(monkeypatch, place.job(resume=False))
+            fail_after_tasks(monkeypatch, site.job(resume=False))
         write(self, content)
 
     monkeypatch.setattr(Location, "write", late)
-    assert "has taken over" in str(run_without_ray(place.job()).message)
-    assert len(place.rows()) < 3
-    place.completes(place.job(), "a1", "a2", "b1")
+    assert "has taken over" in str(run_without_ray(site.job()).message)
+    assert len(site.rows()) < 3
+    site.completes(site.job(), "a1", "a2", "b1")
 
 
 class TestAppends:
     @staticmethod
-    def night(place: Place, **spec: Any) -> Document:
+    def night(site: Site, **spec: Any) -> Document:
         write = {"mode": "append", **spec.pop("write", {})}
-        return place.job("nightly", write=write, **spec)
+        return site.job("nightly", write=write, **spec)
 
     @pytest.fixture
-    def two_nights(self, place: Place) -> Place:
-        run_without_ray(self.night(place))
-        place.add(c="c1")
-        run_without_ray(self.night(place))
-        assert place.rows() == ["a1", "a2", "b1", "c1"]
-        return place
+    def two_nights(self, site: Site) -> Site:
+        run_without_ray(self.night(site))
+        site.add(c="c1")
+        run_without_ray(self.night(site))
+        assert site.rows() == ["a1", "a2", "b1", "c1"]
+        return site
 
-    def unfinished(self, place: Place, ending: str) -> None:
+    def unfinished(self, site: Site, ending: str) -> None:
         """Leave the output as an interrupted run does."""
-        state = place.output / "_batchinference"
+        state = site.output / "_batchinference"
         (mark,) = (mark for mark in state.glob("append-*/_SUCCESS")
                    if mark.parent.name.endswith("-0001") == (ending == "addition"))  # fmt: skip
         mark.unlink()
 
-    def test_appended_rows_remain_when_the_base_starts_over(self, two_nights: Place) -> None:
+    def test_appended_rows_remain_when_the_base_starts_over(self, two_nights: Site) -> None:
         self.unfinished(two_nights, "first")
         two_nights.add(a="a1 changed")
         assert "--restart" in str(run_without_ray(self.night(two_nights)).message)
         two_nights.completes(self.night(two_nights, resume=False), "a1", "b1", "c1", "changed")
 
-    def test_unfinished_append_starts_over_without_resume(self, two_nights: Place) -> None:
+    def test_unfinished_append_starts_over_without_resume(self, two_nights: Site) -> None:
         self.unfinished(two_nights, "addition")
         two_nights.add(c="c1 changed")
         assert "--restart" in str(run_without_ray(self.night(two_nights)).message)
@@ -371,27 +371,25 @@ class TestAppends:
             self.night(two_nights, resume=False), "a1", "a2", "b1", "c1", "changed"
         )
 
-    def test_appends_without_a_base_can_be_overwritten(self, two_nights: Place) -> None:
+    def test_appends_without_a_base_can_be_overwritten(self, two_nights: Site) -> None:
         job = two_nights.job(source="other", write={"mode": "overwrite"})
         two_nights.completes(job, "x1", "x2", "x3")
 
     def test_appends_with_foreign_files_are_not_overwritten(
-        self, two_nights: Place, messages: Messages
+        self, two_nights: Site, messages: Messages
     ) -> None:
         (two_nights.output / "mine.txt").write_text("mine")
         report = run_without_ray(two_nights.job(source="other", write={"mode": "overwrite"}))
         messages.check(report.message)
         assert two_nights.rows() == ["a1", "a2", "b1", "c1"]
 
-    def test_append_to_a_limited_input_is_refused(self, place: Place) -> None:
-        job = self.night(place, read={"options": {"limit": 2}})
+    def test_append_to_a_limited_input_is_refused(self, site: Site) -> None:
+        job = self.night(site, read={"options": {"limit": 2}})
         for _ in range(3):
             assert run_without_ray(job).state == JobState.SUCCEEDED
-        assert place.rows() == ["a1", "a2"]
+        assert site.rows() == ["a1", "a2"]
 
-    def test_append_by_a_changed_job_over_the_same_files_is_refused(
-        self, two_nights: Place
-    ) -> None:
+    def test_append_by_a_changed_job_over_the_same_files_is_refused(self, two_nights: Site) -> None:
         changed = {"steps": [{"name": "some", "filter": "text != 'b1'"}]}
         report = run_without_ray(self.night(two_nights, **changed))
         assert report.reason == "BadOutput"
@@ -402,17 +400,17 @@ class TestAppends:
         other_job = two_nights.job("another", write={"mode": "append"}, **changed)
         assert run_without_ray(other_job).state == JobState.SUCCEEDED
 
-    def test_overwrite_deletes_the_errors_of_appends(self, place: Place) -> None:
+    def test_overwrite_deletes_the_errors_of_appends(self, site: Site) -> None:
         """The overwriting job writes its error records to the same location."""
-        errors = {"maxRows": 10, "path": str(place.directory / "bad")}
+        errors = {"maxRows": 10, "path": str(site.directory / "bad")}
         step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
         fields: dict[str, Any] = {"steps": [step], "errors": errors}
-        run_without_ray(place.job(**fields))
-        place.add(c="c1 bad")
-        run_without_ray(place.job(write={"mode": "append"}, **fields))
-        assert [row["row"] for row in rows_of(place.directory / "bad")] == [1]
-        run_without_ray(place.job(source="other", write={"mode": "overwrite"}, errors=errors))
-        assert list((place.directory / "bad").rglob("*.parquet")) == []
+        run_without_ray(site.job(**fields))
+        site.add(c="c1 bad")
+        run_without_ray(site.job(write={"mode": "append"}, **fields))
+        assert [row["row"] for row in rows_of(site.directory / "bad")] == [1]
+        run_without_ray(site.job(source="other", write={"mode": "overwrite"}, errors=errors))
+        assert list((site.directory / "bad").rglob("*.parquet")) == []
 
 
 def few(batch: dict[str, Any]) -> dict[str, Any]:

@@ -99,14 +99,14 @@ def computed_parts(isolation: Isolation, read: list[RowBatch]) -> Iterator[np.nd
 @settings(max_examples=examples(200), deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
-    places=st.sets(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
+    locations=st.sets(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
 )
 def test_exactly_the_rows_that_kill_their_process_are_found(
-    sizes: list[int], places: set[float]
+    sizes: list[int], locations: set[float]
 ) -> None:
     read = [good(file, 0, range(size)) for file, size in enumerate(sizes)]
     ids = merged(read).ids
-    bad = {int(ids[int(place * len(ids))]) for place in places}
+    bad = {int(ids[int(location * len(ids))]) for location in locations}
     isolation = NO_DEATHS
     for _ in range(5 * len(bad)):
         died = next((p for p in computed_parts(isolation, read) if bad & set(p.tolist())), None)
@@ -122,10 +122,10 @@ def test_suspects_and_other_rows_are_all_rows(rows: int, noted_rows: set[int]) -
     batch = merged([good(0, 0, range(rows)), end(0, rows)])
     suspect = CrashNote.of("own", np.array([*noted_rows]))
     parts, others = Isolation(((suspect,),)).divided(batch)
-    found = merged([others, *parts])
-    assert sorted(found.source.tolist()) == sorted(found.ids.tolist()) == list(range(rows))
-    assert sorted(found.table.column("n").to_pylist()) == list(range(rows))
-    assert found.ends == ((0, rows),)
+    result = merged([others, *parts])
+    assert sorted(result.input_ids.tolist()) == sorted(result.ids.tolist()) == list(range(rows))
+    assert sorted(result.table.column("n").to_pylist()) == list(range(rows))
+    assert result.ends == ((0, rows),)
     apart = [row for part in parts for row in part.ids.tolist()]
     assert apart == sorted(row for row in noted_rows if row < rows)
     assert all(len(part.ids) <= -(-suspect.rows // PARTS) for part in parts)
@@ -145,7 +145,7 @@ def test_note_names_the_rows_whatever_their_order() -> None:
     assert note.ranges == ((3, 5), (9, 10), (after - 1, after))
     assert (note.first, note.last, note.rows, note.is_one_row) == (3, after - 1, 4, False)
     ids = np.array([2, 3, 4, 5, 9, after])
-    assert ids[note.holds(ids)].tolist() == [3, 4, 9]
+    assert ids[note.contains(ids)].tolist() == [3, 4, 9]
     assert CrashNote.of("own", np.array([4, 4])).is_one_row
     assert CrashNote.parse(note.serialized()) == note
 
@@ -197,17 +197,17 @@ def test_note_exists_while_its_rows_are_computed(notes: dict[str, str]) -> None:
 
 
 def test_note_names_only_the_rows_of_the_current_batch_of_a_step(notes: dict[str, str]) -> None:
-    found = []
+    result = []
 
     def compute(batch: pa.Table) -> pa.Table:
-        found.extend(CrashNote.parse(text) for text in notes.values())
+        result.extend(CrashNote.parse(text) for text in notes.values())
         return batch
 
     step = Step.model_validate({"name": "own", "python": {"callable": "own:code"}, "batchSize": 4})
     run = StepRunner(step, compute, ErrorHandling(tolerant=True, input=Location("/nowhere")))
     with noted("run"):
         list(run(good(0, 0, range(8))))
-    assert found == [note(0, 3, node="node"), note(4, 7, node="node")]
+    assert result == [note(0, 3, node="node"), note(4, 7, node="node")]
 
 
 @pytest.mark.parametrize(

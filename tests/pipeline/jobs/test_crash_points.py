@@ -44,8 +44,8 @@ from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.crash_points import (
-    Place,
     Recording,
+    Site,
     every_step,
     faults,
     on_disk,
@@ -103,44 +103,44 @@ OTHER = {"n": 3, "values": 8, "half": 4.0}
 """The row that the other job writes."""
 
 
-def other_job(place: Place, name: str) -> Document:
+def other_job(site: Site, name: str) -> Document:
     """Return a job that writes the row that the small job filters."""
-    job = place.job(name)
+    job = site.job(name)
     job["metadata"]["name"] = "other"
     job["spec"]["steps"][0]["filter"] = "n == 3"
     return job
 
 
 def killed_and_run_again(
-    place: Place, job: Document, seen: OutputFaults, kills: list[int]
+    site: Site, job: Document, seen: OutputFaults, kills: list[int]
 ) -> list[str]:
     """Return the faults after each kill, and after a final run without a kill."""
     wrong: list[str] = []
     for kill in kills:
-        killed = place.run(job, kill)
+        killed = site.run(job, kill)
         wrong += [f"killed before {killed.steps[-1]}: {fault}" for fault in seen.at_any_moment()]
-    return [*wrong, *faults_in_the_end(place, place.run(job).report, seen)]
+    return [*wrong, *faults_in_the_end(site, site.run(job).report, seen)]
 
 
-def faults_in_the_end(place: Place, last: Report, seen: OutputFaults) -> list[str]:
+def faults_in_the_end(site: Site, last: Report, seen: OutputFaults) -> list[str]:
     """Return the faults of a run that should have succeeded."""
     if last.state != JobState.SUCCEEDED:
         return [f"in the end: {last.reason}: {last.message}"]
     wrong = [f"in the end: {fault}" for fault in seen.at_the_end()]
-    return [*wrong, *unproven(seen.output)] if place.local else wrong
+    return [*wrong, *unproven(seen.output)] if site.local else wrong
 
 
 def unproven(output: Path) -> list[str]:
     """Return the findings of `batchinference verify`; an empty list if the output is proven."""
     proof = verify(Location(str(output)))
-    found = [*proof.findings, *(finding for work in proof.jobs for finding in work.findings)]
-    problems = [f"verify: {one.kind}: {', '.join(map(str, one.positions))}" for one in found]
+    findings = [*proof.findings, *(finding for work in proof.jobs for finding in work.findings)]
+    problems = [f"verify: {one.kind}: {', '.join(map(str, one.positions))}" for one in findings]
     return problems if proof.result == Result.PROVEN else [f"verify: {proof.result}", *problems]
 
 
-def test_steps_of_a_job_are_those_expected(place: Place) -> None:
-    process = place.run(place.job("out"))
-    assert list(OutputFaults(place.directory / "out").at_the_end()) == []
+def test_steps_of_a_job_are_those_expected(site: Site) -> None:
+    process = site.run(site.job("out"))
+    assert list(OutputFaults(site.directory / "out").at_the_end()) == []
     steps = [step for step, _ in groupby(name for name in process.steps if ": " not in name)]
     before, after = (part.split("\n") for part in STEPS.strip().split("TASKS"))
     closing = steps.index(f"write {ATTEMPT}/closed")
@@ -151,13 +151,13 @@ def test_steps_of_a_job_are_those_expected(place: Place) -> None:
     assert steps[closing:] == [name.strip() for name in after[1:]]
 
 
-def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], list[str]]:
+def finished_by_the_next_run(site: Site, steps: list[str]) -> Callable[[int], list[str]]:
     """Return a check that kills a job before a step and returns the faults of the next run."""
     committed = steps.index(f"write {ATTEMPT}/closed")
 
     def check(kill: int) -> list[str]:
-        seen = OutputFaults(place.directory / f"out-{kill}")
-        wrong = killed_and_run_again(place, place.job(f"out-{kill}"), seen, [kill])
+        seen = OutputFaults(site.directory / f"out-{kill}")
+        wrong = killed_and_run_again(site, site.job(f"out-{kill}"), seen, [kill])
         if kill >= committed and (again := seen.rows_processed_again()):
             wrong.append(f"{again} committed rows were done again")
         return wrong
@@ -166,13 +166,13 @@ def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], 
 
 
 @on_disk
-def test_next_run_finishes_a_job_that_died_before_any_step(place: Place) -> None:
-    job, seen = place.job("out"), OutputFaults(place.directory / "out")
-    recording = Recording(place, job)
+def test_next_run_finishes_a_job_that_died_before_any_step(site: Site) -> None:
+    job, seen = site.job("out"), OutputFaults(site.directory / "out")
+    recording = Recording(site, job)
     committed = recording.steps.index(f"write {ATTEMPT}/closed")
 
     def check(step: int) -> list[str]:
-        wrong = [*seen.at_any_moment(), *faults_in_the_end(place, place.run_again(job), seen)]
+        wrong = [*seen.at_any_moment(), *faults_in_the_end(site, site.run_again(job), seen)]
         if step >= committed and (again := seen.rows_processed_again()):
             wrong.append(f"{again} committed rows were done again")
         return wrong
@@ -182,82 +182,80 @@ def test_next_run_finishes_a_job_that_died_before_any_step(place: Place) -> None
 
 @pytest.mark.scaled("crash-points")
 @pytest.mark.parametrize(
-    "place", ["s3", pytest.param("posix", marks=pytest.mark.long("crash-points"))], indirect=True
+    "site", ["s3", pytest.param("posix", marks=pytest.mark.long("crash-points"))], indirect=True
 )
-def test_next_run_finishes_a_job_killed_before_any_step(place: Place) -> None:
-    steps = place.run(place.job("undisturbed")).steps
+def test_next_run_finishes_a_job_killed_before_any_step(site: Site) -> None:
+    steps = site.run(site.job("undisturbed")).steps
     chosen = every_step if in_long_tier() else one_write_of_each_kind
-    assert faults(finished_by_the_next_run(place, steps), chosen(steps)) == {}
+    assert faults(finished_by_the_next_run(site, steps), chosen(steps)) == {}
 
 
 @pytest.mark.long("clouds")
-@pytest.mark.parametrize("place", ["gs", "az"], indirect=True)
-def test_next_run_finishes_a_killed_job_on_other_clouds(place: Place) -> None:
-    steps = place.run(place.job("undisturbed")).steps
+@pytest.mark.parametrize("site", ["gs", "az"], indirect=True)
+def test_next_run_finishes_a_killed_job_on_other_clouds(site: Site) -> None:
+    steps = site.run(site.job("undisturbed")).steps
     assert set(OF_TASKS) < set(steps)
-    assert faults(finished_by_the_next_run(place, steps), one_of_each_kind(steps)) == {}
+    assert faults(finished_by_the_next_run(site, steps), one_of_each_kind(steps)) == {}
 
 
 @on_disk_and_long_on_s3
-def test_uncommitted_files_are_removed_before_their_rows_are_processed_again(place: Place) -> None:
+def test_uncommitted_files_are_removed_before_their_rows_are_processed_again(site: Site) -> None:
     data, _, manifest = OF_TASKS
-    steps = place.run(place.job("undisturbed")).steps
+    steps = site.run(site.job("undisturbed")).steps
     for name in ("known", "out"):
-        place.run(place.job(name), steps.index(manifest))
-    again = place.run(place.job("known")).steps
-    assert OutputFaults(place.directory / "out").rows() != []
-    place.run(place.job("out"), again.index(data))
-    assert OutputFaults(place.directory / "out").rows() == []
+        site.run(site.job(name), steps.index(manifest))
+    again = site.run(site.job("known")).steps
+    assert OutputFaults(site.directory / "out").rows() != []
+    site.run(site.job("out"), again.index(data))
+    assert OutputFaults(site.directory / "out").rows() == []
 
 
 @on_disk_and_long_on_s3
-def test_commits_of_several_killed_runs_are_kept(place: Place) -> None:
-    steps = place.run(place.job("undisturbed")).steps
+def test_commits_of_several_killed_runs_are_kept(site: Site) -> None:
+    steps = site.run(site.job("undisturbed")).steps
     last = max(number for number, name in enumerate(steps) if name == OF_TASKS[-1])
     for name in ("known", "out"):
-        place.run(place.job(name), last)
-    again = place.run(place.job("known")).steps
-    place.run(place.job("out"), again.index(f"write {ATTEMPT}/closed"))
-    third = place.run(place.job("out"))
+        site.run(site.job(name), last)
+    again = site.run(site.job("known")).steps
+    site.run(site.job("out"), again.index(f"write {ATTEMPT}/closed"))
+    third = site.run(site.job("out"))
     assert third.report.attempt == 3
     assert not set(OF_TASKS[1:]) & set(third.steps)
 
 
 @pytest.mark.scaled("crash-points")
 @on_disk_and_long_on_s3
-def test_job_killed_several_times_is_finished(place: Place) -> None:
-    steps = len(place.run(place.job("undisturbed")).steps)
+def test_job_killed_several_times_is_finished(site: Site) -> None:
+    steps = len(site.run(site.job("undisturbed")).steps)
 
     def check(seed: int) -> list[str]:
-        chance, job = random.Random(seed), place.job(f"out-{seed}")
+        chance, job = random.Random(seed), site.job(f"out-{seed}")
         kills = [chance.randrange(steps) for _ in range(chance.randint(2, 4))]
-        return killed_and_run_again(
-            place, job, OutputFaults(place.directory / f"out-{seed}"), kills
-        )
+        return killed_and_run_again(site, job, OutputFaults(site.directory / f"out-{seed}"), kills)
 
     assert faults(check, range(examples(8))) == {}
 
 
 @on_disk
-def test_unfinished_file_is_hidden_and_removed_by_the_next_run(place: Place) -> None:
-    steps = place.run(place.job("undisturbed")).steps
-    place.run(place.job("out"), steps.index("write part-*.parquet: rename"))
-    output = place.directory / "out"
+def test_unfinished_file_is_hidden_and_removed_by_the_next_run(site: Site) -> None:
+    steps = site.run(site.job("undisturbed")).steps
+    site.run(site.job("out"), steps.index("write part-*.parquet: rename"))
+    output = site.directory / "out"
     (left,) = (path.name for path in output.iterdir() if path.is_file())
     assert left.startswith(".part-")
     assert OutputFaults(output).rows() == []
-    assert place.run(place.job("out")).report.state == JobState.SUCCEEDED
+    assert site.run(site.job("out")).report.state == JobState.SUCCEEDED
     assert not (output / left).exists()
 
 
 @pytest.mark.scaled("crash-points")
 @on_disk_and_long_on_s3
-def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Place) -> None:
+def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(site: Site) -> None:
     """Before the switch, the old output is unchanged. After it, the new one is complete."""
-    new, job = place.directory / "out", place.job("out", mode="overwrite")
-    place.run(other_job(place, "out"))
+    new, job = site.directory / "out", site.job("out", mode="overwrite")
+    site.run(other_job(site, "out"))
     unchanged, seen = files_of(new), OutputFaults(new, replaced=(OTHER,))
-    recording = Recording(place, job)
+    recording = Recording(site, job)
     switch = recording.steps.index(f"write {REPLACEMENT}/_SUCCESS")
 
     def check(step: int) -> list[str]:
@@ -266,7 +264,7 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Pla
             wrong.append("the old output has changed")
         if step > switch and not any((new / mark).exists() for mark in SUCCESS_MARKS):
             wrong.append("no output is complete")
-        return [*wrong, *faults_in_the_end(place, place.run_again(job), seen)]
+        return [*wrong, *faults_in_the_end(site, site.run_again(job), seen)]
 
     chosen = every_step if in_long_tier() else one_of_each_kind
     assert recording.faults(check, chosen(recording.steps)) == {}
@@ -283,16 +281,16 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 @on_disk
-def test_append_keeps_the_rows_of_earlier_jobs(place: Place) -> None:
-    output, job = place.directory / "out", place.job("out", mode="append", partitionBy=["n"])
-    place.run(other_job(place, "out"))
+def test_append_keeps_the_rows_of_earlier_jobs(site: Site) -> None:
+    output, job = site.directory / "out", site.job("out", mode="append", partitionBy=["n"])
+    site.run(other_job(site, "out"))
     before = frozenset(OutputFaults(output).names())
-    recording = Recording(place, job)
+    recording = Recording(site, job)
     state = Path(Layout.of(parse(job).spec).state.path).relative_to(output)
     seen = OutputFaults(output, str(state), (OTHER,), before)
 
     def check(_: int) -> list[str]:
-        return [*seen.at_any_moment(), *faults_in_the_end(place, place.run_again(job), seen)]
+        return [*seen.at_any_moment(), *faults_in_the_end(site, site.run_again(job), seen)]
 
     assert recording.faults(check, one_of_each_kind(recording.steps)) == {}
 
@@ -308,20 +306,20 @@ def test_append_keeps_the_rows_of_earlier_jobs(place: Place) -> None:
         ),
     ],
 )
-def test_table_gets_all_rows_at_once(place: Place, kind: str) -> None:
+def test_table_gets_all_rows_at_once(site: Site, kind: str) -> None:
     format_, _, mode = kind.partition(" ")
-    directory = place.directory / "table"
+    directory = site.directory / "table"
     directory.mkdir()
     merge = {"mode": mode, "key": ["values"]} if mode else {}
-    job = place.job("table/out", **write_fields(format_, directory), **merge)
-    recording = Recording(place, job, directory)
+    job = site.job("table/out", **write_fields(format_, directory), **merge)
+    recording = Recording(site, job, directory)
     closed = [step.endswith("/closed") for step in recording.steps].index(True)
 
     def check(step: int) -> list[str]:
         directory.mkdir(exist_ok=True)
         assert len(table_rows(format_, directory)) in (0, len(ROWS))
         CALLS.clear()
-        report = place.run_again(job)
+        report = site.run_again(job)
         assert report.state == JobState.SUCCEEDED, report.message
         again = [f"{len(CALLS)} batches were computed again"] if step > closed and CALLS else []
         rows = table_rows(format_, directory)

@@ -20,7 +20,7 @@ from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.held import TEXTS
+from support.jobs.gated import TEXTS
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.checks import OutputFaults
 from support.outputs.rows import rows_of
@@ -37,15 +37,15 @@ def test_actor_that_replaces_no_process_finds_out_without_warnings() -> None:
         def run(self) -> tuple[list[bool], list[str]]:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("default")
-                found = [replaces_dead_process()]
+                process = [replaces_dead_process()]
                 for _ in range(3):
                     warnings.warn("once", stacklevel=1)
-                    found.append(replaces_dead_process())
-                return found, [str(warning.message) for warning in caught]
+                    process.append(replaces_dead_process())
+                return process, [str(warning.message) for warning in caught]
 
     actor: Any = ray.remote(num_cpus=0)(Actor)
-    found: Any = ray.get(actor.remote().run.remote())
-    assert found == ([False] * 4, ["once"])
+    stored: Any = ray.get(actor.remote().run.remote())
+    assert stored == ([False] * 4, ["once"])
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def test_code_that_always_kills_its_process_fails_the_job(
     assert run.report.state == JobState.FAILED
     message = run.report.message or ""
     assert "died" in message
-    place = f"step 'own' failed on row 0 of {source}/a.txt"
-    assert (place in message) == (name != "DieInConstructor")
+    text = f"step 'own' failed on row 0 of {source}/a.txt"
+    assert (text in message) == (name != "DieInConstructor")
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 

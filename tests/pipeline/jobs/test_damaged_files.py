@@ -25,19 +25,19 @@ def damaged_parquet(path: Path) -> None:
     path.write_bytes(content)
 
 
-def run(directory: Path, format_: str, output: Path, most: int = 5) -> Any:
+def run(directory: Path, format_: str, output: Path, limit: int = 5) -> Any:
     read = {"format": format_, "paths": [str(directory)]}
     if format_ in ("text", "json", "csv"):
         read["options"] = {"fileExtensions": ["gz"]}
     write = {"format": "json", "path": str(output)}
-    return run_in_process(document("damaged", read=read, write=write, errors={"maxRows": most}))
+    return run_in_process(document("damaged", read=read, write=write, errors={"maxRows": limit}))
 
 
 def test_only_rows_of_a_damaged_row_group_fail(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"text": ["good"] * 3}), tmp_path / "in" / "a.parquet")
     damaged_parquet(tmp_path / "in" / "b.parquet")
-    done = run(tmp_path / "in", "parquet", tmp_path / "out", most=400)
+    done = run(tmp_path / "in", "parquet", tmp_path / "out", limit=400)
     assert done.counts == (1003, 603, 400, 0), done.report
     bad = errors_of(tmp_path / "out")
     assert sorted(row["row"] for row in bad) == list(range(400))

@@ -92,34 +92,34 @@ TABLES = {
 }  # fmt: skip
 
 
-def check(expected: object, found: OutputState, mode: str, **request: object) -> None:
-    format_ = "delta" if found.table is not None else "parquet"
+def check(expected: object, result: OutputState, mode: str, **request: object) -> None:
+    format_ = "delta" if result.table is not None else "parquet"
     wanted = Request(write_of(format_, "out", mode=mode), **request)  # type: ignore[arg-type]
     if isinstance(expected, str):
         with pytest.raises(BadOutput, match=expected):
-            decide(found, wanted)
+            decide(result, wanted)
     else:
-        assert decide(found, wanted) == expected
+        assert decide(result, wanted) == expected
 
 
 def table_of(cases: dict[str, tuple[OutputState, list[object]]]) -> pytest.MarkDecorator:
     rows = [
-        pytest.param(found, mode, action, id=f"{name}-{mode}")
-        for name, (found, actions) in cases.items()
+        pytest.param(case, mode, action, id=f"{name}-{mode}")
+        for name, (case, actions) in cases.items()
         for mode, action in zip(MODES, actions, strict=True)
     ]
-    return pytest.mark.parametrize(("found", "mode", "expected"), rows)
+    return pytest.mark.parametrize(("state", "mode", "expected"), rows)
 
 
 @table_of(CASES)
-def test_decision_for_files(found: OutputState, mode: str, expected: object) -> None:
-    check(expected, found, mode)
+def test_decision_for_files(state: OutputState, mode: str, expected: object) -> None:
+    check(expected, state, mode)
 
 
 @table_of(CASES)
-def test_decision_for_files_without_resume(found: OutputState, mode: str, expected: object) -> None:
+def test_decision_for_files_without_resume(state: OutputState, mode: str, expected: object) -> None:
     """Only the commits of an unfinished run are affected."""
-    check(CONTINUE if expected == Action.RESUME else expected, found, mode, resume=False)
+    check(CONTINUE if expected == Action.RESUME else expected, state, mode, resume=False)
 
 
 @pytest.mark.parametrize(
@@ -137,30 +137,30 @@ def test_resource_starts_over_once(job: str, expected: Action) -> None:
 
 
 @table_of(CASES)
-def test_decision_for_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
+def test_decision_for_files_with_retry(state: OutputState, mode: str, expected: object) -> None:
     """A complete output is retried even if the mode is overwrite."""
-    if found.lease is not None and found.lease.key == LAYOUT.key and found.lease.begun:
-        expected = Action.RETRY_FAILED if found.has_failed_rows or not found.complete else DONE
-    check(expected, found, mode, retry=True)
+    if state.lease is not None and state.lease.key == LAYOUT.key and state.lease.begun:
+        expected = Action.RETRY_FAILED if state.has_failed_rows or not state.complete else DONE
+    check(expected, state, mode, retry=True)
 
 
 @table_of(CASES)
 def test_decision_for_files_with_retry_without_resume(
-    found: OutputState, mode: str, expected: object
+    state: OutputState, mode: str, expected: object
 ) -> None:
     """A job that starts over retries nothing."""
     check(
-        CONTINUE if expected == Action.RESUME else expected, found, mode, retry=True, resume=False
+        CONTINUE if expected == Action.RESUME else expected, state, mode, retry=True, resume=False
     )
 
 
 @table_of(CASES)
 def test_decision_for_files_that_have_changed(
-    found: OutputState, mode: str, expected: object
+    state: OutputState, mode: str, expected: object
 ) -> None:
     """Only a complete output of this work is opened again."""
-    own = found.lease is not None and found.lease.key == LAYOUT.key and found.complete
-    check(Action.RECOMPUTE if own else expected, found, mode, recompute=True)
+    own = state.lease is not None and state.lease.key == LAYOUT.key and state.complete
+    check(Action.RECOMPUTE if own else expected, state, mode, recompute=True)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -173,21 +173,21 @@ def test_changed_files_and_failed_rows_are_replaced_together(mode: str) -> None:
 
 @pytest.mark.parametrize("resume", [True, False])
 @table_of(TABLES)
-def test_decision_for_tables(found: OutputState, mode: str, expected: object, resume: bool) -> None:
+def test_decision_for_tables(state: OutputState, mode: str, expected: object, resume: bool) -> None:
     """Without `resume`, the series continues: the table takes the rows of one of its attempts."""
     starts_over = expected == Action.RESUME and not resume
-    check(CONTINUE if starts_over else expected, found, mode, resume=resume)
+    check(CONTINUE if starts_over else expected, state, mode, resume=resume)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_complete_table_is_never_retried(mode: str) -> None:
     """Its rows are visible, so a second commit would add rows twice."""
-    found, actions = TABLES["complete"]
-    check(actions[MODES.index(mode)], found, mode, retry=True)
+    complete, actions = TABLES["complete"]
+    check(actions[MODES.index(mode)], complete, mode, retry=True)
 
 
-def changed(found: OutputState, *, committed: bool = True) -> OutputState:
-    return replace(found, code_change="a.py changed", has_commits=committed)
+def changed(result: OutputState, *, committed: bool = True) -> OutputState:
+    return replace(result, code_change="a.py changed", has_commits=committed)
 
 
 CHANGED_CODE: dict[str, tuple[OutputState, list[object]]] = {
@@ -205,21 +205,21 @@ CHANGED_CODE: dict[str, tuple[OutputState, list[object]]] = {
 
 
 @table_of(CHANGED_CODE)
-def test_output_of_changed_code(found: OutputState, mode: str, expected: object) -> None:
+def test_output_of_changed_code(state: OutputState, mode: str, expected: object) -> None:
     """Rows of both versions are never mixed. Before the first commit, there are none to mix."""
-    check(expected, found, mode)
+    check(expected, state, mode)
 
 
 @table_of(CHANGED_CODE)
-def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: object) -> None:
+def test_retry_accepts_changed_code(state: OutputState, mode: str, expected: object) -> None:
     """A correction of the code is often its reason."""
-    if found.lease != CLAIMED.lease:
-        expected = DONE if found.complete else Action.RETRY_FAILED
-    check(expected, found, mode, retry=True)
+    if state.lease != CLAIMED.lease:
+        expected = DONE if state.complete else Action.RETRY_FAILED
+    check(expected, state, mode, retry=True)
 
 
 @pytest.mark.parametrize(
-    ("found", "mode", "remedy"),
+    ("state", "mode", "remedy"),
     [
         (UNFINISHED, "error", "Run `batchinference run FILE --restart`"),
         (UNFINISHED, "append", "Set resume to false for one run"),
@@ -227,9 +227,9 @@ def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: obj
     ],
 )
 def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
-    found: OutputState, mode: str, remedy: str
+    state: OutputState, mode: str, remedy: str
 ) -> None:
-    check(rf"a\.py changed\. {remedy}", changed(found), mode)
+    check(rf"a\.py changed\. {remedy}", changed(state), mode)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected
 def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> None:
     """A job file that is run again overwrites its output again."""
     own = job if expected == DONE or "laptop" in job else "team/job (uid-1)"
-    found = replace(COMPLETE, lease=lease(job=own))
-    check(expected, found, "overwrite", job=job)
+    result = replace(COMPLETE, lease=lease(job=own))
+    check(expected, result, "overwrite", job=job)
 
 
 SAME_NAME = replace(OTHER, lease=replace(lease(job="embed on here"), key=THEIRS))
@@ -264,11 +264,11 @@ AS_NAMED: dict[str, Any] = {"job": "embed on here"}
 
 @pytest.mark.parametrize("mode", ["error", "append"])
 def test_output_of_the_job_before_its_spec_changed_names_the_change(mode: str) -> None:
-    found = replace(SAME_NAME, spec_change="steps was [], is 1")
-    check(r"another spec: steps was \[\], is 1\. ", found, mode, **AS_NAMED)
+    result = replace(SAME_NAME, spec_change="steps was [], is 1")
+    check(r"another spec: steps was \[\], is 1\. ", result, mode, **AS_NAMED)
     unknown = "another spec. (Run `batchinference run FILE --restart`|Choose)"
     check(unknown, SAME_NAME, mode, **AS_NAMED)
-    check("job, embed on here. Choose another path", found, mode, job="other on here")
+    check("job, embed on here. Choose another path", result, mode, job="other on here")
 
 
 def test_advice_for_another_spec_is_possible() -> None:
@@ -282,8 +282,8 @@ def test_advice_for_another_spec_is_possible() -> None:
 
 def test_an_unnamed_job_may_be_the_one_that_has_changed() -> None:
     unnamed = replace(SAME_NAME, lease=replace(lease(job="job on here"), key=THEIRS))
-    found = replace(unnamed, spec_change="steps was [], is 1")
-    check(r"another job \(steps was \[\], is 1\)\. Choose", found, "error", job="job on here")
+    result = replace(unnamed, spec_change="steps was [], is 1")
+    check(r"another job \(steps was \[\], is 1\)\. Choose", result, "error", job="job on here")
 
 
 def test_changed_code_of_failed_rows_can_be_retried() -> None:
@@ -323,11 +323,11 @@ RESTARTED = {
 }
 
 
-@pytest.mark.parametrize(("found", "expected"), RESTARTED.values(), ids=RESTARTED)
-def test_restart_replaces_only_output_of_the_job(found: OutputState, expected: object) -> None:
+@pytest.mark.parametrize(("state", "expected"), RESTARTED.values(), ids=RESTARTED)
+def test_restart_replaces_only_output_of_the_job(state: OutputState, expected: object) -> None:
     """The job is known by the key of its work, and by its name if its spec has changed."""
     restart: dict[str, Any] = {"resume": False, "own_only": True, "job": "embed on here"}
-    check(expected, found, "overwrite", **restart)
+    check(expected, state, "overwrite", **restart)
 
 
 @pytest.mark.parametrize(

@@ -37,23 +37,23 @@ def granted(directory: Path, npus: int = 0, **resources: Any) -> dict[str, Any]:
     plan = plan_for_machine(job.spec, custom={"NPU": npus}, memory=2 * MEMORY)
     run = run_job(job, plan)
     assert (run.report.message, run.counts) == (None, (6, 6, 0, 0))
-    (found,) = {row["found"] for row in rows_of(directory / "out")}
-    result: dict[str, Any] = json.loads(found)
+    (actual,) = {row["found"] for row in rows_of(directory / "out")}
+    result: dict[str, Any] = json.loads(actual)
     return result
 
 
 def test_step_with_a_custom_resource_gets_its_device(tmp_path: Path) -> None:
     """It leaves all CPUs of the machine to the tasks that feed it."""
-    found = granted(tmp_path, npus=2, custom={"NPU": 1}, memory="700Mi")
-    assert found["resources"] == {"NPU": 1.0, "memory": MEMORY}
-    assert found["npus"] in ("0", "1")
+    result = granted(tmp_path, npus=2, custom={"NPU": 1}, memory="700Mi")
+    assert result["resources"] == {"NPU": 1.0, "memory": MEMORY}
+    assert result["npus"] in ("0", "1")
 
 
 def test_replica_has_one_thread_for_each_cpu(tmp_path: Path) -> None:
-    found = granted(tmp_path, cpu=2)
-    assert found["resources"]["CPU"] == 2
-    assert found["threads"] == [2, 2]
-    assert found["npus"] is None
+    result = granted(tmp_path, cpu=2)
+    assert result["resources"]["CPU"] == 2
+    assert result["threads"] == [2, 2]
+    assert result["npus"] is None
 
 
 @pytest.mark.long("remote")

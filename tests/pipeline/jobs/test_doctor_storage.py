@@ -38,11 +38,11 @@ def test_bucket_that_can_be_written_is_left_as_it_was(store: S3Server, tmp_path:
     store.client().create_bucket(Bucket="doctor")
     store.put("doctor", {"deep/out/part": b"1", "other": b"2"})
     before = store.objects("doctor")
-    found = findings(tmp_path, "s3://doctor/deep/out/", errors={"path": "s3://doctor/errors"})
-    for field, place in (("write.path", "deep/out/"), ("errors.path", "errors")):
-        assert found[field]["result"] == "ok"
-        message = f"'s3://doctor/{place}': files can be written, listed, read and deleted"
-        assert found[field]["found"] == message
+    result = findings(tmp_path, "s3://doctor/deep/out/", errors={"path": "s3://doctor/errors"})
+    for field, location in (("write.path", "deep/out/"), ("errors.path", "errors")):
+        assert result[field]["result"] == "ok"
+        message = f"'s3://doctor/{location}': files can be written, listed, read and deleted"
+        assert result[field]["found"] == message
     assert store.objects("doctor") == before
 
 
@@ -51,22 +51,22 @@ def test_refused_write_is_reported(
 ) -> None:
     store.client().create_bucket(Bucket="refused")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-key-of-the-tests")
-    found = findings(tmp_path, "s3://refused/out")["write.path"]
-    assert found["result"] == "failed"
-    assert found["found"].startswith("'s3://refused/out': no file can be written (")
-    assert "rights of the credentials" in found["advice"]
+    result = findings(tmp_path, "s3://refused/out")["write.path"]
+    assert result["result"] == "failed"
+    assert result["found"].startswith("'s3://refused/out': no file can be written (")
+    assert "rights of the credentials" in result["advice"]
 
 
 def test_missing_bucket_is_reported(store: S3Server, tmp_path: Path) -> None:
-    found = findings(tmp_path, "s3://no-such-bucket/out")["write.path"]
-    assert found["result"] == "failed"
-    assert "no file can be written" in found["found"]
+    result = findings(tmp_path, "s3://no-such-bucket/out")["write.path"]
+    assert result["result"] == "failed"
+    assert "no file can be written" in result["found"]
 
 
 def test_local_directory_is_not_created(tmp_path: Path, messages: Messages) -> None:
-    found = findings(tmp_path, "./deep/out")["write.path"]
-    assert (found["result"], (tmp_path / "deep").exists()) == ("ok", False)
+    result = findings(tmp_path, "./deep/out")["write.path"]
+    assert (result["result"], (tmp_path / "deep").exists()) == ("ok", False)
     (tmp_path / "file").write_text("1")
-    found = findings(tmp_path, "./file/out")["write.path"]
-    assert found["result"] == "failed"
-    messages.check(found["found"])
+    result = findings(tmp_path, "./file/out")["write.path"]
+    assert result["result"] == "failed"
+    messages.check(result["found"])

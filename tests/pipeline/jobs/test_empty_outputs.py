@@ -26,7 +26,7 @@ from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
-from support.jobs.crash_points import Place, Recording, every_step, on_disk
+from support.jobs.crash_points import Recording, Site, every_step, on_disk
 from support.jobs.on_ray import data_files, job_document, run_in_process
 from support.outputs.tables import catalog_of, write_fields
 
@@ -228,7 +228,7 @@ def test_input_without_rows_or_files_gives_the_columns_that_are_known(
     if file:
         (tmp_path / "in" / file).write_bytes(content)
     output = run(tmp_path / "in", [], read={"format": format_, "allowEmpty": True})
-    schemas = [pq.read_schema(found) for found in data_files(output)]
+    schemas = [pq.read_schema(file) for file in data_files(output)]
     assert schemas == ([pa.schema([*types.items()])] if types else [])
 
 
@@ -378,15 +378,15 @@ def test_retried_rows_replace_the_file_without_rows(source: Path) -> None:
 
 
 @on_disk
-def test_job_that_died_at_any_step_leaves_one_file(place: Place) -> None:
-    job = place.job("out")
+def test_job_that_died_at_any_step_leaves_one_file(site: Site) -> None:
+    job = site.job("out")
     job["spec"]["steps"].append({"name": "none", "filter": "n > 100"})
-    recording = Recording(place, job)
-    output = place.directory / "out"
+    recording = Recording(site, job)
+    output = site.directory / "out"
     assert "write part-*.parquet" in recording.steps
 
     def check(step: int) -> list[str]:
-        report = place.run_again(job)
+        report = site.run_again(job)
         files = data_files(output)
         wrong = [] if report.state is JobState.SUCCEEDED else [str(report.message)]
         wrong += [] if len(files) == 1 else [f"{len(files)} files"]

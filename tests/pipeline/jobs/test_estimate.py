@@ -68,13 +68,13 @@ def estimated(*steps: Document, prices: tuple[str, ...] = ("0",) * 3) -> tuple[l
 def test_tokens_of_all_rows_are_expected_from_the_first_ones(folder: Path) -> None:
     keep = {"name": "keep", "filter": "len(text) > 2"}
     steps = keep, step_with("ask", model=chat())
-    (found,), shown = estimated(*steps, prices=("3", "1e6", "2e6"))
-    assert found["rows"] == ROWS // 2
-    low, high = found["inputTokens"]
+    (result,), shown = estimated(*steps, prices=("3", "1e6", "2e6"))
+    assert result["rows"] == ROWS // 2
+    low, high = result["inputTokens"]
     assert low < 3.5 * ROWS / 2 < high
-    least, most = found["outputTokens"]  # it is unknown how many of the other rows are filtered
-    assert least < MADE * ROWS / 2 < most
-    assert found["price"] == [low + 2 * least, high + 2 * most]
+    minimum, limit = result["outputTokens"]  # it is unknown how many of the other rows are filtered
+    assert minimum < MADE * ROWS / 2 < limit
+    assert result["price"] == [low + 2 * minimum, high + 2 * limit]
     assert f"{low:,} to {high:,}" in shown
 
 
@@ -99,9 +99,9 @@ def test_price_has_the_hours_of_devices() -> None:
 
 def test_failed_rows_are_said(folder: Path) -> None:
     with patch(f"{__name__}.count_tokens", side_effect=ValueError("odd")):
-        (found,), _ = estimated(step_with("ask", model=chat()))
-    assert found["inputTokens"] is None
-    assert "odd" in found["note"]
+        (result,), _ = estimated(step_with("ask", model=chat()))
+    assert result["inputTokens"] is None
+    assert "odd" in result["note"]
 
 
 def test_prompts_of_skipped_rows_do_not_count(folder: Path) -> None:
@@ -116,8 +116,8 @@ def test_prompts_of_skipped_rows_do_not_count(folder: Path) -> None:
 
 def test_cascade_of_an_estimate_is_said(folder: Path) -> None:
     cascade = {"score": "len(text)", "agree": "text == answer", "precision": 0.9}
-    (found,), _ = estimated(step_with("ask", model=chat(output="answer"), cascade=cascade))
-    assert "cascade" in found["note"]
+    (result,), _ = estimated(step_with("ask", model=chat(output="answer"), cascade=cascade))
+    assert "cascade" in result["note"]
 
 
 def test_estimate_reads_and_writes_no_cache(folder: Path) -> None:
@@ -156,14 +156,14 @@ def node(group: str | None, hours: float, end: float | None = None) -> NodeLifet
 def test_each_node_costs_its_price_while_it_exists(
     nodes: list[NodeLifetime], amount: float
 ) -> None:
-    found = cost_of(PRICES, nodes, NOW)
-    assert (found.amount, found.before, found.currency) == (f"{amount:.4f}", "1.5000", "EUR")
+    result = cost_of(PRICES, nodes, NOW)
+    assert (result.amount, result.before, result.currency) == (f"{amount:.4f}", "1.5000", "EUR")
 
 
 def test_cost_names_the_share_of_earlier_attempts() -> None:
-    found = cost_of(PRICES, [node("cpu", 1)], NOW)
-    assert str(found) == "3.50 EUR (2.00 in this run, 1.50 in earlier attempts)"
-    assert str(found.model_copy(update={"before": 0.0})) == "2.00 EUR"
+    result = cost_of(PRICES, [node("cpu", 1)], NOW)
+    assert str(result) == "3.50 EUR (2.00 in this run, 1.50 in earlier attempts)"
+    assert str(result.model_copy(update={"before": 0.0})) == "2.00 EUR"
 
 
 def test_run_has_no_cost_without_prices_or_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_prices_of_a_newer_operator_are_read() -> None:
 
 @pytest.mark.usefixtures("one_ray")
 def test_lifetimes_are_those_of_the_nodes_of_ray() -> None:
-    (found,) = node_lifetimes()
-    assert "ray.io/node-id" in found.labels
-    assert found.end is None
-    assert 0 < found.seconds(time.time()) < 24 * 3600
+    (lifetime,) = node_lifetimes()
+    assert "ray.io/node-id" in lifetime.labels
+    assert lifetime.end is None
+    assert 0 < lifetime.seconds(time.time()) < 24 * 3600

@@ -62,12 +62,12 @@ def operators(dataset: Dataset) -> list[str]:
 
 def logical_operators(dataset: Dataset) -> list[Any]:
     """Return the operators of the logical plan of a dataset, in order."""
-    found: list[Any] = []
+    result: list[Any] = []
     operator: Any = dataset._logical_plan.dag
     while operator is not None:
-        found.insert(0, operator)
+        result.insert(0, operator)
         operator = next(iter(operator.input_dependencies), None)
-    return found
+    return result
 
 
 LARGE = Sizing(64, 64, 1)
@@ -152,10 +152,10 @@ def test_input_is_divided_among_all_cpus(
     monkeypatch: pytest.MonkeyPatch, parts: int, divisible: bool, tasks: int
 ) -> None:
     """More parts would be better for 96 CPUs, but these tasks need no operators for that."""
-    found: list[int] = []
+    result: list[int] = []
 
     def commit_tasks(_: object, tasks: list[Any]) -> Any:
-        found.append(len(tasks))
+        result.append(len(tasks))
         return SimpleNamespace(run=lambda: None)
 
     monkeypatch.setattr(executor, "all_cpus", lambda plan: 96)
@@ -165,7 +165,7 @@ def test_input_is_divided_among_all_cpus(
     given.read_tasks = lambda wanted, *_: [None] * (wanted if divisible else min(wanted, parts))
     spec = spec_of(steps=[FUNCTION])
     run_executor(spec, given, RowCount(20_000, estimated=False))
-    assert found == [tasks]
+    assert result == [tasks]
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ def test_tasks_commit_if_each_fills_most_of_its_files(
     monkeypatch: pytest.MonkeyPatch, rows: int, rows_per_file: int, tasks: int | None
 ) -> None:
     """Otherwise, Ray Data collects the rows of several tasks for a file."""
-    found: list[int | None] = []
+    result: list[int | None] = []
 
     def single(_: object, tasks: list[Any]) -> Any:
-        found.append(len(tasks))
+        result.append(len(tasks))
         return SimpleNamespace(run=lambda: None)
 
     def several(*_: object, **__: object) -> Any:
-        return SimpleNamespace(run=lambda: found.append(None))
+        return SimpleNamespace(run=lambda: result.append(None))
 
     monkeypatch.setattr(executor, "all_cpus", lambda plan: 4)
     monkeypatch.setattr(executor.Executor, "_commit_tasks", single)
@@ -194,17 +194,17 @@ def test_tasks_commit_if_each_fills_most_of_its_files(
     write = {"format": "parquet", "path": "/out", "rowsPerFile": rows_per_file}
     spec = spec_of(steps=[FUNCTION], write=write)
     run_executor(spec, given, RowCount(rows, estimated=False) if rows else None)
-    assert found == [tasks]
+    assert result == [tasks]
 
 
 def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading, decoding and writing are for the CPU workers of a cluster."""
-    places: dict[str, Document] = {}
+    documents: dict[str, Document] = {}
 
     def write(self: Dataset, sink: object, ray_remote_args: Document, **_: object) -> None:
-        places["Write"] = ray_remote_args["label_selector"]
+        documents["Write"] = ray_remote_args["label_selector"]
         for operator in logical_operators(self):
-            places[operator.name] = operator.ray_remote_args["label_selector"]
+            documents[operator.name] = operator.ray_remote_args["label_selector"]
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
     decode = {"name": "decode", "decode": {"column": "image", "format": "image"}}
@@ -215,7 +215,7 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     commits = MagicMock(), CommitRules(1)
     DatasetExecution(plan, [lambda: iter(())], 1, True, errors, *commits, ExecutionControl()).run()
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
-    assert places == {"ReadRows": on_cpus, "MapBatches(see)": on_device, "Write": on_cpus}
+    assert documents == {"ReadRows": on_cpus, "MapBatches(see)": on_device, "Write": on_cpus}
     assert DataContext.get_current().execution_options.label_selector == on_cpus
 
 
@@ -226,15 +226,15 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
 
 def planned_in_order(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> list[Any]:
     """Return the logical operators of a job that reads text files, without a run."""
-    found: list[Any] = []
+    result: list[Any] = []
 
     def write(self: Dataset, *_: object, **__: object) -> None:
-        found.extend(logical_operators(self))
+        result.extend(logical_operators(self))
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
     rows = open_input(spec.read)
     run_executor(spec, rows, rows.count(), Sizing(1, 8, 1))
-    return found
+    return result
 
 
 def test_pool_of_a_text_model_gets_windows_of_rows(

@@ -64,13 +64,13 @@ def test_missing_column_is_damage(tmp_path: Path) -> None:
 
 def test_failed_rows_are_cut_out_of_ranges_of_any_length(tmp_path: Path) -> None:
     """The ranges are those of a state file, which may be forged: they are not expanded."""
-    most = 1 << ROW_BITS
-    ids: list[str | None] = ["0:0", "0:5", "0:6", f"1:{most - 1}", "2:7"]
+    limit = 1 << ROW_BITS
+    ids: list[str | None] = ["0:0", "0:5", "0:6", f"1:{limit - 1}", "2:7"]
     errors = DataFile.of(stored(tmp_path, id=ids, step=["own"] * 5).path.rpartition("/")[2], b"")
-    ranges = [(0, 0, 7), (0, 9, most), (1, 1, most), (2, 7, 8)]
-    entry = ManifestEntry(Counts(read=2 * most, written=1, failed=5), ranges, [], [], [], errors)
+    ranges = [(0, 0, 7), (0, 9, limit), (1, 1, limit), (2, 7, 8)]
+    entry = ManifestEntry(Counts(read=2 * limit, written=1, failed=5), ranges, [], [], [], errors)
     left = without_failed_rows(Snapshot("0" * 64, "0" * 64, [entry]), Location(str(tmp_path)))
-    assert left.entries[0].row_ranges == [(0, 1, 5), (0, 9, most), (1, 1, most - 1)]
+    assert left.entries[0].row_ranges == [(0, 1, 5), (0, 9, limit), (1, 1, limit - 1)]
 
 
 def test_warning_about_the_file_of_a_failed_row_is_removed_with_the_row(tmp_path: Path) -> None:

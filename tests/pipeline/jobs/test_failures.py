@@ -58,9 +58,9 @@ FAILURE = ModelLoad("no weights")
     ],
 )
 def test_failure_is_found_in_any_chain(error: BaseException) -> None:
-    found = root_cause(error)
-    assert isinstance(found, ModelLoad)
-    assert (found.reason, found.message) == ("ModelLoad", "no weights")
+    cause = root_cause(error)
+    assert isinstance(cause, ModelLoad)
+    assert (cause.reason, cause.message) == ("ModelLoad", "no weights")
 
 
 AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
@@ -108,11 +108,11 @@ def test_error_of_a_row_is_not_the_cause_of_too_many(quoted: str) -> None:
 def test_other_errors_become_failures_of_the_application(
     error: BaseException, message: str
 ) -> None:
-    found = root_cause(error)
-    assert type(found) is JobFailure
-    assert found.reason == "Application"
-    assert found.message.startswith(message)
-    assert "\n" not in found.message
+    cause = root_cause(error)
+    assert type(cause) is JobFailure
+    assert cause.reason == "Application"
+    assert cause.message.startswith(message)
+    assert "\n" not in cause.message
 
 
 NO_STEP = "a process that reads, runs steps or writes died repeatedly"
@@ -129,10 +129,10 @@ NO_STEP = "a process that reads, runs steps or writes died repeatedly"
     ],
 )  # fmt: skip
 def test_lost_node_is_not_a_step_error(error: BaseException, name: str) -> None:
-    found = root_cause(error)
-    assert found.reason == Cause.NODE_LOST
+    cause = root_cause(error)
+    assert cause.reason == Cause.NODE_LOST
     assert Cause.NODE_LOST.retried
-    assert name in found.message
+    assert name in cause.message
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ def test_lost_node_is_not_a_step_error(error: BaseException, name: str) -> None:
 )  # fmt: skip
 def test_dead_process_is_not_a_step_error(error: BaseException, reason: str, message: str) -> None:
     """Its message is short, and names the step if Ray names it."""
-    found = root_cause(error)
-    assert found.reason == reason
-    assert found.message.startswith(message)
-    assert "batchSize" in found.message
-    assert len(found.message) < 400
+    cause = root_cause(error)
+    assert cause.reason == reason
+    assert cause.message.startswith(message)
+    assert "batchSize" in cause.message
+    assert len(cause.message) < 400
     assert reason in set(Cause)
 
 
@@ -168,5 +168,5 @@ def test_long_message_is_cut() -> None:
 
 
 def test_failure_can_be_pickled() -> None:
-    found = pickle.loads(pickle.dumps(BadInput("nothing there")))
-    assert (type(found), found.message, found.reason) == (BadInput, "nothing there", "BadInput")
+    result = pickle.loads(pickle.dumps(BadInput("nothing there")))
+    assert (type(result), result.message, result.reason) == (BadInput, "nothing there", "BadInput")

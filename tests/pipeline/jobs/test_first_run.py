@@ -45,8 +45,8 @@ REVIEWS = {
 def commands_of_readme() -> list[list[str]]:
     """Return the commands of each block for a machine: from the clone to own labels, the check of
     the machine, and pictures."""
-    found = [block.splitlines() for block in blocks("README.md", "bash")[:3]]
-    return [[line.partition(" #")[0].rstrip() for line in lines] for lines in found]
+    lines = [block.splitlines() for block in blocks("README.md", "bash")[:3]]
+    return [[line.partition(" #")[0].rstrip() for line in lines] for lines in lines]
 
 
 def motif(number: int) -> str:

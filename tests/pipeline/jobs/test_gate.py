@@ -180,8 +180,8 @@ def test_items_are_divided_too(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_measures(expect: str, values: list[Any], expected: str) -> None:
-    found = check_gate(Gate(rows=1, expect=expect), [{"a": v} for v in values])
-    assert found == f"gate: {expected}"
+    gate = check_gate(Gate(rows=1, expect=expect), [{"a": v} for v in values])
+    assert gate == f"gate: {expected}"
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_soon")
 def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(job: Job) -> None:
     files = {f"f{number}": [f"{number} {row}" for row in range(4)] for number in range(6)}
-    job.read(**files, held=["hold"])
+    job.read(**files, waiting=["hold"])
     stop = StopSignal()
 
     def stop_when_committed(report: Report) -> None:

@@ -17,7 +17,7 @@ from batchinference.spec.history import RunRecord, table_of
 from batchinference.spec.parameters import ParameterValues
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.crash_points import local_place
+from support.jobs.crash_points import local_site
 from support.jobs.without_ray import (
     COUNTS,
     invoke_without_ray,
@@ -101,11 +101,11 @@ def test_history_has_the_parameters_of_a_run_without_credentials(
 
 
 def test_killed_run_is_shown_as_died(tmp_path: Path) -> None:
-    place = local_place(tmp_path)
-    steps = place.run(place.job("complete")).steps
-    place.run(place.job("out"), steps.index("write _batchinference/attempts/*/closed"))
+    site = local_site(tmp_path)
+    steps = site.run(site.job("complete")).steps
+    site.run(site.job("out"), steps.index("write _batchinference/attempts/*/closed"))
     assert [run.state for run in history_of(str(tmp_path / "out"))] == ["died"]
-    run_without_ray(place.job("out"))
+    run_without_ray(site.job("out"))
     states = [run.state for run in history_of(str(tmp_path / "out"))]
     assert states == ["died", "succeeded"]
 
@@ -149,7 +149,9 @@ def test_only_the_last_runs_are_kept(
 ) -> None:
     monkeypatch.setattr(history, "KEPT_RUNS", 2)
     if dies:
-        monkeypatch.setattr(RunHistory, "shown", lambda _: [])  # it is called at the end of a run
+        monkeypatch.setattr(
+            RunHistory, "last_runs", lambda _: []
+        )  # it is called at the end of a run
     for number in range(3):
         (source / f"z{number}.jsonl").write_text('{"n": 9, "values": [1]}\n')
         run_without_ray(small_job(source, output, mode="append"))
@@ -161,10 +163,10 @@ def test_job_succeeds_without_a_history(
 ) -> None:
     real = Location.write
 
-    def refuse(place: Location, content: bytes) -> None:
-        if "/history/" in place.path:
-            raise PermissionError(place.path)
-        real(place, content)
+    def refuse(location: Location, content: bytes) -> None:
+        if "/history/" in location.path:
+            raise PermissionError(location.path)
+        real(location, content)
 
     monkeypatch.setattr(Location, "write", refuse)
     assert run_without_ray(small_job(source, output)).state == JobState.SUCCEEDED

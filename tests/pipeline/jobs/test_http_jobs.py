@@ -155,10 +155,10 @@ def test_answers_are_typed_repaired_or_grouped_by_the_violated_rule(
     assert asked == len(server.requests)
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (25, 22, 3, 0)
-    found = pq.read_table(output)
+    table = pq.read_table(output)
     kinds = [("label", pa.string()), ("score", pa.float32())]
-    assert found.schema.field("answer").type == pa.struct(kinds)
-    assert {(str(row["answer"]), row["sure"]) for row in found.to_pylist()} == {
+    assert table.schema.field("answer").type == pa.struct(kinds)
+    assert {(str(row["answer"]), row["sure"]) for row in table.to_pylist()} == {
         ("{'label': 'good', 'score': 0.5}", True)
     }
     groups = {group.cause: group.rows for group in error_groups(str(output))}

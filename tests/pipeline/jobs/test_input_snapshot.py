@@ -149,20 +149,20 @@ class TestStoredSnapshot:
     """The input snapshot that is stored with the output."""
 
     @pytest.fixture
-    def place(self, source: Path, tmp_path: Path) -> Location:
-        place = Location(str(tmp_path / "input.parquet"))
-        place.write(snapshot_input([str(source)], []).serialized())
-        return place
+    def file(self, source: Path, tmp_path: Path) -> Location:
+        location = Location(str(tmp_path / "input.parquet"))
+        location.write(snapshot_input([str(source)], []).serialized())
+        return location
 
-    def test_frozen_list_is_read_back(self, place: Location, source: Path) -> None:
-        stored = read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
+    def test_frozen_list_is_read_back(self, file: Location, source: Path) -> None:
+        stored = read_snapshot(file, FROM_ENVIRONMENT, digest(file.read()))
         assert stored.table == snapshot_input([str(source)], []).table
         assert stored.uris == [str(source / name) for name in LINES]
 
-    def test_limited_list_keeps_its_limit(self, place: Location, source: Path) -> None:
+    def test_limited_list_keeps_its_limit(self, file: Location, source: Path) -> None:
         limited = snapshot_input([str(source)], []).limited([4, 3], 12)
-        place.write(limited.serialized())
-        stored = read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
+        file.write(limited.serialized())
+        stored = read_snapshot(file, FROM_ENVIRONMENT, digest(file.read()))
         assert (stored.files(), stored.rows) == (limited.files(), 7)
 
     @pytest.mark.parametrize(
@@ -172,20 +172,20 @@ class TestStoredSnapshot:
         ids=["emptied", "cut", "rubbish", "a byte", "another list"],
     )  # fmt: skip
     def test_invalid_content_is_refused(
-        self, place: Location, damage: object, messages: Messages
+        self, file: Location, damage: object, messages: Messages
     ) -> None:
-        content = place.read()
-        place.write(damage(content))  # type: ignore[operator]
+        content = file.read()
+        file.write(damage(content))  # type: ignore[operator]
         with messages.raises(BadOutput):
-            read_snapshot(place, FROM_ENVIRONMENT, digest(content))
+            read_snapshot(file, FROM_ENVIRONMENT, digest(content))
 
     def test_more_files_than_any_input_has_are_refused(
-        self, place: Location, monkeypatch: pytest.MonkeyPatch
+        self, file: Location, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """1 MiB may list 80 million equal files, which would take more than 20 GiB."""
         monkeypatch.setattr(input_snapshot, "MAX_FILES", len(LINES) - 1)
         with pytest.raises(BadOutput, match=r"input\.parquet' is missing, damaged"):
-            read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
+            read_snapshot(file, FROM_ENVIRONMENT, digest(file.read()))
 
 
 def _other_list() -> bytes:

@@ -13,7 +13,7 @@ from itertools import product
 import pytest
 
 from batchinference.spec.report import JobState
-from support.jobs.crash_points import JobProcess, Place, faults, on_disk, on_disk_and_long_on_s3
+from support.jobs.crash_points import JobProcess, Site, faults, on_disk, on_disk_and_long_on_s3
 from support.outputs.checks import OutputFaults
 from support.tiers import in_long_tier
 
@@ -40,54 +40,54 @@ def driver_steps_at_the_end(steps: list[str]) -> list[int]:
 
 
 class TestEarlierRun:
-    def late(self, place: Place, step: int) -> tuple[JobProcess, OutputFaults, set[str]]:
+    def late(self, site: Site, step: int) -> tuple[JobProcess, OutputFaults, set[str]]:
         """Stop a run before a step, and finish the output by another run. Return the stopped run, a
         checker of the output, and the files of the finished output."""
-        job, seen = place.job(f"out-{step}"), OutputFaults(place.directory / f"out-{step}")
-        late = JobProcess(place, job, {step: STOP})
+        job, seen = site.job(f"out-{step}"), OutputFaults(site.directory / f"out-{step}")
+        late = JobProcess(site, job, {step: STOP})
         late.wait_for_stop()
-        later = place.run(job).report
+        later = site.run(job).report
         assert later.state == JobState.SUCCEEDED, later.message
         assert list(seen.at_the_end()) == []
         return late, seen, {name for name in seen.names() if "/attempts/" not in name}
 
     @pytest.mark.scaled("crash-points")
-    def test_late_task_adds_nothing(self, place: Place) -> None:
+    def test_late_task_adds_nothing(self, site: Site) -> None:
         def check(step: int) -> list[str]:
-            late, seen, files = self.late(place, step)
+            late, seen, files = self.late(site, step)
             late.continue_process()
             assert late.end() == 0
             changed = {name for name in seen.names() if "/attempts/" not in name} ^ files
             wrong = [*seen.at_the_end(), *sorted(changed)]
             return wrong if late.report.state == JobState.FAILED else [*wrong, "no failure"]
 
-        steps = place.run(place.job("undisturbed")).steps
+        steps = site.run(site.job("undisturbed")).steps
         chosen = of_tasks(steps)[::2] if in_long_tier() else of_kinds(steps)
         assert faults(check, chosen) == {}
 
     @on_disk
-    def test_late_driver_changes_no_row(self, place: Place) -> None:
+    def test_late_driver_changes_no_row(self, site: Site) -> None:
         def check(step: int) -> list[str]:
-            late, seen, _ = self.late(place, step)
+            late, seen, _ = self.late(site, step)
             late.continue_process()
             assert late.end() == 0
             return list(seen.at_the_end())
 
-        steps = place.run(place.job("undisturbed")).steps
+        steps = site.run(site.job("undisturbed")).steps
         assert faults(check, driver_steps_at_the_end(steps)) == {}
 
     @on_disk
-    def test_late_driver_does_not_restore_a_removed_file(self, place: Place) -> None:
+    def test_late_driver_does_not_restore_a_removed_file(self, site: Site) -> None:
         """The file was damaged meanwhile, so its rows were processed again."""
-        steps = place.run(place.job("undisturbed")).steps
-        job, output = place.job("out"), place.directory / "out"
+        steps = site.run(site.job("undisturbed")).steps
+        job, output = site.job("out"), site.directory / "out"
         closing = steps.index("write _batchinference/attempts/*/closed")
         rewriting = steps.index("write part-*.parquet", closing)
-        late = JobProcess(place, job, {rewriting: STOP})
+        late = JobProcess(site, job, {rewriting: STOP})
         late.wait_for_stop()
         for file in output.glob("part-*"):
             file.write_bytes(b"")
-        assert place.run(job).report.state == JobState.SUCCEEDED
+        assert site.run(job).report.state == JobState.SUCCEEDED
         late.continue_process()
         assert late.end() == 0
         assert late.report.reason == "BadOutput"
@@ -98,14 +98,14 @@ class TestDuplicateTask:
     """Ray has started a task again because it lost contact with the first one."""
 
     def finished(
-        self, place: Place, name: str, driver: int, task: dict[int, signal.Signals]
+        self, site: Site, name: str, driver: int, task: dict[int, signal.Signals]
     ) -> JobProcess:
         """Stop the driver before a step until the task has stopped or ended. Then let the driver
         finish the output. Return the task."""
-        job = place.job(name)
-        run = JobProcess(place, job, {driver: STOP})
+        job = site.job(name)
+        run = JobProcess(site, job, {driver: STOP})
         run.wait_for_stop()
-        twin = JobProcess(place, job, task, task=0)
+        twin = JobProcess(site, job, task, task=0)
         twin.wait_for_stop()
         run.continue_process()
         assert run.end() == 0
@@ -113,50 +113,48 @@ class TestDuplicateTask:
         return twin
 
     @on_disk_and_long_on_s3
-    def test_rows_count_once_whichever_task_is_late(self, place: Place) -> None:
-        steps = place.run(place.job("undisturbed")).steps
+    def test_rows_count_once_whichever_task_is_late(self, site: Site) -> None:
+        steps = site.run(site.job("undisturbed")).steps
         cases = list(product(driver_steps_at_the_end(steps)[:3], range(4)))
 
         def check(case: int) -> list[str]:
             driver, step = cases[case]
             # on a disk, a write is two steps: the file and its rename
-            step = 2 * step if place.local else step
-            twin = self.finished(place, f"out-{case}", driver, {step: STOP})
+            step = 2 * step if site.local else step
+            twin = self.finished(site, f"out-{case}", driver, {step: STOP})
             twin.continue_process()
             assert twin.end() == 0
-            return list(OutputFaults(place.directory / f"out-{case}").at_the_end())
+            return list(OutputFaults(site.directory / f"out-{case}").at_the_end())
 
         assert faults(check, range(len(cases))) == {}
 
     @on_disk
-    def test_late_task_of_a_killed_driver_adds_nothing(self, place: Place) -> None:
+    def test_late_task_of_a_killed_driver_adds_nothing(self, site: Site) -> None:
         """Its manifest arrives after the attempt was closed and its data was removed."""
-        steps = place.run(place.job("undisturbed")).steps
+        steps = site.run(site.job("undisturbed")).steps
         closing = steps.index("write _batchinference/attempts/*/closed")
-        job = place.job("out")
-        run = JobProcess(place, job, {closing: STOP, steps.index("write _SUCCESS"): KILL})
+        job = site.job("out")
+        run = JobProcess(site, job, {closing: STOP, steps.index("write _SUCCESS"): KILL})
         run.wait_for_stop()
         manifest = steps.index("write _batchinference/attempts/*/TASK.json")
-        twin = JobProcess(
-            place, job, {manifest - steps.index("write part-*.parquet"): STOP}, task=0
-        )
+        twin = JobProcess(site, job, {manifest - steps.index("write part-*.parquet"): STOP}, task=0)
         twin.wait_for_stop()
         run.continue_process()
         assert run.end() == -KILL
         twin.continue_process()
         assert twin.end() == 0
         assert any(step.endswith("TASK.json: rename") for step in twin.steps)
-        assert place.run(job).report.state == JobState.SUCCEEDED
-        assert list(OutputFaults(place.directory / "out").at_the_end()) == []
+        assert site.run(job).report.state == JobState.SUCCEEDED
+        assert list(OutputFaults(site.directory / "out").at_the_end()) == []
 
     @on_disk
-    def test_task_killed_before_it_removes_its_file_leaves_the_file(self, place: Place) -> None:
+    def test_task_killed_before_it_removes_its_file_leaves_the_file(self, site: Site) -> None:
         """The remaining window: the task began before the attempt was closed, writes its file after
         uncommitted files were removed, and dies. No manifest names the file."""
-        steps = place.run(place.job("undisturbed")).steps
+        steps = site.run(site.job("undisturbed")).steps
         closing = steps.index("write _batchinference/attempts/*/closed")
-        twin = self.finished(place, "out", closing, {0: STOP, 2: KILL})
-        seen = OutputFaults(place.directory / "out")
+        twin = self.finished(site, "out", closing, {0: STOP, 2: KILL})
+        seen = OutputFaults(site.directory / "out")
         assert list(seen.at_the_end()) == []
         twin.continue_process()
         assert twin.end() == -KILL

@@ -30,12 +30,12 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import obstore_bucket
 from batchinference.spec.storage import Storage
 from plugins.messages import Messages
-from support.jobs.crash_points import Place
+from support.jobs.crash_points import Site
 from support.outputs.builders import succeeded_report
 
 KEY = "a" * 64
-on_all_stores = pytest.mark.parametrize("place", ["posix", "s3", "gs", "az"], indirect=True)
-on_stores = pytest.mark.parametrize("place", ["s3", "gs", "az"], indirect=True)
+on_all_stores = pytest.mark.parametrize("site", ["posix", "s3", "gs", "az"], indirect=True)
+on_stores = pytest.mark.parametrize("site", ["s3", "gs", "az"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -44,10 +44,10 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def layout(place: Place, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    for name, value in place.environment.items():
+def layout(site: Site, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    for name, value in site.environment.items():
         monkeypatch.setenv(name, value)
-    output = Location(f"{place.uri}/out 50%~#é", Storage.model_validate(place.storage))
+    output = Location(f"{site.uri}/out 50%~#é", Storage.model_validate(site.storage))
     state = output / "_batchinference"
     return Layout(KEY, output, state, state / "errors")
 
@@ -139,19 +139,19 @@ def test_of_two_drivers_that_have_compared_the_lease_one_begins(
 @pytest.mark.parametrize("new", [True, False], ids=["new output", "unfinished output"])
 def test_of_drivers_that_begin_concurrently_one_has_the_lease(layout: Layout, new: bool) -> None:
     before = None if new else leased(layout, None)
-    all_ready, held = threading.Barrier(4), []
+    all_ready, kept = threading.Barrier(4), []
 
     def begin() -> None:
         all_ready.wait()
         with suppress(BadOutput, BlockingIOError):
-            held.append(leased(layout, before))
+            kept.append(leased(layout, before))
 
     drivers = [threading.Thread(target=begin) for _ in range(4)]
     for driver in drivers:
         driver.start()
     for driver in drivers:
         driver.join()
-    assert held == [read_lease(layout)]
+    assert kept == [read_lease(layout)]
 
 
 @on_all_stores
@@ -166,16 +166,16 @@ def test_delayed_driver_changes_nothing(layout: Layout, messages: Messages) -> N
     assert later.lease.has_completed(layout)
 
 
-def driver(layout: Layout, name: str, held: dict[str, Attempt]) -> Iterator[None]:
+def driver(layout: Layout, name: str, attempts: dict[str, Attempt]) -> Iterator[None]:
     """Begin an attempt and complete it, in steps. Takes over whatever it finds."""
     before = read_lease(layout)
     yield
     claim = Claim(layout, before, overwrite=False, job=name).claim_and_clear()
     yield
     start = Snapshot(layout.key, "0" * 64)
-    held[name] = Attempt.begin(layout, claim, start, name)
+    attempts[name] = Attempt.begin(layout, claim, start, name)
     yield
-    held[name].mark_complete(start, succeeded_report(layout.output.uri))
+    attempts[name].mark_complete(start, succeeded_report(layout.output.uri))
 
 
 def has_lease(attempt: Attempt) -> bool:
@@ -185,13 +185,13 @@ def has_lease(attempt: Attempt) -> bool:
     return False
 
 
-@pytest.mark.parametrize("place", ["posix"], indirect=True)
+@pytest.mark.parametrize("site", ["posix"], indirect=True)
 def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) -> None:
     """All 35 orders of the steps of two drivers, of which `a` is the one that begins."""
     for order in sorted({("a", *rest) for rest in permutations("aaabbbb")}):
         layout.output.delete_directory()
-        held: dict[str, Attempt] = {}
-        drivers = {name: driver(layout, name, held) for name in "ab"}
+        attempts: dict[str, Attempt] = {}
+        drivers = {name: driver(layout, name, attempts) for name in "ab"}
         refused: set[str] = set()
         completed: set[str] = set()
         for name in order:
@@ -202,7 +202,7 @@ def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) 
                     completed.add(name)
                 except BadOutput:
                     refused.add(name)
-            owners = {name for name, attempt in held.items() if has_lease(attempt)}
+            owners = {name for name, attempt in attempts.items() if has_lease(attempt)}
             assert len(owners) <= 1, order
             assert not owners & refused, order
         assert completed, order
@@ -376,8 +376,8 @@ def test_credentials_that_only_pyarrow_finds_are_left_to_it(
     for name in variables:
         monkeypatch.setenv(name, "YQ==" if keys else "")
     storage = Storage(endpoint="http://127.0.0.1:9/account", region="here", anonymous=anonymous)
-    found = obstore_bucket(scheme, "bucket", storage)
-    assert (found is not None) == (anonymous or keys)
+    bucket = obstore_bucket(scheme, "bucket", storage)
+    assert (bucket is not None) == (anonymous or keys)
 
 
 @pytest.mark.parametrize(
@@ -393,8 +393,8 @@ def test_endpoint_that_pyarrow_does_not_know_is_not_used(
     monkeypatch.setenv(name, "http://127.0.0.1:8/other")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
     storage = Storage(endpoint=endpoint, region="here", anonymous=True)
-    found = obstore_bucket(scheme, "bucket", storage)
-    assert (found is not None) == (endpoint is not None)
-    if found is not None:
+    bucket = obstore_bucket(scheme, "bucket", storage)
+    assert (bucket is not None) == (endpoint is not None)
+    if bucket is not None:
         with pytest.raises(GenericError, match=r"127\.0\.0\.1:9"):
-            found.get("job.json")
+            bucket.get("job.json")

@@ -76,8 +76,8 @@ def ids_of(pairs: list[tuple[int, int]]) -> np.ndarray:
 @given(st.lists(st.tuples(FILES, ROWS), unique=True, max_size=60))
 def test_ranges_hold_exactly_the_rows_in_any_order(pairs: list[tuple[int, int]]) -> None:
     row_ranges = ranges_of(ids_of(pairs))
-    held = [(file, row) for file, first, after in row_ranges for row in range(first, after)]
-    assert sorted(held) == sorted(pairs)
+    kept = [(file, row) for file, first, after in row_ranges for row in range(first, after)]
+    assert sorted(kept) == sorted(pairs)
 
 
 @given(st.lists(st.tuples(FILES, ROWS), unique=True, max_size=60))

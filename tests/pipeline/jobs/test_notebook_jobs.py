@@ -74,8 +74,8 @@ def test_a_change_is_refused_until_a_restart(change: str) -> None:
     with pytest.raises(JobFailed) as raised:
         run_here(changed)
     assert raised.value.report.reason == "BadOutput"
-    found = run_here(changed, restart=True).to_pandas()
-    assert sorted(found.length) == ([3, 6, 9, 12, 15] if change == "code" else [2] * 5)
+    pandas = run_here(changed, restart=True).to_pandas()
+    assert sorted(pandas.length) == ([3, 6, 9, 12, 15] if change == "code" else [2] * 5)
 
 
 def test_append_adds_the_rows_of_another_frame() -> None:

@@ -29,7 +29,7 @@ def job_of(directory: Path, batch_size: Any) -> Document:
     model = {
         "runtime": "torch",
         "factory": "own_models:small_device",
-        "factoryArgs": {"most": MOST},
+        "factoryArgs": {"limit": MOST},
         "inputs": {"features": "features"},
         "output": "sum",
     }
@@ -52,9 +52,9 @@ def test_job_completes_with_at_most_12_rows_a_batch(
     run = run_in_process(job_of(tmp_path, size))
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (ROWS, ROWS, 0, 0)
-    found = sorted(rows_of(tmp_path / "out"), key=lambda row: row["id"])
-    assert [row["id"] for row in found] == list(range(ROWS))
-    assert [row["sum"] for row in found] == FEATURES.sum(axis=1).tolist()
+    rows = sorted(rows_of(tmp_path / "out"), key=lambda row: row["id"])
+    assert [row["id"] for row in rows] == list(range(ROWS))
+    assert [row["sum"] for row in rows] == FEATURES.sum(axis=1).tolist()
     assert errors_of(tmp_path / "out") == []
 
     assert run.report.batch_sizes == {"sum": kept}

@@ -79,9 +79,7 @@ def a_run(layout: Layout, *, complete: bool) -> list[Path]:
 
 def parts_of(layout: Layout) -> list[Path]:
     """Return the existing data and error files."""
-    return [
-        file for place in (layout.output, layout.errors) for file in data_files(Path(place.path))
-    ]
+    return [file for path in (layout.output, layout.errors) for file in data_files(Path(path.path))]
 
 
 def files_below(directory: Path) -> dict[str, bytes]:
@@ -217,10 +215,10 @@ def test_job_json_with_a_wrong_field_is_rejected(tmp_path: Path, field: str) -> 
         assert files_below(tmp_path) == before, value
 
 
-@pytest.mark.parametrize("place", ["table", "out/../table", "out/deep/../../table"])
+@pytest.mark.parametrize("text", ["table", "out/../table", "out/deep/../../table"])
 @pytest.mark.parametrize("state", ["_batchinference", "_batchinference/append-1"])
 def test_overwrite_deletes_no_file_of_another_directory(
-    tmp_path: Path, place: str, state: str
+    tmp_path: Path, text: str, state: str
 ) -> None:
     """Somebody has changed the location of the error records in the state."""
     layout, work = layout_of(tmp_path / "out"), "0" * 64
@@ -228,7 +226,7 @@ def test_overwrite_deletes_no_file_of_another_directory(
     table = tmp_path / "table" / (layout_of(tmp_path, work).file_prefix(1, 0, "0") + ".parquet")
     table.parent.mkdir()
     table.write_bytes(b"another table")
-    stored = json.loads(layout.lease_file.read()) | {"work": work, "errors": f"{tmp_path}/{place}"}
+    stored = json.loads(layout.lease_file.read()) | {"work": work, "errors": f"{tmp_path}/{text}"}
     (layout.output / state / "job.json").write(json.dumps(stored).encode())
     opened(layout, "overwrite")
     assert table.read_bytes() == b"another table"
@@ -248,10 +246,10 @@ def test_overwrite_deletes_no_file_behind_a_planted_link(
     assert data_files(theirs) == files
 
 
-@pytest.mark.parametrize("place", ["out/_bad", "errors"])
-def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("text", ["out/_bad", "errors"])
+def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, text: str) -> None:
     """They are below the output, or where this job writes its own error records."""
-    errors = tmp_path / place
+    errors = tmp_path / text
     earlier = layout_of(tmp_path / "out", THEIRS, errors)
     a_run(earlier, complete=True)
     assert data_files(errors)

@@ -189,11 +189,11 @@ def test_preview_as_data(job_file: JobFile, module: str, tmp_path: Path, form: s
     file = job_file(python("shape", module), read=read, write={"format": "parquet"})
     done = preview(file, "-o", form)
     assert (done.exit_code, done.stderr) == (0, "2 files ignored: .txt 2\n")
-    found = yaml.safe_load(done.stdout)
-    names = [(step["name"], step["rows"], step["firstFailed"]) for step in found["steps"]]
+    document = yaml.safe_load(done.stdout)
+    names = [(step["name"], step["rows"], step["firstFailed"]) for step in document["steps"]]
     assert names == [("read", 1, ""), ("shape", 1, "")]
     path = str(tmp_path / "in" / "a.png")
-    assert found["rows"] == [{"image": "221x197x3 uint8", "path": path, "height": 221}]
+    assert document["rows"] == [{"image": "221x197x3 uint8", "path": path, "height": 221}]
 
 
 def test_output_of_steps_is_not_mixed_with_data(job_file: JobFile, module: str) -> None:

@@ -42,9 +42,9 @@ def begun(directory: Path, total: RowCount | None, before: int = 0) -> ReportBui
 
 
 def progress_of(reports: ReportBuilder) -> Progress:
-    found = reports.build().progress
-    assert found is not None
-    return found
+    progress = reports.build().progress
+    assert progress is not None
+    return progress
 
 
 @given(TOTALS, st.lists(COUNTS, max_size=20), COUNTS)
@@ -97,9 +97,9 @@ def test_report_has_the_notes_of_all_attempts(tmp_path: Path) -> None:
     run._reports = ReportBuilder("job", layout_of(tmp_path))
     for note in ({"retries": 3, "task": 1}, {"peak_bytes": 1}):
         run._add_notes([("write", json.dumps(note))])
-    found = run._reports.build()
-    assert found.memory is not None
-    assert (found.retries, found.memory.peak_worker_bytes) == (3, 1)
+    result = run._reports.build()
+    assert result.memory is not None
+    assert (result.retries, result.memory.peak_worker_bytes) == (3, 1)
 
 
 def test_each_output_has_its_own_rows_over_time(tmp_path: Path) -> None:
@@ -125,17 +125,17 @@ def state(name: str, tasks: int = 0, *, queued: bool = False) -> Any:
 
 @pytest.mark.usefixtures("ray")
 def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = "second"
+    text = "second"
     monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
     source = write_lines(tmp_path / "in", {f"{n}.txt": ["hold", "on"] for n in range(4)})
     release, stages = tmp_path / "release", list[str | None]()
 
     def publish(report: Report) -> None:
         stages.append(report.stage)
-        if stages[-SAME:] == [held] * SAME:
+        if stages[-SAME:] == [text] * SAME:
             release.touch()
 
-    files = {"first": source / "0.txt", "second": source / "0.txt", held: release}
+    files = {"first": source / "0.txt", "second": source / "0.txt", text: release}
     code = {name: {"callable": "own_code:WaitFor", "callArgs": {"file": str(file)}}
             for name, file in files.items()}  # fmt: skip
     steps = [{"name": name, "python": python, "replicas": {}} for name, python in code.items()]

@@ -29,9 +29,9 @@ def run_here(job: Job, **options: Any) -> Any:
         return run(job, **options)
 
 
-def job_of(write: dict[str, Any], most: int = 1) -> Job:
+def job_of(write: dict[str, Any], limit: int = 1) -> Job:
     steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
-    return Job(READ, write, steps, errors={"maxRows": most})
+    return Job(READ, write, steps, errors={"maxRows": limit})
 
 
 WRITES = {
@@ -54,7 +54,7 @@ def test_a_result_has_the_rows_and_the_errors(write: dict[str, Any]) -> None:
 
 def test_a_failed_job_raises_its_report() -> None:
     with pytest.raises(JobFailed, match="step 'own' failed on row 1 of ") as raised:
-        run_here(job_of({"format": "json", "path": "out"}, most=0))
+        run_here(job_of({"format": "json", "path": "out"}, limit=0))
     assert raised.value.report.reason == "Application"
 
 

@@ -67,8 +67,8 @@ def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.Mo
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "shared by all runs")
     files = ray_connection.RayFiles(str(tmp_path / "ray"))
-    with ray_connection.local_ray(3, str(tmp_path), files, quiet=True) as found:
-        assert found == {"CPU": 2.0}
+    with ray_connection.local_ray(3, str(tmp_path), files, quiet=True) as local_ray:
+        assert local_ray == {"CPU": 2.0}
         assert re.fullmatch("[0-9a-f]{64}", os.environ["RAY_AUTH_TOKEN"])
         assert signal.getsignal(signal.SIGTERM) is handler
         assert len(started) == 1

@@ -12,7 +12,7 @@ from ray.data import DataContext, ExecutionOptions, ExecutionResources
 
 from batchinference.pipeline.execution.execution_control import ControlCallback
 from support.documents.minimal import Document
-from support.jobs.held import HOLD
+from support.jobs.gated import HOLD
 from support.jobs.on_ray import job_document, run_job, write_lines
 
 pytestmark = pytest.mark.usefixtures("ray")

@@ -71,7 +71,7 @@ def test_retry_of_an_unchanged_source_is_allowed(tmp_path: Path) -> None:
     report = retried(given, tmp_path)
     assert report.counts is not None
     assert (report.counts.written, report.counts.failed) == (30, 0), report.message
-    assert verified(tmp_path / "out").found == {}
+    assert verified(tmp_path / "out").counts == {}
 
 
 def test_interrupted_retry_keeps_the_output(tmp_path: Path) -> None:

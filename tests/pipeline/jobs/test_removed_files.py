@@ -93,8 +93,8 @@ def test_files_lose_the_removed_rows_and_error_records(attempt: Attempt) -> None
 
 def test_changed_file_is_not_rewritten(attempt: Attempt) -> None:
     (entry,) = without_input_files(committed(attempt, 0, 1), [1]).entries
-    place = attempt.layout.data / entry.data[0].name
-    place.write(place.read() + b" ")
+    data = attempt.layout.data / entry.data[0].name
+    data.write(data.read() + b" ")
     with pytest.raises(BadOutput, match=entry.data[0].name):
         without_removed(attempt, entry, WRITER)
 
@@ -109,18 +109,18 @@ def test_file_with_another_number_of_rows_is_not_rewritten(attempt: Attempt) -> 
 
 
 def test_origins_of_merged_files_follow_each_other() -> None:
-    def held(*files: int) -> ManifestEntry:
+    def merged(*files: int) -> ManifestEntry:
         origins = [Origin(file, [(0, file + 1)], Counts(written=file + 1)) for file in files]
         return replace(entry(), origins=origins)
 
-    found = merged_origins([held(0, 2), held(2, 1), held(2)])
-    rows = [(one.file, one.rows, one.counts.written) for one in found]
+    origins = merged_origins([merged(0, 2), merged(2, 1), merged(2)])
+    rows = [(one.file, one.rows, one.counts.written) for one in origins]
     assert rows == [(0, [(0, 1)], 1), (2, [(0, 6)], 6), (1, [(0, 2)], 2), (2, [(0, 3)], 3)]
-    assert merged_origins([held(0), entry([(1, 0, 2)])]) == []
+    assert merged_origins([merged(0), entry([(1, 0, 2)])]) == []
 
 
 def test_snapshot_with_origins_is_read_back(attempt: Attempt) -> None:
     left = without_input_files(committed(attempt, 0, 1, 2), [1], [2])
-    place = attempt.directory / "start.json"
-    place.write(left.serialized())
-    assert Snapshot.read(place, OURS) == left
+    directory = attempt.directory / "start.json"
+    directory.write(left.serialized())
+    assert Snapshot.read(directory, OURS) == left

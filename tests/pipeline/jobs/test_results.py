@@ -89,9 +89,9 @@ def test_result_has_the_columns_of_all_jobs(format_: str) -> None:
     result_of(format_, mode="append")
     sizes = {"name": "sizes", "addColumns": {"size": "len(text)"}}
     result = result_of(format_, sizes, name="other", mode="append")
-    found = [row["size"] for row in ordered(result.to_arrow())]
-    assert [size for size in found if size is not None] == [1, 3, 2]
-    assert found.count(None) == 3
+    actual = [row["size"] for row in ordered(result.to_arrow())]
+    assert [size for size in actual if size is not None] == [1, 3, 2]
+    assert actual.count(None) == 3
 
 
 def test_values_of_several_jobs_without_a_common_type() -> None:

@@ -95,7 +95,7 @@ def test_resume_gives_the_result_of_an_uninterrupted_run(tmp_path: Path) -> None
         {"name": "letters", "python": {"callable": "own_code:letters", "method": "map"}},
         {"name": "each", "explode": {"column": "letters"}},
     ]
-    found = []
+    result = []
     for name in ("undisturbed", "broken"):
         directory = tmp_path / name
         write_lines(directory / "in", lines)
@@ -110,9 +110,9 @@ def test_resume_gives_the_result_of_an_uninterrupted_run(tmp_path: Path) -> None
         assert run.report.message is None
         errors = errors_of(job.output)
         rows = Counter(str(row["letters"]) for row in rows_of(job.output))
-        found.append((run.counts, rows, Counter(error["id"] for error in errors)))
-    assert found[0] == found[1]
-    assert max(found[0][2].values()) == 1
+        result.append((run.counts, rows, Counter(error["id"] for error in errors)))
+    assert result[0] == result[1]
+    assert max(result[0][2].values()) == 1
 
 
 def test_rows_of_a_removed_file_are_processed_in_another_pass(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def counts(report: Report) -> tuple[int, int, int]:
 
 
 def texts(directory: Path) -> list[str]:
-    assert verified(directory / "out").found == {}
+    assert verified(directory / "out").counts == {}
     return sorted(row["text"] for row in rows_of(directory / "out"))
 
 
@@ -116,10 +116,10 @@ def test_restarted_output_reads_no_files_of_other_appends(two_nights: Path) -> N
 
 def test_successful_report_has_no_reason_of_an_earlier_failure(two_nights: Path) -> None:
     state = two_nights / "out" / "_batchinference"
-    place = max(state.rglob("report.json"), key=lambda file: "-0001" not in file.parent.name)
-    report = Report.parse(place.read_bytes())
+    location = max(state.rglob("report.json"), key=lambda file: "-0001" not in file.parent.name)
+    report = Report.parse(location.read_bytes())
     failed = {"state": JobState.FAILED, "reason": "Application", "message": "no"}
-    place.write_bytes(report.model_copy(update=failed).serialized())
+    location.write_bytes(report.model_copy(update=failed).serialized())
     now = run_without_ray(night(two_nights))
     assert (now.state, now.reason) == (JobState.SUCCEEDED, None)
 

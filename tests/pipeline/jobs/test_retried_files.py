@@ -60,17 +60,17 @@ def test_retry_reads_all_rows_of_an_unreadable_file(
     (tmp_path / "in").mkdir()
     rows = FORMATS[format_](tmp_path / "in")
     file = sorted((tmp_path / "in").iterdir())[-1]
-    whole = file.read_bytes()
-    known = int(len(whole) * sound)
-    exchange(file, whole[:known] + b"\xff" * (len(whole) - known))
+    content = file.read_bytes()
+    known = int(len(content) * sound)
+    exchange(file, content[:known] + b"\xff" * (len(content) - known))
     given = job(format_, tmp_path)
     first = run_without_ray(given)
     assert first.counts is not None
     assert (first.state, first.counts.failed) == (JobState.SUCCEEDED, 1), first.message
-    exchange(file, whole)
+    exchange(file, content)
     given["spec"]["errors"]["retryFailedRows"] = True
     again = run_without_ray(given)
     assert again.counts is not None
     assert (again.counts.written, again.counts.failed) == (len(rows), 0)
     assert len(rows_of(tmp_path / "out")) == len(rows)
-    assert verified(tmp_path / "out").found == {}
+    assert verified(tmp_path / "out").counts == {}

@@ -161,7 +161,7 @@ class TestMerging:
 
     def test_partly_failed_rows_are_not_merged(self, attempt: Attempt) -> None:
         """A retry of failed rows removes their entry with all of its files."""
-        mixed = merged([good(0, 0, [0]), replace(failed(0, 0), source=NO_IDS)])
+        mixed = merged([good(0, 0, [0]), replace(failed(0, 0), input_ids=NO_IDS)])
         entries = self.merged(attempt, mixed, good(0, 1, [1]), good(0, 2, [2]))
         assert self.rows(attempt) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
         left = without_failed_rows(Snapshot(OURS, "", entries), attempt.layout.errors)
@@ -273,8 +273,8 @@ def test_all_text_files_have_the_same_columns_in_one_order(
     files = [(attempt.layout.data / one.name).read() for entry in entries for one in entry.data]
     texts = [(gzip.decompress(file) if compression == "gzip" else file).decode() for file in files]
     first, second = TEXTS[name]
-    whole = first + (second.split("\n", 1)[1] if name == "csv" else second)
-    assert texts == ([whole] if merges else [first, second])
+    part = first + (second.split("\n", 1)[1] if name == "csv" else second)
+    assert texts == ([part] if merges else [first, second])
 
 
 def take_over(attempt: Attempt, end: Snapshot) -> None:

@@ -40,18 +40,18 @@ def row_ranges(of: Iterable[Row]) -> list[Range]:
     return ranges_of(np.array([pack_id(*row) for row in of], dtype=np.int64))
 
 
-def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> ManifestEntry:
+def holding(rows: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> ManifestEntry:
     """Return an entry with these whole rows, and with this many quarters of other rows."""
     shares = [(*row, quarters * QUARTER) for row, quarters in (parts or {}).items()]
-    return entry(row_ranges(whole), shares)
+    return entry(row_ranges(rows), shares)
 
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[ManifestEntry]:
     """Generate what tasks may have committed: whole rows or parts of rows, with many duplicates."""
-    whole = st.builds(holding, SETS)
+    full = st.builds(holding, SETS)
     parted = st.builds(holding, st.just(()), PARTS)
-    return draw(st.lists(whole | parted, max_size=7))
+    return draw(st.lists(full | parted, max_size=7))
 
 
 def whole_of(one: ManifestEntry) -> list[Row]:
@@ -60,11 +60,11 @@ def whole_of(one: ManifestEntry) -> list[Row]:
 
 def held_by(chosen: Iterable[ManifestEntry]) -> dict[Row, Fraction]:
     """Return how much of each row these entries hold, as a fraction."""
-    held: Counter[Row] = Counter()
+    counts: Counter[Row] = Counter()
     for one in chosen:
-        held.update(dict.fromkeys(whole_of(one), FULL_SHARE))
-        held.update({(file, row): share for file, row, share in one.shares})
-    return {row: Fraction(share, FULL_SHARE) for row, share in held.items()}
+        counts.update(dict.fromkeys(whole_of(one), FULL_SHARE))
+        counts.update({(file, row): share for file, row, share in one.shares})
+    return {row: Fraction(share, FULL_SHARE) for row, share in counts.items()}
 
 
 @given(entries())
@@ -85,12 +85,12 @@ def test_only_committed_entries_count_and_only_once(given_: list[ManifestEntry])
 @given(entries())
 def test_whole_rows_count_unless_an_earlier_piece_contains_one(given_: list[ManifestEntry]) -> None:
     counting = resolve_overlaps(given_)
-    held: set[Row] = set()
+    rows: set[Row] = set()
     for one in given_:
         if one.shares:
             continue
-        assert any(one is chosen for chosen in counting) == held.isdisjoint(whole_of(one))
-        held |= set() if held & set(whole_of(one)) else set(whole_of(one))
+        assert any(one is chosen for chosen in counting) == rows.isdisjoint(whole_of(one))
+        rows |= set() if rows & set(whole_of(one)) else set(whole_of(one))
 
 
 @given(entries(), entries())
@@ -115,9 +115,9 @@ def test_duplicate_part_excludes_the_row() -> None:
 
 
 def test_parts_of_a_whole_row_do_not_count() -> None:
-    whole = holding({(0, 1)})
+    full = holding({(0, 1)})
     parts = [holding(parts={(0, 1): 2}), holding(parts={(0, 1): 2})]
-    assert resolve_overlaps([*parts, whole]) == [whole]
+    assert resolve_overlaps([*parts, full]) == [full]
 
 
 def test_uncounted_parts_exclude_their_whole_piece() -> None:
@@ -143,31 +143,31 @@ def test_overlapping_chunks_of_a_duplicate_task_do_not_count() -> None:
 
 
 def brute_force_gaps(
-    held: set[Row], ends: dict[int, int], files: int
+    rows: set[Row], ends: dict[int, int], files: int
 ) -> dict[int, set[int | None]]:
     """Return the missing rows by file. None represents the remaining rows if the end is unknown."""
-    found: dict[int, set[int | None]] = {}
+    result: dict[int, set[int | None]] = {}
     for file in range(files):
-        there = {row for number, row in held if number == file}
+        there = {row for number, row in rows if number == file}
         end = ends.get(file, max(there, default=-1) + 1)
         missing: set[int | None] = set(range(end)) - there
         if file not in ends:
             missing.add(None)
         if missing:
-            found[file] = missing
-    return found
+            result[file] = missing
+    return result
 
 
 def expanded(gaps: MissingRows) -> dict[int, set[int | None]]:
     """Return each missing row by file. None represents a range whose end is unknown."""
-    found: dict[int, set[int | None]] = {}
+    result: dict[int, set[int | None]] = {}
     for file, each in gaps.items():
         numbers: list[int | None] = []
         for first, after in each:
             numbers += [None] if after is None else range(first, after)
         assert len(numbers) == len(set(numbers)), "a row is missing once"
-        found[file] = set(numbers)
-    return found
+        result[file] = set(numbers)
+    return result
 
 
 @st.composite
@@ -176,13 +176,13 @@ def held_rows(draw: st.DrawFn) -> tuple[list[ManifestEntry], dict[int, int]]:
     there = sorted(draw(SETS))
     cut = draw(st.integers(1, 4))
     parted = {row for row in there if draw(st.booleans())}
-    whole = [holding(row for row in there[n::cut] if row not in parted) for n in range(cut)]
+    holdings = [holding(row for row in there[n::cut] if row not in parted) for n in range(cut)]
     parts = [holding(parts=dict.fromkeys(parted, quarters)) for quarters in (1, 3)]
     ends = {}
     for file in draw(st.sets(st.integers(0, MOST_FILES - 1))):
         last = max((row for number, row in there if number == file), default=-1)
         ends[file] = last + 1 + draw(st.integers(0, 3))
-    return draw(st.permutations([*whole, *parts])), ends
+    return draw(st.permutations([*holdings, *parts])), ends
 
 
 @given(held_rows())
@@ -206,24 +206,24 @@ def test_open_gap_begins_after_the_last_held_row(
     given_: tuple[list[ManifestEntry], dict[int, int]],
 ) -> None:
     chosen, ends = given_
-    held = held_by(chosen)
+    kept = held_by(chosen)
     for file, each in RowSet.of(chosen).missing(MOST_FILES, ends).items():
         first, after = each[-1]
         if after is None:
-            assert first == max((row for number, row in held if number == file), default=-1) + 1
+            assert first == max((row for number, row in kept if number == file), default=-1) + 1
 
 
 @given(st.sets(st.integers(0, 9)), st.integers(1, 3))
 def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -> None:
-    held = RowSet.of([holding((file, row) for file in there for row in range(each))])
-    assert held.missing(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
+    kept = RowSet.of([holding((file, row) for file in there for row in range(each))])
+    assert kept.missing(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
 
 
 @given(SETS, st.lists(ROW))
 def test_holds_returns_which_rows_are_in_the_set(there: set[Row], rows: list[Row]) -> None:
-    held, ids = RowSet.of([holding(there)]), [pack_id(*row) for row in rows]
+    kept, ids = RowSet.of([holding(there)]), [pack_id(*row) for row in rows]
     inside = [row in there for row in rows]
-    assert held.holds(np.array(ids, dtype=np.int64)).tolist() == inside
+    assert kept.contains(np.array(ids, dtype=np.int64)).tolist() == inside
 
 
 def manifest(chosen: list[ManifestEntry], ends: Iterable[tuple[int, int]] = ()) -> Manifest:
@@ -236,11 +236,11 @@ def commits(draw: st.DrawFn) -> tuple[list[int], list[Manifest]]:
     sizes = draw(st.lists(st.integers(0, MOST_ROWS), min_size=1, max_size=MOST_FILES))
     there = [(file, row) for file, size in enumerate(sizes) for row in range(size)]
     row = st.sampled_from(there) if there else st.nothing()
-    whole = st.builds(holding, st.sets(row))
+    full = st.builds(holding, st.sets(row))
     parted = st.builds(holding, st.just(()), st.dictionaries(row, st.integers(1, 3)))
-    found = draw(st.lists(whole | parted, max_size=6))
+    result = draw(st.lists(full | parted, max_size=6))
     ends = draw(st.lists(st.sampled_from(list(enumerate(sizes))), max_size=3))
-    return sizes, [manifest(found[n::2], ends[n::2]) for n in range(2)]
+    return sizes, [manifest(result[n::2], ends[n::2]) for n in range(2)]
 
 
 def done_again(gaps: MissingRows, sizes: list[int]) -> Manifest:
@@ -270,7 +270,7 @@ def test_processing_the_missing_rows_completes_the_output(
 
 
 @pytest.mark.parametrize(
-    ("held", "end"),
+    ("kept", "end"),
     [
         ([(1, 5)], 5),
         ([(0, 3), (4, 5)], 5),
@@ -282,11 +282,11 @@ def test_processing_the_missing_rows_completes_the_output(
     ],
 )
 def test_missing_rows_are_formatted(
-    held: list[tuple[int, int]], end: int | None, messages: Messages
+    kept: list[tuple[int, int]], end: int | None, messages: Messages
 ) -> None:
     ends = {} if end is None else {0: end}
-    found = RowSet.of([entry((0, *edges) for edges in held)]).missing(1, ends)
-    messages.check(format_missing_rows(found))
+    missing = RowSet.of([entry((0, *edges) for edges in kept)]).missing(1, ends)
+    messages.check(format_missing_rows(missing))
 
 
 def test_first_gaps_are_listed_and_the_rest_counted() -> None:
@@ -300,14 +300,14 @@ def test_last_possible_row_can_have_shares() -> None:
     one = entry(shares=[last])
     rest = entry(shares=[(*last[:2], 3 * QUARTER)])
     assert resolve_overlaps([one, rest]) == [one, rest]
-    assert RowSet.of([one, rest]).holds(np.array([pack_id(*last[:2])])).all()
+    assert RowSet.of([one, rest]).contains(np.array([pack_id(*last[:2])])).all()
 
 
 @pytest.mark.parametrize("seen", [(), (20,)], ids=["not seen", "seen"])
 def test_end_before_rows_that_are_held_is_no_end(seen: tuple[int, ...]) -> None:
     """Memory ran out in a read after that of other rows: the rest of the file is a failed row."""
-    held = manifest([entry([(0, 0, 8), (0, 12, 16)])], [(0, end) for end in seen])
+    kept = manifest([entry([(0, 0, 8), (0, 12, 16)])], [(0, end) for end in seen])
     short = manifest([entry([(0, 8, 11)])], [(0, 11)])
-    for order in ([held, short], [short, held]):
+    for order in ([kept, short], [short, kept]):
         known = Snapshot(OURS, "").with_commits(order[:1]).with_commits(order[1:])
         assert known.missing_rows(1, None) == {0: [(11, 12), (16, *(seen or [None]))]}

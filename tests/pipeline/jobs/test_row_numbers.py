@@ -59,15 +59,15 @@ def test_retried_and_appended_rows_have_their_numbers(tmp_path: Path) -> None:
     document["spec"]["write"] |= {"rowNumber": "row", "format": "parquet", "mode": "append"}
     assert run_in_process(document).counts == (60, 54, 6, 0)
     numbers = [FILE * file + row for file in (0, 1) for row in range(30)]
-    found = by_number(tmp_path / "out")
-    assert [row["row"] for row in found] == [number for number in numbers if number % 10 != 3]
+    rows = by_number(tmp_path / "out")
+    assert [row["row"] for row in rows] == [number for number in numbers if number % 10 != 3]
     (tmp_path / "repaired").touch()
     document["spec"]["errors"]["retryFailedRows"] = True
     assert run_in_process(document).report.state == JobState.SUCCEEDED
-    found = by_number(tmp_path / "out")
-    assert [row["row"] for row in found] == numbers
-    assert [row["text"] for row in found] == [*lines["a.txt"], *lines["b.txt"]]
+    rows = by_number(tmp_path / "out")
+    assert [row["row"] for row in rows] == numbers
+    assert [row["text"] for row in rows] == [*lines["a.txt"], *lines["b.txt"]]
     write_lines(tmp_path / "in", {"0.txt": ["new"]})
     run_in_process(document)
-    found = by_number(tmp_path / "out")
-    assert [row["row"] for row in found] == [*numbers, 2 * FILE]
+    rows = by_number(tmp_path / "out")
+    assert [row["row"] for row in rows] == [*numbers, 2 * FILE]

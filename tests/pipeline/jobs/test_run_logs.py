@@ -186,14 +186,14 @@ def test_last_lines_are_stored_at_most_once_a_minute_while_a_job_runs(
 ) -> None:
     job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
     log, now = RunLog(), report(tmp_path / "out")
-    found = {}
+    result = {}
     for second in range(0, 140, 5):
         clock.seconds = float(second)
         log.add(f"second {second}")
         log.store_so_far(job, now, own_output=False)
         for text in stored(job).values():
-            found.setdefault(text, second)
-    assert list(found.values()) == [10, 70, 130]
+            result.setdefault(text, second)
+    assert list(result.values()) == [10, 70, 130]
     last = stored(job)["2026-01-31T000000Z-attempt-1.log"].splitlines()
     assert "second 130" in last[-2]
     assert run_log.UNFINISHED in last[-1]

@@ -70,21 +70,21 @@ class TestJobs:
             errors={"maxRows": 1},
         )
         printed = self.run(job, tmp_path)
-        found = s3.objects(bucket, "out/")
-        written = sorted(parquet_rows(found, "out/part-"), key=lambda row: row["text"])
+        objects = s3.objects(bucket, "out/")
+        written = sorted(parquet_rows(objects, "out/part-"), key=lambda row: row["text"])
         assert written == [
             {"text": "one", "path": f"s3://{bucket}/in/a.txt"},
             {"text": "three", "path": f"s3://{bucket}/in/deep/b.txt"},
             {"text": "two", "path": f"s3://{bucket}/in/a.txt"},
         ]
-        (error,) = parquet_rows(found, "out/_batchinference/errors/part-")
+        (error,) = parquet_rows(objects, "out/_batchinference/errors/part-")
         assert (error["row"], error["path"]) == (2, f"s3://{bucket}/in/a.txt")
-        run = json.loads(found["out/_batchinference/job.json"])["run"]
-        assert found["out/_SUCCESS"].decode() == run
+        run = json.loads(objects["out/_batchinference/job.json"])["run"]
+        assert objects["out/_SUCCESS"].decode() == run
 
-        report = Report.parse(found["out/_batchinference/report.json"])
+        report = Report.parse(objects["out/_batchinference/report.json"])
         assert (report.state, report.output) == (JobState.SUCCEEDED, f"s3://{bucket}/out/")
-        no_keys(printed, *(str(content) for content in found.values()))
+        no_keys(printed, *(str(content) for content in objects.values()))
 
     @pytest.mark.usefixtures("own_code")
     def test_job_copies_rows_from_disk_to_s3(
@@ -99,9 +99,9 @@ class TestJobs:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         monkeypatch.setenv("AWS_REGION", "nowhere-1")
         assert "text: one" in self.run(job, tmp_path)
-        found = s3.objects(bucket, "result/")
-        assert sorted(row["text"] for row in json_rows(found, "result/part-")) == GOOD
-        assert "result/_SUCCESS" in found
+        objects = s3.objects(bucket, "result/")
+        assert sorted(row["text"] for row in json_rows(objects, "result/part-")) == GOOD
+        assert "result/_SUCCESS" in objects
 
 
 def parquet_rows(objects: dict[str, bytes], prefix: str) -> list[Row]:
@@ -248,11 +248,11 @@ class TestOutputStates:
         assert f"{staged}_SUCCESS" in s3.objects(bucket)
         swap_in_replacement(Layout.of(parse(other).spec))
         parts = {key for key in before if "/part-" in key}
-        found = s3.objects(bucket, "out/")
-        assert [key for key in found if key in parts or key.startswith(staged)] == []
-        assert [row["text"] for row in json_rows(found, "out/part-")] == ["one"]
-        assert len([key for key in found if "/errors/part-" in key]) == 1
-        assert "out/_SUCCESS" in found
+        objects = s3.objects(bucket, "out/")
+        assert [key for key in objects if key in parts or key.startswith(staged)] == []
+        assert [row["text"] for row in json_rows(objects, "out/part-")] == ["one"]
+        assert len([key for key in objects if "/errors/part-" in key]) == 1
+        assert "out/_SUCCESS" in objects
 
     def test_foreign_objects_are_refused_and_kept(
         self, s3: S3Server, bucket: str, messages: Messages

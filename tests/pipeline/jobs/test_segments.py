@@ -70,9 +70,9 @@ class TestWindows:
         results = list(steps.run(iter([read])))
         assert [len(one.ids) for one in results] == [4 * UNIT, 3 * UNIT + 3]
         assert [len(one.ids) for one in steps.batches] == [UNIT] * 7 + [3]
-        whole = merged(results)
-        assert whole.table.equals(read.table)
-        assert whole.ids.tolist() == sorted(whole.source.tolist()) == read.ids.tolist()
+        full = merged(results)
+        assert full.table.equals(read.table)
+        assert full.ids.tolist() == sorted(full.input_ids.tolist()) == read.ids.tolist()
         for window in (steps.batches[:4], steps.batches[4:]):
             lengths = [n for one in window for n in map(len, one.table["text"].to_pylist())]
             assert lengths == sorted(lengths, reverse=True)
@@ -94,21 +94,21 @@ class TestWindows:
 
     def test_stop_does_not_wait_for_the_rows_of_a_window(self) -> None:
         steps = Recorded(NO_STEPS, "", UNIT, ("text",))
-        (whole,) = texts(4 * UNIT)
-        read = (whole.only(whole.source[[row]]) for row in range(len(whole.source)))
+        (text,) = texts(4 * UNIT)
+        read = (text.select_inputs(text.input_ids[[row]]) for row in range(len(text.input_ids)))
 
         def stopped() -> Iterator[RowBatch]:
             yield next(read)
             steps.stopping.set()
             yield from read
 
-        assert next(steps.run(stopped())).ids.tolist() == whole.ids[:2].tolist()
+        assert next(steps.run(stopped())).ids.tolist() == text.ids[:2].tolist()
 
     def test_batches_without_rows_do_not_end_the_windows(self) -> None:
         """The first batches of a task that runs again may be committed already."""
         steps = Recorded(NO_STEPS, "", UNIT, ("text",))
         (read,) = texts(4 * UNIT)
-        results = list(steps.run(iter([read.only(NO_IDS), read])))
+        results = list(steps.run(iter([read.select_inputs(NO_IDS), read])))
         assert [len(one.ids) for one in results] == [4 * UNIT]
 
     @pytest.mark.parametrize("limit", ["FILE_BYTES", "WINDOW_SECONDS"])
@@ -141,7 +141,7 @@ def made_of(row: int, rows: int, errors: int) -> RowBatch:
         return filtered(0, row)
     ids = np.full(rows, row)
     made = merged([RowBatch(pa.table({"n": ids}), ids), *[failed(0, row)] * errors])
-    return replace(made, source=np.array([row]))
+    return replace(made, input_ids=np.array([row]))
 
 
 @pytest.fixture
@@ -203,9 +203,11 @@ class TestRowsPerBatch:
     def test_batches_of_a_model_follow_from_the_rows_that_a_filter_keeps(self) -> None:
         rows = BatchRows(8)
         rows.next = 400
-        kept = replace(good(0, 0, range(1000)).only(np.arange(0, 1000, 10)), source=np.arange(1000))
-        found = [(len(batch.ids), inputs) for batch, inputs in rows.cut(kept)]
-        assert found == [(40, 400), (40, 400), (20, 200)]
+        kept = replace(
+            good(0, 0, range(1000)).select_inputs(np.arange(0, 1000, 10)), input_ids=np.arange(1000)
+        )
+        pairs = [(len(batch.ids), inputs) for batch, inputs in rows.cut(kept)]
+        assert pairs == [(40, 400), (40, 400), (20, 200)]
         nothing = replace(kept, table=pa.table({}), ids=NO_IDS)
         assert [inputs for _, inputs in rows.cut(nothing)] == [1000]
 
@@ -219,11 +221,11 @@ class TestRowsPerBatch:
         rows = BatchRows(size)
         rows.next = size
         parts = [part for part, _ in rows.cut(prepared.reordered(np.array(order, dtype=int)))]
-        found = [row for part in parts for row in outcomes(part).items()]
-        assert sorted(found) == sorted(outcomes(prepared).items())
-        whole = merged(parts)
-        assert sorted(whole.ids) == sorted(prepared.ids)
-        errors = [batch.errors.column("id").to_pylist() for batch in (whole, prepared)]
+        result = [row for part in parts for row in outcomes(part).items()]
+        assert sorted(result) == sorted(outcomes(prepared).items())
+        full = merged(parts)
+        assert sorted(full.ids) == sorted(prepared.ids)
+        errors = [batch.errors.column("id").to_pylist() for batch in (full, prepared)]
         assert sorted(errors[0]) == sorted(errors[1])
 
     @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=9))

@@ -213,10 +213,10 @@ def test_estimated_bytes_of_a_row(read: Read, expected: int) -> None:
 
 
 @given(st.integers(1, 5000), st.integers(1, 20))
-def test_sample_is_even_and_limited(files: int, most: int) -> None:
+def test_sample_is_even_and_limited(files: int, limit: int) -> None:
     listed = [InputFile(number, str(number), 1) for number in range(files)]
-    chosen = [file.number for file in sample(listed, most)]
-    assert 1 <= len(chosen) <= most
+    chosen = [file.number for file in sample(listed, limit)]
+    assert 1 <= len(chosen) <= limit
     assert chosen[0] == 0
     steps = {after - before for before, after in pairwise(chosen)}
     assert len(steps) <= 1
@@ -235,8 +235,8 @@ class TestRowCounting:
         write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
         listed = snapshot_input([str(tmp_path)], ["txt"])
         (tmp_path / "1.txt").unlink()
-        found = count_rows(listed, reader_for(TEXT), {1: 7})
-        assert found == RowCount(27, estimated=True)
+        count = count_rows(listed, reader_for(TEXT), {1: 7})
+        assert count == RowCount(27, estimated=True)
 
     def test_many_files_are_sampled(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n:03}.txt": ["same length"] * 5 for n in range(100)})

@@ -43,22 +43,22 @@ FULL = Snapshot(
 )
 
 
-def state_in(place: Location) -> dict[str, Any]:
+def state_in(location: Location) -> dict[str, Any]:
     """Return a stored state without its checksum."""
-    stored: dict[str, Any] = json.loads(place.read())
+    stored: dict[str, Any] = json.loads(location.read())
     del stored[CHECKSUM_FIELD]
     return stored
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Location:
-    place = Location(str(tmp_path / "start.json"))
-    place.write(FULL.serialized())
-    return place
+def file(tmp_path: Path) -> Location:
+    location = Location(str(tmp_path / "start.json"))
+    location.write(FULL.serialized())
+    return location
 
 
-def test_snapshot_is_read_back(place: Location) -> None:
-    assert Snapshot.read(place, OURS) == FULL
+def test_snapshot_is_read_back(file: Location) -> None:
+    assert Snapshot.read(file, OURS) == FULL
 
 
 @given(st.data())
@@ -67,10 +67,10 @@ def test_truncated_snapshot_is_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     content = FULL.serialized()
-    place = Location(str(tmp_path_factory.mktemp("cut") / "start.json"))
-    place.write(content[: data.draw(st.integers(0, len(content) - 1))])
+    location = Location(str(tmp_path_factory.mktemp("cut") / "start.json"))
+    location.write(content[: data.draw(st.integers(0, len(content) - 1))])
     with pytest.raises(BadOutput, match=r"start\.json' is missing, damaged or of another output"):
-        Snapshot.read(place, OURS)
+        Snapshot.read(location, OURS)
 
 
 @pytest.mark.parametrize(
@@ -79,32 +79,32 @@ def test_truncated_snapshot_is_refused(
      b'{"format": "1"}', b'{"format": 3, "work": "a", "entries": {}, "ends": 3}'],
     ids=range(10),
 )  # fmt: skip
-def test_invalid_snapshot_is_refused(place: Location, content: bytes, messages: Messages) -> None:
-    place.write(content)
+def test_invalid_snapshot_is_refused(file: Location, content: bytes, messages: Messages) -> None:
+    file.write(content)
     with messages.raises(BadOutput):
-        Snapshot.read(place, OURS)
+        Snapshot.read(file, OURS)
 
 
 @pytest.mark.parametrize("field", json.loads(FULL.serialized()))
-def test_snapshot_without_a_field_is_refused(place: Location, field: str) -> None:
-    stored = json.loads(place.read())
+def test_snapshot_without_a_field_is_refused(file: Location, field: str) -> None:
+    stored = json.loads(file.read())
     del stored[field]
     if field == "version":  # only read from a later format
         stored["format"] = FORMAT + 1
-    place.write(json.dumps(stored).encode())
+    file.write(json.dumps(stored).encode())
     with pytest.raises(BadOutput, match="damaged"):
-        Snapshot.read(place, OURS)
+        Snapshot.read(file, OURS)
 
 
 @pytest.mark.parametrize("digit", range(10))
-def test_snapshot_with_a_changed_number_is_refused(place: Location, digit: int) -> None:
-    content = place.read()
+def test_snapshot_with_a_changed_number_is_refused(file: Location, digit: int) -> None:
+    content = file.read()
     for number in (byte for byte in range(len(content)) if content[byte : byte + 1].isdigit()):
         changed = content[:number] + str(digit).encode() + content[number + 1 :]
         if changed != content:
-            place.write(changed)
+            file.write(changed)
             with pytest.raises(BadOutput, match=r"damaged|was written by version"):
-                Snapshot.read(place, OURS)
+                Snapshot.read(file, OURS)
 
 
 WRONG_FILES = [
@@ -124,17 +124,17 @@ WRONG_ENTRIES = [
 ]  # fmt: skip
 
 
-def test_wrong_fields_of_a_piece_are_refused(place: Location) -> None:
+def test_wrong_fields_of_a_piece_are_refused(file: Location) -> None:
     """The checksum is correct, because anybody can compute it."""
-    stored = state_in(place)
+    stored = state_in(file)
     (first, second) = stored["entries"]
     in_manifest = json.loads(json.dumps(FULL.entries[0].as_json()))
     assert is_manifest_of(OURS, manifest_of(in_manifest))
     wrongs = [*WRONG_ENTRIES, *({"data": [first["data"][0] | wrong]} for wrong in WRONG_FILES)]
     for wrong in wrongs:
-        place.write(dump_checksummed(stored | {"entries": [first | wrong, second]}))
+        file.write(dump_checksummed(stored | {"entries": [first | wrong, second]}))
         with pytest.raises(BadOutput, match="damaged"):
-            Snapshot.read(place, OURS)
+            Snapshot.read(file, OURS)
         assert not is_manifest_of(OURS, manifest_of(in_manifest | wrong)), wrong
 
 
@@ -160,10 +160,10 @@ def is_manifest_of(work: str, content: bytes) -> bool:
      {"schemas": []}, {"schemas": [[["a"]], []]}, {"schemas": [[[1, "a"]], []]}],
     ids=str,
 )  # fmt: skip
-def test_wrong_fields_of_a_snapshot_are_refused(place: Location, wrong: Document) -> None:
-    place.write(dump_checksummed(state_in(place) | wrong))
+def test_wrong_fields_of_a_snapshot_are_refused(file: Location, wrong: Document) -> None:
+    file.write(dump_checksummed(state_in(file) | wrong))
     with pytest.raises(BadOutput, match="damaged"):
-        Snapshot.read(place, OURS)
+        Snapshot.read(file, OURS)
 
 
 @pytest.mark.parametrize(
@@ -178,41 +178,41 @@ def test_wrong_fields_of_a_manifest_are_refused(wrong: Document) -> None:
     assert not is_manifest_of(OURS, dump_checksummed(MANIFEST | wrong))
 
 
-def test_snapshot_of_other_work_is_refused(place: Location) -> None:
+def test_snapshot_of_other_work_is_refused(file: Location) -> None:
     with pytest.raises(BadOutput, match="of another output"):
-        Snapshot.read(place, THEIRS)
+        Snapshot.read(file, THEIRS)
 
 
-def test_entries_share_their_schemas(place: Location) -> None:
+def test_entries_share_their_schemas(file: Location) -> None:
     columns = [("text", "string")]
     many = replace(FULL, entries=[replace(FULL.entries[0], columns=[*columns]) for _ in range(5)])
-    place.write(many.serialized())
-    assert json.loads(place.read())["schemas"] == [[["text", "string"]]]
-    found = Snapshot.read(place, OURS)
-    assert found == many
-    assert len({id(one.columns) for one in found.entries}) == 1
+    file.write(many.serialized())
+    assert json.loads(file.read())["schemas"] == [[["text", "string"]]]
+    content = Snapshot.read(file, OURS)
+    assert content == many
+    assert len({id(one.columns) for one in content.entries}) == 1
 
 
-def test_warnings_of_commits_before_8e6be9de_are_read(place: Location) -> None:
+def test_warnings_of_commits_before_8e6be9de_are_read(file: Location) -> None:
     old = {"step": "embed", "name": "TextCut", "rows": 2, "amount": 7, "example": [0, 1]}
-    stored = state_in(place)
+    stored = state_in(file)
     stored["entries"][0]["warnings"] = [old]
-    place.write(dump_checksummed(stored))
+    file.write(dump_checksummed(stored))
     expected = [WarningCount.of_rows(WarningName.TEXT_CUT, "embed", 2, 7, "0:1")]
-    assert Snapshot.read(place, OURS).entries[0].warnings == expected
+    assert Snapshot.read(file, OURS).entries[0].warnings == expected
     in_manifest = FULL.entries[0].as_json() | {"warnings": [old]}
     assert Manifest.parse(manifest_of(in_manifest)).entries[0].warnings == expected
 
 
 @pytest.mark.parametrize("format_", [FORMAT - 1, FORMAT + 1], ids=["earlier", "later"])
-def test_other_format_is_refused_with_the_version_needed(place: Location, format_: int) -> None:
-    stored = json.loads(place.read()) | {"format": format_, "version": "9.9", "entries": "other"}
-    place.write(json.dumps(stored).encode())
+def test_other_format_is_refused_with_the_version_needed(file: Location, format_: int) -> None:
+    stored = json.loads(file.read()) | {"format": format_, "version": "9.9", "entries": "other"}
+    file.write(json.dumps(stored).encode())
     with pytest.raises(BadOutput, match=r"version 9\.9 in another format\. Use that version"):
-        Snapshot.read(place, OURS)
+        Snapshot.read(file, OURS)
 
 
-def test_ends_cover_all_commits(place: Location) -> None:
+def test_ends_cover_all_commits(file: Location) -> None:
     more = FULL.with_commits(
         [Manifest(0, n, [], [end], []) for n, end in enumerate([(3, 5), (7, 0)])]
     )
@@ -233,7 +233,7 @@ def test_rows_are_those_of_all_files() -> None:
 
 def test_findings_in_the_first_rows_are_stored(tmp_path: Path) -> None:
     thresholds = {"some": 0.25, "all": None}
-    found = replace(Snapshot(OURS, ""), findings="gate: n is 1", thresholds=thresholds)
-    place = Location(str(tmp_path / "start.json"))
-    place.write(found.serialized())
-    assert Snapshot.read(place, OURS) == found
+    result = replace(Snapshot(OURS, ""), findings="gate: n is 1", thresholds=thresholds)
+    location = Location(str(tmp_path / "start.json"))
+    location.write(result.serialized())
+    assert Snapshot.read(location, OURS) == result

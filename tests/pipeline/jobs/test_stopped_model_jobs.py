@@ -16,7 +16,7 @@ import yaml
 from support.documents.http_models import chat
 from support.documents.minimal import Document
 from support.jobs.command import Command, wait_until
-from support.jobs.held import committed_rows
+from support.jobs.gated import committed_rows
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 from support.servers.loopback import handled_by
@@ -76,8 +76,8 @@ def job(directory: Path, endpoint: Endpoint, **spec: object) -> Document:
 
 
 def assert_has(directory: Path, texts: Sequence[str]) -> None:
-    found = [(row["text"], row["answer"]) for row in rows_of(directory / "out")]
-    assert sorted(found) == sorted((text, {"number": TEXTS.index(text)}) for text in texts)
+    pairs = [(row["text"], row["answer"]) for row in rows_of(directory / "out")]
+    assert sorted(pairs) == sorted((text, {"number": TEXTS.index(text)}) for text in texts)
 
 
 def test_sigterm_keeps_what_is_committed_and_what_is_cached(ray: None, tmp_path: Path) -> None:

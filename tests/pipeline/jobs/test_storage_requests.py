@@ -54,13 +54,13 @@ class Storage:
         monkeypatch.setattr(Attempt, "stop_commits", self._in_phase("end", Attempt.stop_commits))
 
     def _counted(self, kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(place: Location, *given: Any, **named: Any) -> Any:
-            if self._nested or place.path.endswith("heartbeat"):
-                return real(place, *given, **named)
+        def call(location: Location, *given: Any, **named: Any) -> Any:
+            if self._nested or location.path.endswith("heartbeat"):
+                return real(location, *given, **named)
             self._found.setdefault(self._phase, Counter())[kind] += 1
             self._nested = True
             try:
-                return real(place, *given, **named)
+                return real(location, *given, **named)
             finally:
                 self._nested = False
 
@@ -81,7 +81,7 @@ class Storage:
         self._found, self._phase = {}, "look"
         report = run_without_ray(job)
         assert report.state == JobState.SUCCEEDED, report.message
-        return {phase: dict(found) for phase, found in self._found.items() if phase != "run"}
+        return {phase: dict(result) for phase, result in self._found.items() if phase != "run"}
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ the error files, of which some may be orphans."""
 
 
 def test_requests_of_a_new_output(storage: Storage, source: Path, tmp_path: Path) -> None:
-    found = storage.of(small_job(source, tmp_path / "out"))
+    result = storage.of(small_job(source, tmp_path / "out"))
     look = {"read": 3, "list": 2}  # three leases; the additions, and files of others
-    assert until_first_task(found) == {"look": look, "open": OPEN, "begin": CLAIM}
+    assert until_first_task(result) == {"look": look, "open": OPEN, "begin": CLAIM}
     # the manifests, twice the data and the errors, because files were rewritten, and the history
-    assert found["end"]["list"] == 6
+    assert result["end"]["list"] == 6
 
 
 def test_requests_of_a_complete_output(storage: Storage, source: Path, tmp_path: Path) -> None:
@@ -120,24 +120,24 @@ def test_requests_of_a_resumed_output(storage: Storage, source: Path, tmp_path: 
     job = small_job(source, tmp_path / "out")
     storage.of(job)
     (tmp_path / "out/_SUCCESS").unlink()
-    found = storage.of(job)
-    assert until_first_task(found) == {
+    result = storage.of(job)
+    assert until_first_task(result) == {
         # two leases, the marker, the code, the snapshot; the additions, the data, the errors
         "look": {"read": 5, "info": 1, "list": 3},
         "open": OPEN | {"read": 1},
         "begin": {"info": 1, "write": 2, "update": 1, "delete": 1},
     }
-    assert found["end"]["list"] == 4  # the manifests, the data, the errors, the history
+    assert result["end"]["list"] == 4  # the manifests, the data, the errors, the history
 
 
 def test_requests_of_an_append(storage: Storage, source: Path, tmp_path: Path) -> None:
     job = small_job(source, tmp_path / "out", mode="append")
     look = {"read": 3, "list": 1}  # the leases of the append, of the whole and of a replacement
-    found = until_first_task(storage.of(job))
-    assert found == {"look": look, "open": OPEN, "begin": CLAIM}
+    task = until_first_task(storage.of(job))
+    assert task == {"look": look, "open": OPEN, "begin": CLAIM}
     (source / "z.jsonl").write_text(json.dumps({"n": 9, "values": [3]}) + "\n")
-    found = until_first_task(storage.of(job))
-    assert found == {
+    task = until_first_task(storage.of(job))
+    assert task == {
         "look": {"read": 4, "list": 1},  # and the lease of the addition
         "open": {"info": 2, "list": 1, "read": 2},  # and the marker, and the processed files
         "begin": CLAIM,
@@ -146,8 +146,8 @@ def test_requests_of_an_append(storage: Storage, source: Path, tmp_path: Path) -
 
 def test_requests_of_a_replacement(storage: Storage, source: Path, tmp_path: Path) -> None:
     storage.of(small_job(source, tmp_path / "out"))
-    found = storage.of(small_job(source, tmp_path / "out", mode="overwrite"))
-    assert until_first_task(found) == {
+    result = storage.of(small_job(source, tmp_path / "out", mode="overwrite"))
+    assert until_first_task(result) == {
         # the leases are read again after what is left of an earlier replacement is deleted
         "look": {"read": 7, "list": 1, "clear": 1},
         "open": OPEN,
@@ -155,8 +155,8 @@ def test_requests_of_a_replacement(storage: Storage, source: Path, tmp_path: Pat
     }
 
 
-def until_first_task(found: Requests) -> Requests:
-    return {phase: requests for phase, requests in found.items() if phase != "end"}
+def until_first_task(requests: Requests) -> Requests:
+    return {phase: requests for phase, requests in requests.items() if phase != "end"}
 
 
 def test_work_of_a_job_is_hashed_once(

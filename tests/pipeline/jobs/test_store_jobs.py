@@ -16,7 +16,7 @@ import pytest
 
 from batchinference.spec.report import JobState
 from plugins.messages import Messages
-from support.jobs.crash_points import JobProcess, local_place
+from support.jobs.crash_points import JobProcess, local_site
 from support.jobs.delayed_drivers import Check, delay_driver
 from support.jobs.vector_jobs import COMPUTED, STORES, VectorJob
 from support.outputs.verify_command import verified
@@ -54,8 +54,8 @@ def test_rows_of_new_files_are_put(vectors: VectorJob) -> None:
 def test_job_killed_at_any_request_is_completed_without_computing_again(
     vectors: VectorJob, tmp_path: Path
 ) -> None:
-    place = local_place(tmp_path / "of_processes")
-    undisturbed = JobProcess(place, vectors.job(path=str(tmp_path / "undisturbed")))
+    site = local_site(tmp_path / "of_processes")
+    undisturbed = JobProcess(site, vectors.job(path=str(tmp_path / "undisturbed")))
     assert undisturbed.end() == 0, undisturbed.report.message
     wrong = {}
     calls = enumerate(list(vectors.store.calls), start=1)
@@ -63,12 +63,12 @@ def test_job_killed_at_any_request_is_completed_without_computing_again(
         output = tmp_path / f"out-{request}"
         vectors.store.clear()
         job = vectors.job(path=str(output))
-        process = killed_at(vectors, request, JobProcess, place, job)
+        process = killed_at(vectors, request, JobProcess, site, job)
         begun = (output / "_batchinference" / "output.json").exists()
         COMPUTED.clear()
         again = vectors.run(path=str(output))
-        found = verified(output, "--trust-output")
-        state = (process, again.state, rows_of(vectors), found.result, bool(begun and COMPUTED))
+        proof = verified(output, "--trust-output")
+        state = (process, again.state, rows_of(vectors), proof.result, bool(begun and COMPUTED))
         if state != (-signal.SIGKILL, JobState.SUCCEEDED, ROWS, "proven", False):
             wrong[f"{request}: {vectors.store.calls[-1].path}"] = (*state, again.message)
     assert wrong == {}
@@ -103,7 +103,7 @@ def test_delayed_driver_does_not_replace_newer_rows(
     def other(check: Check) -> None:
         check()
         lines = [f"{name}={x},{y}" for name, (x, y) in newer.items()]
-        other = VectorJob(vectors.format, vectors.place / "other", vectors.store)
+        other = VectorJob(vectors.format, vectors.folder / "other", vectors.store)
         other.lines("a", *lines)
         assert other.run().state == JobState.SUCCEEDED
 
@@ -128,7 +128,7 @@ def test_driver_whose_output_was_taken_over_fails(
 def test_verify_finds_keys_that_the_store_lost(vectors: VectorJob) -> None:
     assert vectors.run().state == JobState.SUCCEEDED
     vectors.store.remove(vectors.store.rows()[0]["_id"])
-    assert verified(vectors.output, "--trust-output").found == {"missingKeys": 1}
+    assert verified(vectors.output, "--trust-output").counts == {"missingKeys": 1}
 
 
 def test_untrusted_output_leads_to_no_server(vectors: VectorJob) -> None:

@@ -145,7 +145,9 @@ def test_concurrent_appends_of_others_are_allowed(
     def meanwhile(check: Check) -> None:
         check()
         other = table.job()
-        other["spec"]["read"]["paths"] = [str(write_lines(table.place / "more", {"c.txt": ["c1"]}))]
+        other["spec"]["read"]["paths"] = [
+            str(write_lines(table.folder / "more", {"c.txt": ["c1"]}))
+        ]
         report = run_without_ray(other)
         assert report.state == JobState.SUCCEEDED, report.message
 

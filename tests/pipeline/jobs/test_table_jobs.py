@@ -40,10 +40,10 @@ def test_staged_files_that_cannot_be_deleted_are_deleted_by_the_next_run(
     staged = table.output / "_batchinference" / "staged"
     real = Location.delete_directory
 
-    def refuse(place: Location) -> None:
-        if Path(place.path) == staged and (table.output / "_SUCCESS").exists():
+    def refuse(location: Location) -> None:
+        if Path(location.path) == staged and (table.output / "_SUCCESS").exists():
             raise PermissionError("access denied")
-        real(place)
+        real(location)
 
     with monkeypatch.context() as refusing:
         refusing.setattr(Location, "delete_directory", refuse)
@@ -82,7 +82,7 @@ def test_small_files_are_merged_before_they_are_registered(table: TextTable) -> 
 def test_rows_that_cannot_fit_the_table_are_refused_before_the_job(table: TextTable) -> None:
     """The columns are known from the input, so no row is computed."""
     text = {"other": ["a"]} if table.format == "sql" else {"text": [[1]]}
-    run_job(table.place / "before", write_fields(table.format, table.place), [pa.table(text)])
+    run_job(table.folder / "before", write_fields(table.format, table.folder), [pa.table(text)])
     job = table.job()
     job["spec"]["steps"] = [{"name": "all", "filter": "text != ''"}]
     report = table.run_job(job)
@@ -118,17 +118,17 @@ def test_verify_compares_the_keys(table: TextTable) -> None:
     if table.format == "delta":
         deltalake.DeltaTable(table.output).delete("text = 'a1'")
     elif table.format == "iceberg":
-        catalog_of(table.place).load_table("ns.rows").delete("text = 'a1'")
+        catalog_of(table.folder).load_table("ns.rows").delete("text = 'a1'")
     else:
-        with sa.create_engine(f"sqlite:///{table.place}/data.db").begin() as connection:
+        with sa.create_engine(f"sqlite:///{table.folder}/data.db").begin() as connection:
             connection.execute(sa.text("DELETE FROM rows WHERE text = 'a1'"))
     repeated = {"repeatedKeys": 1} if table.format != "sql" else {}
     if repeated:
-        append(table.format, table.place, "a3")
-    assert verified(table.output, "--trust-output").found == {"missingKeys": 1, **repeated}
-    (stored,) = table.place.rglob("keys.parquet")
+        append(table.format, table.folder, "a3")
+    assert verified(table.output, "--trust-output").counts == {"missingKeys": 1, **repeated}
+    (stored,) = table.folder.rglob("keys.parquet")
     stored.write_bytes(b"damaged")
-    assert verified(table.output, "--trust-output").found == {"state": 1}
+    assert verified(table.output, "--trust-output").counts == {"state": 1}
 
 
 @pytest.mark.parametrize("table", ["delta merge", "iceberg merge", "iceberg"], indirect=True)
@@ -141,7 +141,7 @@ def test_commit_that_gives_up_keeps_the_rows(
     monkeypatch.setattr(table_commit, "TRIES", 3)
 
     def always_late(mark: str, series: str, *_: object) -> Fence:
-        return Fence(mark, series, lambda: append(table.format, table.place, "z"))
+        return Fence(mark, series, lambda: append(table.format, table.folder, "z"))
 
     with monkeypatch.context() as busy:
         busy.setattr(attempt, "Fence", always_late)

@@ -33,7 +33,7 @@ def source(format_: str, directory: Path) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("format_", "place", "run_it"),
+    ("format_", "texts", "run_it"),
     [
         ("sql", ("sql:1", 28), run_job),
         ("huggingface", ("huggingface:0", 57), run_in_process),
@@ -41,7 +41,7 @@ def source(format_: str, directory: Path) -> Document:
     ],
 )
 def test_table_source_is_read_and_counted_like_files(
-    ray: None, tmp_path: Path, format_: str, place: tuple[str, int], run_it: Callable[..., Run]
+    ray: None, tmp_path: Path, format_: str, texts: tuple[str, int], run_it: Callable[..., Run]
 ) -> None:
     job = job_document("source", "unused", tmp_path / "out", steps=STEPS, errors={"maxRows": 1})
     job["spec"]["read"] = {"format": format_, **source(format_, tmp_path)}
@@ -52,7 +52,7 @@ def test_table_source_is_read_and_counted_like_files(
     written = sorted(rows_of(tmp_path / "out"), key=lambda row: int(row["id"]))
     assert written == [row for row in ROWS if row["id"] != BAD]
     (error,) = errors_of(tmp_path / "out")
-    assert ((error["path"], error["row"]), error["step"]) == (place, "own")
+    assert ((error["path"], error["row"]), error["step"]) == (texts, "own")
 
 
 def test_limited_and_shuffled_job_is_covered(ray: None, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def texts(output: str) -> list[str]:
 
 
 def files_in(directory: str) -> dict[Path, bytes]:
-    found = (path for path in Path(directory).rglob("*") if path.is_file())
-    return {path: path.read_bytes() for path in found}
+    paths = (path for path in Path(directory).rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in paths}
 
 
 def test_trial_has_the_first_rows_and_an_output_of_its_own(
@@ -46,11 +46,11 @@ def test_trial_has_the_first_rows_and_an_output_of_its_own(
     assert done.exit_code == 0, done.stderr
     assert sorted(texts("out-limit-3")) == sorted(TEXTS[:3])
     assert not Path("out").exists()
-    place = tmp_path / "out-limit-3"
-    assert f"demo: trial with the first 3 row(s), written to {place}\n" in done.stderr
-    assert f"output  {place}\n" in done.stderr
-    assert f"report  {place}/_batchinference/report.html\n" in done.stderr
-    assert (place / "_batchinference" / "report.html").is_file()
+    text = tmp_path / "out-limit-3"
+    assert f"demo: trial with the first 3 row(s), written to {text}\n" in done.stderr
+    assert f"output  {text}\n" in done.stderr
+    assert f"report  {text}/_batchinference/report.html\n" in done.stderr
+    assert (text / "_batchinference" / "report.html").is_file()
 
 
 def test_trial_does_not_change_the_output_of_the_job(write_job: WriteJob) -> None:

@@ -59,7 +59,7 @@ def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Do
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     for options in ([], ["--quick"]):
         done = verified(tmp_path / "out", *options)
-        assert (done.exit_code, done.result, done.found) == (0, "proven", {})
+        assert (done.exit_code, done.result, done.counts) == (0, "proven", {})
         rows = FILES * LINES
         made = done.job["committed"]
         assert (done.job["rows"], done.job["accountedRows"]) == (rows, rows)
@@ -87,7 +87,7 @@ def test_rows_of_each_input_format_are_counted(case: Any, tmp_path: Path) -> Non
     write = {"format": "parquet"}
     make_output(job_document("input", tmp_path / "in", tmp_path / "out", read=read, write=write))
     done = verified(tmp_path / "out")
-    assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows))
+    assert (done.exit_code, done.counts, done.job["rows"]) == (0, {}, len(rows))
     assert done.job["inputFilesCounted"] == done.job["inputFiles"]
 
 
@@ -108,7 +108,7 @@ def test_damaged_input_has_the_rows_that_the_job_reads(
     given = job_document("cut", tmp_path / "in", tmp_path / "out", read=read, write=write)
     make_output(given | {"spec": given["spec"] | {"errors": TOLERANT}})
     done = verified(tmp_path / "out", *options)
-    assert (done.exit_code, done.found) == (0, {})
+    assert (done.exit_code, done.counts) == (0, {})
     assert done.job["rows"] == done.job["accountedRows"] < 50_000
 
 
@@ -120,7 +120,7 @@ def test_limited_input_counts_up_to_its_limit(format_: str, tmp_path: Path) -> N
     read = {"format": format_, "options": {"limit": len(rows) - 1}}
     make_output(job_document("limit", tmp_path / "in", tmp_path / "out", read=read))
     done = verified(tmp_path / "out")
-    assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows) - 1)
+    assert (done.exit_code, done.counts, done.job["rows"]) == (0, {}, len(rows) - 1)
 
 
 @pytest.mark.parametrize("format_", TABLES)
@@ -130,11 +130,11 @@ def test_commits_of_a_table_are_proven(
     write = write_fields(format_, tmp_path)
     layout = make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     done = verified(tmp_path / "out", "--trust-output")
-    assert (done.exit_code, done.found, done.job["accountedRows"]) == (0, {}, FILES * LINES)
+    assert (done.exit_code, done.counts, done.job["accountedRows"]) == (0, {}, FILES * LINES)
     messages.check(done.job["unproven"])
     Lease.new(layout, 1).write_if_unchanged(layout, read_lease(layout))
     done = verified(tmp_path / "out", "--trust-output")
-    assert (done.exit_code, done.found) == (1, {"noCommit": 1})
+    assert (done.exit_code, done.counts) == (1, {"noCommit": 1})
 
 
 @pytest.mark.parametrize("name", ["iceberg", "sql"])
@@ -145,7 +145,7 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     monkeypatch.setattr(table_check, "table_for", pytest.fail)
     done = verified(tmp_path / "out")
-    assert (done.exit_code, done.found) == (0, {})
+    assert (done.exit_code, done.counts) == (0, {})
     assert any("whose catalog or database only the output names" in e for e in done.job["unproven"])
 
 
@@ -174,7 +174,7 @@ def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
             job(more, tmp_path / "out", write={"mode": "append"}), complete=complete, tasks=2
         )
         done = verified(tmp_path / "out")
-        assert (done.exit_code, done.found) == (code, {})
+        assert (done.exit_code, done.counts) == (code, {})
         assert [one["result"] for one in done.proof["jobs"]] == ["proven", result]
     assert [one["rows"] for one in done.proof["jobs"]] == [200, 3]
     assert invoke(tmp_path / "out").stdout.splitlines()[-1].split()[1] == "proven:"
@@ -185,17 +185,17 @@ def test_file_that_is_listed_twice_is_verified_twice(texts: Path, tmp_path: Path
     listed["spec"]["read"]["paths"] = [str(texts / name) for name in ("0.txt", "1.txt", "0.txt")]
     make_output(listed)
     done = verified(tmp_path / "out")
-    assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, 150)
+    assert (done.exit_code, done.counts, done.job["rows"]) == (0, {}, 150)
     (texts / "1.txt").write_text("changed")
     done = verified(tmp_path / "out")
     assert done.where("inputChanged") == [{"file": str(texts / "1.txt")}]
-    assert "missing" not in done.found
+    assert "missing" not in done.counts
 
 
 def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: Path) -> None:
     make_output(job(texts, tmp_path / "out"), every_tenth, complete=False)
     done = verified(tmp_path / "out")
-    assert (done.exit_code, done.result, done.found) == (3, "unfinished", {})
+    assert (done.exit_code, done.result, done.counts) == (3, "unfinished", {})
     assert (done.job["accountedRows"], done.job["rows"]) == (150, 200)
     assert done.job["committed"] | {"bytes": 0} == {
         **{"written": 120, "failed": 15, "filtered": 15},

@@ -71,16 +71,16 @@ def entries_of(layout: Layout) -> list[Any]:
 def assert_found(kind: str, file: Path, output: Path | str, *options: str) -> None:
     """Check that this file is the only finding of a verification."""
     done = verified(output, *options)
-    assert (done.exit_code, done.result, done.found) == (1, "notProven", {kind: 1})
+    assert (done.exit_code, done.result, done.counts) == (1, "notProven", {kind: 1})
     assert done.where(kind) == [{"file": str(file)}]
 
 
 @pytest.mark.parametrize("options", [[], ["--quick"]])
-@pytest.mark.parametrize(("place", "part"), [("output", 0), ("output", 2), ("errors", 0)])
+@pytest.mark.parametrize(("text", "part"), [("output", 0), ("output", 2), ("errors", 0)])
 def test_missing_and_truncated_files_are_found(
-    layout: Layout, place: str, part: int, options: list[str]
+    layout: Layout, text: str, part: int, options: list[str]
 ) -> None:
-    file = data_files(Path(getattr(layout, place).path))[part]
+    file = data_files(Path(getattr(layout, text).path))[part]
     change(file, lambda content: content[:-1])
     assert_found("damaged", file, layout.output.path, *options)
     file.unlink()
@@ -105,16 +105,16 @@ def test_commit_with_too_many_rows_is_found(tmp_path: Path, format_: str) -> Non
 
     change_end(layout, more)
     done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"miscounted": 1, "report": 1})
+    assert (done.exit_code, done.counts) == (1, {"miscounted": 1, "report": 1})
     (spot,) = done.where("miscounted")
     assert Path(spot["file"]).name == entries_of(layout)[0]["data"][0]["name"]
 
 
 @pytest.mark.parametrize("name", [None, "sub"])
-@pytest.mark.parametrize("place", ["output", "errors"])
-def test_uncommitted_file_is_found(layout: Layout, place: str, name: str | None) -> None:
+@pytest.mark.parametrize("text", ["output", "errors"])
+def test_uncommitted_file_is_found(layout: Layout, text: str, name: str | None) -> None:
     """Also a copy of a committed file in a subdirectory."""
-    directory = Path(getattr(layout, place).path)
+    directory = Path(getattr(layout, text).path)
     file = data_files(directory)[0]
     new = layout.file_prefix(1, 0, "deadbeef") + file.suffix
     orphan = copied(file, directory / (f"{name}/{file.name}" if name else new))
@@ -151,8 +151,8 @@ def test_foreign_file_among_the_errors_is_found(
         given["spec"]["errors"]["path"] = str(tmp_path / "all" / errors)
     layout = make_output(given, every_tenth)
     assert verified(layout.output.path).exit_code == 0
-    place = Path(layout.errors.path)
-    unknown = copied(data_files(place)[0], place / name)
+    path = Path(layout.errors.path)
+    unknown = copied(data_files(path)[0], path / name)
     assert_found("unknownFiles", unknown, layout.output.path)
 
 
@@ -177,7 +177,7 @@ def test_missing_rows_are_found(layout: Layout, tmp_path: Path) -> None:
     done = verified(layout.output.path)
     rows = sum(after - first for _, first, after in lost["row_ranges"])
     assert done.exit_code == 1
-    assert done.found == {"missing": rows, "orphans": 2, "report": 4 - 1}
+    assert done.counts == {"missing": rows, "orphans": 2, "report": 4 - 1}
     assert done.where("missing") == [
         {"file": str(tmp_path / "in" / f"{file}.txt"), "first": first, "last": after - 1}
         for file, first, after in lost["row_ranges"]
@@ -188,7 +188,7 @@ def test_duplicate_rows_are_found(layout: Layout, tmp_path: Path) -> None:
     change_end(layout, lambda entries: [*entries, entries[-1]])
     done = verified(layout.output.path)
     assert done.exit_code == 1
-    assert done.found == {"duplicated": 50, "report": 3}
+    assert done.counts == {"duplicated": 50, "report": 3}
     file = str(tmp_path / "in" / "3.txt")
     assert done.where("duplicated") == [{"file": file, "first": 0, "last": 49}]
 
@@ -206,7 +206,7 @@ def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None
     ends = [[file, 52 if file == 3 else rows] for file, rows in end["ends"]]
     write_end(layout, {**end, "ends": ends})
     done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"unknownRows": 2, "report": 1})
+    assert (done.exit_code, done.counts) == (1, {"unknownRows": 2, "report": 1})
     file = str(tmp_path / "in" / "3.txt")
     assert done.where("unknownRows") == [{"file": file, "first": 50, "last": 51}]
 
@@ -217,7 +217,7 @@ def test_rows_removed_with_their_state_are_found(layout: Layout) -> None:
     entries = [entry for entry in end["entries"] if [3, 0, 50] not in entry["row_ranges"]]
     ends = [[file, 0 if file == 3 else rows] for file, rows in end["ends"]]
     write_end(layout, {**end, "entries": entries, "ends": ends})
-    assert verified(layout.output.path).found["missing"] == 50
+    assert verified(layout.output.path).counts["missing"] == 50
 
 
 def test_changed_input_is_found(out: Path, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_changed_input_is_found(out: Path, tmp_path: Path) -> None:
     os.utime(touched)
     gone.unlink()
     done = verified(out)
-    assert (done.exit_code, done.found) == (1, {"inputChanged": 2, "inputGone": 1})
+    assert (done.exit_code, done.counts) == (1, {"inputChanged": 2, "inputGone": 1})
     assert done.where("inputChanged") == [{"file": str(longer)}, {"file": str(touched)}]
     assert done.where("inputGone") == [{"file": str(gone)}]
     assert done.job["inputFilesCounted"] == 1
@@ -234,7 +234,7 @@ def test_changed_input_is_found(out: Path, tmp_path: Path) -> None:
 
 def test_missing_input_is_found(out: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "in")
-    assert verified(out).found == {"inputGone": 4}
+    assert verified(out).counts == {"inputGone": 4}
 
 
 def test_new_input_files_are_ignored(out: Path, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_files_read_twice_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(OutputTarget, "processed", [])
     layout = make_output(append)
     done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"inputTwice": 4})
+    assert (done.exit_code, done.counts) == (1, {"inputTwice": 4})
     assert done.where("inputTwice")[0] == {"file": str(tmp_path / "in" / "0.txt")}
 
 
@@ -265,9 +265,9 @@ def test_duplicate_or_foreign_errors_are_found(tmp_path: Path, ids: list[str], w
     table = pq.read_table(file)
     forged = [*ids, *table.column("id").to_pylist()[2:]]
     forge(layout, end, entry, table.set_column(0, "id", [forged]))
-    found = {"wrongErrors": wrong} if wrong else {"damaged": 1}
+    result = {"wrongErrors": wrong} if wrong else {"damaged": 1}
     done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, found)
+    assert (done.exit_code, done.counts) == (1, result)
 
 
 def test_missing_committed_errors_are_found(layout: Layout) -> None:
@@ -275,7 +275,7 @@ def test_missing_committed_errors_are_found(layout: Layout) -> None:
     entry = end["entries"][0]
     table = pq.read_table(Path(layout.errors.path) / entry["errors"]["name"])
     forge(layout, end, entry, table.slice(1))
-    assert verified(layout.output.path).found == {"miscounted": 1}
+    assert verified(layout.output.path).counts == {"miscounted": 1}
 
 
 def forge(layout: Layout, end: Any, entry: Any, table: Any) -> None:
@@ -291,7 +291,7 @@ def test_wrong_report_is_found(layout: Layout) -> None:
     report["counts"] |= {"read": 201, "failed": 19}
     layout.report.write(json.dumps(report).encode())
     done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"report": 2})
+    assert (done.exit_code, done.counts) == (1, {"report": 2})
     assert "it says 19 failed, and it is 20" in invoke(layout.output.path).stdout
 
 
@@ -304,16 +304,16 @@ def test_wrong_report_is_found(layout: Layout) -> None:
 def test_damaged_state_is_found(
     layout: Layout, name: str, content: bytes | None, messages: Messages
 ) -> None:
-    place = getattr(layout, {"end": "final_snapshot", "job": "lease_file"}.get(name, name))
-    place.delete() if content is None else place.write(content)
+    location = getattr(layout, {"end": "final_snapshot", "job": "lease_file"}.get(name, name))
+    location.delete() if content is None else location.write(content)
     done = invoke(layout.output.path)
     if name == "job" and content is None:
         assert done.exit_code == 2
         messages.check(done.stderr)
         return
     assert done.exit_code == 1
-    assert place.uri in done.stdout
-    assert verified(layout.output.path).found == {"state": 1}
+    assert location.uri in done.stdout
+    assert verified(layout.output.path).counts == {"state": 1}
 
 
 def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
     assert verified(layout.output.path).exit_code == 3, "its rows are done again"
     change(damaged, flip)
     done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"damaged": 1})
+    assert (done.exit_code, done.counts) == (1, {"damaged": 1})
     assert "unfinished" not in done.result
 
 
@@ -341,8 +341,8 @@ def test_printed_text_says_what_is_wrong_and_what_to_do(out: Path) -> None:
     file = data_files(out)[0]
     file.unlink()
     lines = [line.strip() for line in invoke(out).stdout.splitlines()]
-    place = lines.index("gone         1 output files that are missing")
-    assert lines[place + 1 : place + 3] == [
+    index = lines.index("gone         1 output files that are missing")
+    assert lines[index + 1 : index + 3] == [
         str(file),
         "-> restore them, or run the job again with write.mode overwrite",
     ]

@@ -32,7 +32,7 @@ def entry(row_ranges: list[Range], shares: list[Share] | None = None) -> Manifes
 
 def times(entries: list[ManifestEntry]) -> Counter[Row]:
     """Return how often each row is held."""
-    found = Counter(
+    counts = Counter(
         (file, row)
         for p in entries
         for file, first, after in p.row_ranges
@@ -43,10 +43,10 @@ def times(entries: list[ManifestEntry]) -> Counter[Row]:
         for file, row, share in p.shares:
             parts[file, row] += share
     for row, share in parts.items():
-        found[row] += (share >= FULL_SHARE) + (
-            share > FULL_SHARE or (share < FULL_SHARE and found[row] > 0)
+        counts[row] += (share >= FULL_SHARE) + (
+            share > FULL_SHARE or (share < FULL_SHARE and counts[row] > 0)
         )
-    return +found
+    return +counts
 
 
 def rows_of(row_ranges: list[Range]) -> Counter[Row]:
@@ -72,13 +72,13 @@ def test_duplicate_missing_and_extra_rows_are_listed(
     assert {row for row in rows_of(closed) if row[1] < ends[row[0]]} == missing
 
 
-@given(held=st.sets(st.integers(0, FILES)))
-def test_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
-    holdings = AccountedRows.of([entry([(file, 0, 1) for file in held])])
+@given(kept=st.sets(st.integers(0, FILES)))
+def test_file_that_is_one_row_needs_no_end(kept: set[int]) -> None:
+    holdings = AccountedRows.of([entry([(file, 0, 1) for file in kept])])
     sizes = Sizes(FILES, {}, rows_each=1)
     assert sizes.total == FILES
-    assert set(holdings.missing(sizes)) == set(range(FILES)) - held
-    assert holdings.beyond(sizes) == [(FILES, 0, 1)] * (FILES in held)
+    assert set(holdings.missing(sizes)) == set(range(FILES)) - kept
+    assert holdings.beyond(sizes) == [(FILES, 0, 1)] * (FILES in kept)
 
 
 def test_file_whose_rows_are_not_known_may_have_more() -> None:

@@ -20,7 +20,7 @@ from support.inputs.delta_vectors import delete_positions, enable_vectors, live_
 from support.inputs.iceberg import data_files
 from support.inputs.iceberg import rows_of as iceberg_rows
 from support.inputs.nightly_tables import FEED, NightlyDelta, NightlyIceberg, NightlyTable
-from support.jobs.crash_points import Place, Recording, on_disk, one_write_of_each_kind
+from support.jobs.crash_points import Recording, Site, on_disk, one_write_of_each_kind
 from support.jobs.on_ray import Run, errors_of, run_in_process
 from support.outputs.rows import Row, rows_of
 from support.outputs.verify_command import verified
@@ -64,22 +64,22 @@ def test_nightly_job_reads_exactly_the_changes_of_each_commit(
         ended(run_in_process(job))
     wanted = [row for row in known if changes == "include" or row["_change_type"] == "insert"]
     assert table.plain(rows_of(output), changes) == table.plain(wanted, changes)
-    assert verified(output).found == {}
+    assert verified(output).counts == {}
 
 
 @on_disk
 @each_format
 def test_job_killed_at_any_step_reads_the_same_rows_although_the_table_changes(
-    place: Place, make: Make
+    site: Site, make: Make
 ) -> None:
-    table, output = make(place.directory / "table"), place.directory / "out"
+    table, output = make(site.directory / "table"), site.directory / "out"
     table.append(1, 2, 3)
     job = table.job(output)
     ended(run_in_process(job))
     table.append(4, 5)
     table.append(6, 7)
     before = [*range(1, 8), *table.merge_on_read()]
-    recording = Recording(place, job)
+    recording = Recording(site, job)
     steps = recording.steps
     begun = next(n for n, step in enumerate(steps) if step.startswith("write part-"))
     written = (n for n, step in enumerate(steps) if step.startswith("write"))
@@ -91,10 +91,10 @@ def test_job_killed_at_any_step_reads_the_same_rows_although_the_table_changes(
 
     def check(step: int) -> list[str]:
         ended(run_in_process(job))
-        found, pinned = ids_in(output), begun <= step <= success
+        ids, pinned = ids_in(output), begun <= step <= success
         ended(run_in_process(job))
-        right = found == before or (found == now and not pinned)
-        return [] if right and ids_in(output) == now else [f"{found}, later {ids_in(output)}"]
+        right = ids == before or (ids == now and not pinned)
+        return [] if right and ids_in(output) == now else [f"{ids}, later {ids_in(output)}"]
 
     assert recording.faults(check, one_write_of_each_kind(steps)) == {}
 
@@ -156,8 +156,8 @@ def test_deleted_positions_are_changes_of_the_table(tmp_path: Path) -> None:
     for job in jobs:
         ended(run_in_process(job))
     names = ("id", *table.changed)
-    found = [tuple(row[name] for name in names) for row in rows_of(tmp_path / "include")]
-    assert sorted(found) == [
+    result = [tuple(row[name] for name in names) for row in rows_of(tmp_path / "include")]
+    assert sorted(result) == [
         *((1, "insert", 0), (2, "delete", 2), (2, "insert", 0), (2, "insert", 5)),
         *((3, "insert", 0), (4, "delete", 3), (4, "insert", 0), (5, "insert", 4)),
     ]
@@ -261,8 +261,8 @@ def test_job_that_began_with_an_empty_table_reads_all_rows_of_the_next_run(tmp_p
     ended(run_in_process(job))
     table.append(3)
     ended(run_in_process(job))
-    found = [(row["id"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
-    assert sorted(found) == [(1, "insert"), (2, "insert"), (3, "insert")]
+    pairs = [(row["id"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
+    assert sorted(pairs) == [(1, "insert"), (2, "insert"), (3, "insert")]
 
 
 def test_first_output_that_starts_over_leaves_the_rows_of_additions(tmp_path: Path) -> None:
@@ -317,11 +317,11 @@ def test_table_on_s3_is_read_with_its_storage(s3: S3Server, bucket: str, tmp_pat
     table.append(3, day="sat/day")
     copy_to(s3, bucket, table.path)
     ended(run_in_process(job))
-    found = [(row["id"], row["day"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
-    assert sorted(found) == [
+    rows = [(row["id"], row["day"], row["_change_type"]) for row in rows_of(tmp_path / "out")]
+    assert sorted(rows) == [
         *((2, "fri day", "delete"), (2, "fri day", "insert"), (3, "sat/day", "insert"))
     ]
-    assert verified(tmp_path / "out").found == {}
+    assert verified(tmp_path / "out").counts == {}
 
 
 def copy_to(s3: S3Server, bucket: str, table: Path) -> None:

@@ -28,7 +28,7 @@ from support.documents.minimal import Document
 from support.documents.vllm_models import vllm
 from support.inputs.media_files import data_uri
 from support.jobs.command import Command, wait_until
-from support.jobs.held import committed_rows
+from support.jobs.gated import committed_rows
 from support.jobs.on_ray import job_document, write_lines
 from support.models import vllm_models
 from support.outputs.checks import OutputFaults
@@ -89,8 +89,8 @@ def requests_of(engine: EngineProcess, spec: Document, *bodies: Document) -> lis
     """Return the response to each request, or its error."""
     kinds = {"messages": "chat/completions", "prompt": "completions", "input": "embeddings"}
     urls = [f"/v1/{kinds[next(iter(body))]}" for body in bodies]
-    found = answers(engine.rows(spec, body=list(map(json.dumps, bodies)), url=urls))
-    return [json.loads(one) if one.startswith("{") else one for one in found]
+    result = answers(engine.rows(spec, body=list(map(json.dumps, bodies)), url=urls))
+    return [json.loads(one) if one.startswith("{") else one for one in result]
 
 
 def check_with_openai(responses: dict[str, Any]) -> None:
@@ -128,18 +128,18 @@ class TestTexts:
     ) -> None:
         (alone,) = answers(engine.rows(model(models, chat=False), text=["ab"]))
         spec = model(models, chat=False, emptyInput="compute")
-        found = engine.rows(spec, text=["ab", None, "", "x" * 300, "ab"])
-        assert found[1] == {"answer": None}
-        found[1] = found[0]
-        first, _, empty, long, last = answers(found)
+        rows = engine.rows(spec, text=["ab", None, "", "x" * 300, "ab"])
+        assert rows[1] == {"answer": None}
+        rows[1] = rows[0]
+        first, _, empty, long, last = answers(rows)
         assert (first, last) == (alone, alone)
         messages.check(empty)
         messages.check(long)
 
     def test_conversations_of_rows(self, engine: EngineProcess, models: Path) -> None:
         turns = [{"role": "user", "content": "hello"}]
-        found = answers(engine.rows(model(models), text=[json.dumps(turns), "hello", "[]"]))
-        assert found[0] == found[1] != found[2]
+        result = answers(engine.rows(model(models), text=[json.dumps(turns), "hello", "[]"]))
+        assert result[0] == result[1] != result[2]
 
     @pytest.mark.parametrize(
         ("constraint", "pattern"),
@@ -157,8 +157,8 @@ class TestTexts:
         label = {"name": "label", "type": "string", "enum": ["good", "bad"]}
         schema = {"fields": [{"name": "ok", "type": "bool", "nullable": True}, label]}
         sampling = {"max_tokens": 200, "temperature": 1, "seed": 3}
-        found = engine.rows(model(models, sampling=sampling, schema=schema), text=[*"abcd"])
-        for answer in answers(found):
+        rows = engine.rows(model(models, sampling=sampling, schema=schema), text=[*"abcd"])
+        for answer in answers(rows):
             assert answer["ok"] in (True, False, None)
             assert answer["label"] in label["enum"]
         (cut,) = engine.rows(model(models, sampling={"max_tokens": 1}, schema=schema), text=["a"])
@@ -181,8 +181,8 @@ class TestTexts:
     def test_rows_that_take_too_long_are_ended(self, engine: EngineProcess, models: Path) -> None:
         sampling = {"max_tokens": 200, "ignore_eos": True, "temperature": 1}
         spec = model(models, sampling=sampling, rowTimeout="1s")
-        found = engine.rows(spec, text=["a"] * 4000)
-        late = [row["error"] for row in found if "error" in row]
+        rows = engine.rows(spec, text=["a"] * 4000)
+        late = [row["error"] for row in rows if "error" in row]
         assert late
         assert all("no answer within 1s" in error for error in late)
         (after,) = engine.rows(model(models), text=["a"])
@@ -219,10 +219,10 @@ class TestTexts:
         sampling = {"max_tokens": "{limit}", "temperature": 0, "ignore_eos": True}
         inputs = {"question": "text", "limit": "limit"}
         spec = model(models, inputs=inputs, sampling=sampling, details="about")
-        found = engine.rows(spec, text=[*"abcd"], limit=[2, 5, None, -1])
-        counts = [row["about"]["completion_tokens"] for row in found[:3]]
-        assert counts == [2, 5, ENGINE["max_model_len"] - found[2]["about"]["prompt_tokens"]]
-        assert "max_tokens must be at least 1, got -1" in found[3]["error"]
+        rows = engine.rows(spec, text=[*"abcd"], limit=[2, 5, None, -1])
+        counts = [row["about"]["completion_tokens"] for row in rows[:3]]
+        assert counts == [2, 5, ENGINE["max_model_len"] - rows[2]["about"]["prompt_tokens"]]
+        assert "max_tokens must be at least 1, got -1" in rows[3]["error"]
 
 
 class TestRefusals:
@@ -310,8 +310,8 @@ class TestOtherTasks:
 
         one_image = {**ENGINE, "limit_mm_per_prompt": {"image": 1, "video": 0}}
         spec = requesting(models, "vision", engine=one_image)
-        found = requests_of(engine, spec, *map(request, ("red", "blue", "red")))
-        red, blue, again = (one["choices"][0]["message"]["content"] for one in found)
+        requests = requests_of(engine, spec, *map(request, ("red", "blue", "red")))
+        red, blue, again = (one["choices"][0]["message"]["content"] for one in requests)
         assert red == again != blue
 
     def test_requests_of_embeddings(self, engine: EngineProcess, models: Path) -> None:
@@ -323,9 +323,9 @@ class TestOtherTasks:
         check_with_openai({"CreateEmbeddingResponse": several})
 
     def test_embeddings(self, engine: EngineProcess, models: Path) -> None:
-        found = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])
-        *vectors, long, last = [row.get("answer") for row in found]
-        assert (long, "PromptTooLong" in found[2]["error"]) == (None, True)
+        rows = engine.rows(model(models, task="embed"), text=["ab", "cd", "x" * 300, "ab"])
+        *vectors, long, last = [row.get("answer") for row in rows]
+        assert (long, "PromptTooLong" in rows[2]["error"]) == (None, True)
         assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1], abs=0.01)
         assert np.shape(vectors) == (2, 64)
         assert last == vectors[0] != vectors[1]
@@ -335,7 +335,7 @@ class TestOtherTasks:
     ) -> None:
         texts = ["ab", "hello", "x"]
         spec = model(models, "classifier", task="classify", topK=3, engine=EXACT)
-        found = answers(engine.rows(spec, text=texts))
+        result = answers(engine.rows(spec, text=texts))
         pair = {"query": "text", "document": "text"}
         spec = model(models, "classifier", task="score", inputs=pair, engine=EXACT)
         messages.check(engine.answer(spec, text=["a"])["failure"])
@@ -343,7 +343,7 @@ class TestOtherTasks:
             {model.config.id2label[number]: float(score) for number, score in enumerate(scores)}
             for model, scores in scores_of(models / "classifier", [(text,) for text in texts])
         ]
-        for labels, of_label in zip(found, expected, strict=True):
+        for labels, of_label in zip(result, expected, strict=True):
             scores = [label["score"] for label in labels]
             assert scores == sorted(scores, reverse=True)
             assert {label["label"]: label["score"] for label in labels} == pytest.approx(
@@ -355,11 +355,11 @@ class TestOtherTasks:
     ) -> None:
         queries, documents = ["ab", "abc", "a", "a"], ["cd", "xyz", "", "b " * 100]
         spec = cross_encoder(models)
-        found = answers(engine.rows(spec, query=queries, document=documents))
+        result = answers(engine.rows(spec, query=queries, document=documents))
         pairs = list(zip(queries[:3], documents[:3], strict=True))
         expected = [float(scores[0]) for _, scores in scores_of(models / "cross_encoder", pairs)]
-        assert found[:3] == pytest.approx(expected, abs=0.01)
-        messages.check(found[3])
+        assert result[:3] == pytest.approx(expected, abs=0.01)
+        messages.check(result[3])
 
 
 def test_engine_ends_with_a_killed_process(engine: EngineProcess, models: Path) -> None:

@@ -56,9 +56,9 @@ def test_rows_keep_their_columns_and_failed_rows_their_errors(tmp_path: Path, mo
         | {"batchSize": 4},
         {"name": "drop", "dropColumns": ["pixels", "other"]},
     ]
-    found = run(tmp_path, *steps, texts=texts, errors={"maxRows": 5})
-    assert found.report.state == JobState.SUCCEEDED, found.report.message
-    assert found.counts == (43, 39, 3, 1)
+    result = run(tmp_path, *steps, texts=texts, errors={"maxRows": 5})
+    assert result.report.state == JobState.SUCCEEDED, result.report.message
+    assert result.counts == (43, 39, 3, 1)
     prompts = {text: f"system: Hm.\nuser: Say {text}!\nassistant: " for text in TEXTS}
     assert written(tmp_path) == {
         text: prompt[::-1] for text, prompt in prompts.items() if text != "row 7"
@@ -74,17 +74,17 @@ def test_rows_keep_their_columns_and_failed_rows_their_errors(tmp_path: Path, mo
 @pytest.mark.long("vllm")
 def test_engine_that_dies_is_replaced(tmp_path: Path, model: str) -> None:
     texts = [*TEXTS, "lost once"]
-    found = run(tmp_path, vllm_step(source=model, chat=False), texts=texts)
-    assert found.report.state == JobState.SUCCEEDED, found.report.message
+    result = run(tmp_path, vllm_step(source=model, chat=False), texts=texts)
+    assert result.report.state == JobState.SUCCEEDED, result.report.message
     assert written(tmp_path) == {text: text[::-1] for text in texts}
-    assert found.report.retries
+    assert result.report.retries
 
 
 def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, model: str) -> None:
     fields = {"inputs": {"question": "text", "style": "text"}, "prompt": "{question}"}
-    found = run(tmp_path, vllm_step(source=model, adapter="style", loraPath="/nowhere", **fields))
-    assert (found.report.reason, found.report.attempt) == ("ModelLoad", None)
-    assert "'/nowhere' not found" in (found.report.message or "")
+    result = run(tmp_path, vllm_step(source=model, adapter="style", loraPath="/nowhere", **fields))
+    assert (result.report.reason, result.report.attempt) == ("ModelLoad", None)
+    assert "'/nowhere' not found" in (result.report.message or "")
 
 
 @pytest.mark.long("vllm")
@@ -92,8 +92,8 @@ def test_example_runs(tmp_path: Path, model: str) -> None:
     copy = prepared("vllm", tmp_path)
     job = job_of(copy)
     job["spec"]["steps"][0]["model"]["source"] = model
-    found = run_example_on_ray(copy, job)
-    assert found.report.state == JobState.SUCCEEDED, found.report.message
+    example = run_example_on_ray(copy, job)
+    assert example.report.state == JobState.SUCCEEDED, example.report.message
     haikus = {row["topic"]: row["haiku"] for row in rows_of(copy / "out")}
     assert len(haikus) == 4
     asked = "system: You are a bot that responds with haikus.\nuser: fresh bread\nassistant: "

@@ -166,14 +166,14 @@ OUTPUTS: list[tuple[dict[str, Any], int, int]] = [
 def run(directory: Path, write: dict[str, Any], **errors: Any) -> Report:
     source = directory / "in.parquet"
     pq.write_table(ROWS, source)
-    place = {"path": str(directory / "out")}
+    location = {"path": str(directory / "out")}
     if write["format"] == "sql":
-        place["url"] = f"sqlite:///{directory / 'out.db'}"
+        location["url"] = f"sqlite:///{directory / 'out.db'}"
     job = document(
         "nulled",
         read={"format": "parquet", "paths": [str(source)]},
         steps=[],
-        write={**write, **place},
+        write={**write, **location},
         errors=errors,
     )
     return run_without_ray(job)

@@ -81,10 +81,10 @@ def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
     for _ in range(2):
         assert succeeded(run_in_process(document))
         read = pads.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
-        found = sorted((row["text"], row["length"]) for row in read)
-        assert found == [("a", 1), ("bb", 2), ("cc", 2), ("d", 1)]
-    whole = {"format": "parquet", "mode": "overwrite", "columns": ["text"]}
-    flat = job_document("flat", source, tmp_path / "out", steps=steps, write=whole)
+        pairs = sorted((row["text"], row["length"]) for row in read)
+        assert pairs == [("a", 1), ("bb", 2), ("cc", 2), ("d", 1)]
+    full = {"format": "parquet", "mode": "overwrite", "columns": ["text"]}
+    flat = job_document("flat", source, tmp_path / "out", steps=steps, write=full)
     assert succeeded(run_in_process(flat))
     assert list((tmp_path / "out").rglob("length=*/*.parquet")) == []
     assert {tuple(row) for row in rows_of(tmp_path / "out")} == {("text",)}

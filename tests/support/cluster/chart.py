@@ -51,7 +51,7 @@ class Chart:
         """Return the objects that these values render to, as `without_crds` limits them."""
         done = self.render(without_crds(values or {}), *flags)
         assert done.returncode == 0, done.stderr
-        return [found for found in yaml.load_all(done.stdout, _Strict) if found]
+        return [result for result in yaml.load_all(done.stdout, _Strict) if result]
 
     def refusal(self, values: Object) -> str:
         """Return Helm's error message for invalid values."""
@@ -76,16 +76,16 @@ def without_crds(values: Object) -> Object:
 
 def one(manifests: list[Object], kind: str) -> Object:
     """Return the only object of a kind."""
-    found = [manifest for manifest in manifests if manifest["kind"] == kind]
-    assert len(found) == 1, [manifest["kind"] for manifest in manifests]
-    return found[0]
+    result = [manifest for manifest in manifests if manifest["kind"] == kind]
+    assert len(result) == 1, [manifest["kind"] for manifest in manifests]
+    return result[0]
 
 
 def defaults_map(manifests: list[Object]) -> Object:
     """Return the ConfigMap with the defaults of jobs."""
     maps = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
-    (found,) = (each for each in maps if "defaults.yaml" in each.get("data", {}))
-    return found
+    (each,) = (each for each in maps if "defaults.yaml" in each.get("data", {}))
+    return each
 
 
 def container(manifests: list[Object]) -> Object:
@@ -131,8 +131,8 @@ def kuberay_definition(plural: str) -> Object:
             content = archive.extractfile(member)
             text = content.read() if content else b""
             if "/crds/" in member.name and f"\n  name: {plural}.ray.io\n".encode() in text:
-                found: Object = yaml.load(text, yaml.CSafeLoader)
-                return found
+                body: Object = yaml.load(text, yaml.CSafeLoader)
+                return body
     raise AssertionError(f"KubeRay's chart has no definition of {plural}")
 
 

@@ -53,9 +53,9 @@ def require_cluster() -> None:
     program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
     program("helm", "https://helm.sh/docs/intro/install/")
     command = ["kubectl", "get", "crd", "rayjobs.ray.io", "--request-timeout=10s"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode != 0:
-        missing("a cluster with KubeRay", f"`make kind-up images`, set KUBECONFIG ({found.stderr})")
+    value = subprocess.run(command, capture_output=True, text=True, check=False)
+    if value.returncode != 0:
+        missing("a cluster with KubeRay", f"`make kind-up images`, set KUBECONFIG ({value.stderr})")
 
 
 _HELM = ["helm", "--namespace", NAMESPACE]

@@ -35,8 +35,8 @@ def eventually(
     timeout = scaled(timeout)
     deadline = time.monotonic() + timeout
     while True:
-        if found := condition():
-            return found
+        if result := condition():
+            return result
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
         time.sleep(interval)
 
@@ -55,8 +55,8 @@ class Kubectl:
         self("apply", "--filename", "-", text=yaml.safe_dump_all(objects))
 
     def get(self, kind: str, name: str) -> Object | None:
-        found = self("get", kind, name, "--output", "json", "--ignore-not-found")
-        return json.loads(found) if found else None
+        result = self("get", kind, name, "--output", "json", "--ignore-not-found")
+        return json.loads(result) if result else None
 
     def list(self, kinds: str, selector: str = "") -> list[Object]:
         answer = self("get", kinds, "--output", "json", "--selector", selector)
@@ -101,9 +101,9 @@ class Kubectl:
     def wait_condition(self, name: str, kind: str, timeout: float) -> Object:
         """Return a condition of a BatchInference once it is true."""
         status = self.status_when(name, f"is {kind}", lambda s: condition(s, kind, "True"), timeout)
-        found = condition(status, kind, "True")
-        assert found is not None
-        return found
+        result = condition(status, kind, "True")
+        assert result is not None
+        return result
 
     def object_summary(self) -> str:
         """Return a summary of the existing objects, for the message of a failed test."""
@@ -114,9 +114,9 @@ def condition(status: Object, kind: str, value: str) -> Object | None:
     """Return a condition if it has this value, else None."""
     return next(
         (
-            found
-            for found in status.get("conditions", [])
-            if found["type"] == kind and found["status"] == value
+            result
+            for result in status.get("conditions", [])
+            if result["type"] == kind and result["status"] == value
         ),
         None,
     )

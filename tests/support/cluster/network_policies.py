@@ -63,10 +63,10 @@ def rules(objects: Iterable[Object]) -> str:
     """Return the input of `nft -f` for the Namespaces, Pods and NetworkPolicies of a cluster. It
     replaces earlier rules in one step."""
     by_kind: dict[str, list[Object]] = {"Namespace": [], "Pod": [], "NetworkPolicy": []}
-    for found in objects:
-        by_kind[found["kind"]].append(found)
+    for result in objects:
+        by_kind[result["kind"]].append(result)
     labels = {
-        found["metadata"]["name"]: found["metadata"]["labels"] for found in by_kind["Namespace"]
+        result["metadata"]["name"]: result["metadata"]["labels"] for result in by_kind["Namespace"]
     }
     pods = [_pod(pod, labels) for pod in by_kind["Pod"] if _is_filtered(pod)]
     chains = [
@@ -140,8 +140,8 @@ def _address(peer: Object, direction: Direction, namespace: str, pods: list[Pod]
         excluded = ", ".join(block.get("except", []))
         without = f" {address} != {{ {excluded} }}" if excluded else ""
         return f"{address} {block['cidr']}{without}"
-    found = [pod.ip for pod in pods if _is_peer(peer, namespace, pod)]
-    return f"{address} {{ {', '.join(found)} }}" if found else None
+    ips = [pod.ip for pod in pods if _is_peer(peer, namespace, pod)]
+    return f"{address} {{ {', '.join(ips)} }}" if ips else None
 
 
 def _is_peer(peer: Object, namespace: str, pod: Pod) -> bool:

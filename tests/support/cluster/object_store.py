@@ -79,11 +79,11 @@ class ObjectStore:
 
     def upload(self, source: Path, key: str) -> None:
         """Copy a directory's files to `key`."""
-        archive, place = io.BytesIO(), uuid.uuid4().hex
+        archive, location = io.BytesIO(), uuid.uuid4().hex
         with tarfile.open(fileobj=archive, mode="w") as tar:
-            tar.add(source, place)
+            tar.add(source, location)
         self._tar("tar -x -C /tmp", archive.getvalue())
-        self._python(f"f.copy_files('/tmp/{place}', '{BUCKET}/{self.prefix}{key}', local, fs)")
+        self._python(f"f.copy_files('/tmp/{location}', '{BUCKET}/{self.prefix}{key}', local, fs)")
 
     def put(self, uri: str) -> None:
         """Create an empty object."""
@@ -91,10 +91,10 @@ class ObjectStore:
 
     def download(self, key: str, target: Path) -> Path:
         """Copy everything below `key` into a directory."""
-        place = f"/tmp/{uuid.uuid4().hex}"
-        self._tar(f"mkdir {place}")
-        self._python(f"f.copy_files('{BUCKET}/{self.prefix}{key}', '{place}', fs, local)")
-        content = self._tar(f"tar -c -C {place} .")
+        text = f"/tmp/{uuid.uuid4().hex}"
+        self._tar(f"mkdir {text}")
+        self._python(f"f.copy_files('{BUCKET}/{self.prefix}{key}', '{text}', fs, local)")
+        content = self._tar(f"tar -c -C {text} .")
         target.mkdir(parents=True, exist_ok=True)
         subprocess.run(["tar", "-x", "-C", target], input=content, check=True)
         return target
@@ -112,9 +112,9 @@ class ObjectStore:
             assert process.stdout is not None
             try:
                 line = process.stdout.readline()
-                found = re.search(r"127\.0\.0\.1:\d+", line)
-                assert found, f"kubectl port-forward has failed: {line}"
-                yield f"http://{found[0]}"
+                match = re.search(r"127\.0\.0\.1:\d+", line)
+                assert match, f"kubectl port-forward has failed: {line}"
+                yield f"http://{match[0]}"
             finally:
                 process.terminate()
 
@@ -122,8 +122,8 @@ class ObjectStore:
         """Return the findings of `batchinference verify` for an output."""
         command = f"batchinference verify {uri} -o json || true"
         printed = self.kubectl("exec", "toolbox", "--", "sh", "-c", command)
-        found: dict[str, Any] = json.loads(printed)
-        return found
+        document: dict[str, Any] = json.loads(printed)
+        return document
 
     def _python(self, statement: str) -> None:
         setup = (

@@ -46,11 +46,11 @@ def enforce(nodes: list[str]) -> None:
     applied = ""
     try:
         while True:
-            found = rules(_objects())
-            if found != applied:
-                _apply(nodes, found)
+            result = rules(_objects())
+            if result != applied:
+                _apply(nodes, result)
                 print("applied", flush=True)
-                applied = found
+                applied = result
             if select.select([sys.stdin], [], [], INTERVAL)[0]:
                 return
     finally:

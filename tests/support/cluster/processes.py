@@ -28,9 +28,9 @@ class ProcessKiller:
         (container, *_) = body["status"]["containerStatuses"]
         _, _, container_id = container["containerID"].partition("://")
         (own,) = (
-            found["metadata"]["name"]
-            for found in self.kubectl.list("pods", f"app={NAME}")
-            if found["spec"]["nodeName"] == body["spec"]["nodeName"]
+            text["metadata"]["name"]
+            for text in self.kubectl.list("pods", f"app={NAME}")
+            if text["spec"]["nodeName"] == body["spec"]["nodeName"]
         )
         self.kubectl("exec", own, "--", "sh", "-c", KILL, container_id)
 

@@ -50,13 +50,13 @@ class History(defaultdict[str, Statuses]):
         assert self.failure is None, f"the watch has failed: {self.failure!r}"
         return self[name][-1] if self[name] else {}
 
-    def record(self, found: Object) -> None:
+    def record(self, body: Object) -> None:
         """Record the status of a BatchInference.
 
         A watch that the API server ends with an error yields a Status instead: it is ignored.
         """
-        if found["kind"] == "BatchInference":
-            self[found["metadata"]["name"]].append(found.get("status", {}))
+        if body["kind"] == "BatchInference":
+            self[body["metadata"]["name"]].append(body.get("status", {}))
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class _Watch(threading.Thread):
             self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as self._process:
             assert self._process.stdout is not None
-            for found in objects(self._process.stdout):
-                self.history.record(found)
+            for result in objects(self._process.stdout):
+                self.history.record(result)
 
     def stop(self) -> None:
         self._stopped.set()

@@ -21,14 +21,14 @@ def objects_of_job(kubectl: Kubectl, name: str, kinds: str = KINDS) -> list[str]
     Pods that have ended do not count: they hold nothing, and outlive their cluster for a moment.
     """
     return [
-        f"{found['kind']} {found['metadata']['name']}"
-        for found in kubectl.list(kinds)
-        if found["metadata"]["name"].startswith(name) and not _has_ended(found)
+        f"{result['kind']} {result['metadata']['name']}"
+        for result in kubectl.list(kinds)
+        if result["metadata"]["name"].startswith(name) and not _has_ended(result)
     ]
 
 
-def _has_ended(found: Object) -> bool:
-    return found["kind"] == "Pod" and found["status"].get("phase") in ("Succeeded", "Failed")
+def _has_ended(body: Object) -> bool:
+    return body["kind"] == "Pod" and body["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def wait_until_none_is_left(kubectl: Kubectl, name: str, kinds: str = KINDS) -> None:
@@ -46,7 +46,7 @@ def wait_until_none_is_left(kubectl: Kubectl, name: str, kinds: str = KINDS) -> 
 
 def pods(kubectl: Kubectl, name: str, node_type: str) -> list[str]:
     """Return the names of the job's head pods or worker pods."""
-    return [found["metadata"]["name"] for found in pod_bodies(kubectl, name, node_type)]
+    return [body["metadata"]["name"] for body in pod_bodies(kubectl, name, node_type)]
 
 
 def pod_bodies(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:
@@ -90,8 +90,8 @@ def wait_for_reason(
     """Wait until a job is not ready for this reason and says this, and return the condition."""
 
     def not_ready(status: Object) -> Object:
-        found = condition(status, "Ready", "False") or {}
-        return found if found.get("reason") == reason and says in found["message"] else {}
+        result = condition(status, "Ready", "False") or {}
+        return result if result.get("reason") == reason and says in result["message"] else {}
 
     return not_ready(kubectl.status_when(name, f"is not ready: {reason}", not_ready, timeout))
 
@@ -127,9 +127,9 @@ def driver_runs(kubectl: Kubectl, name: str) -> bool:
 
 def ray_jobs_created(kubectl: Kubectl, *names: str) -> list[str]:
     """Return the name of each RayJob of these jobs that has existed, in the order of the jobs."""
-    found = {
+    pairs = {
         (event["involvedObject"]["name"], event["involvedObject"]["uid"])
         for event in kubectl.list("events")
         if event["involvedObject"]["kind"] == "RayJob"
     }
-    return [ray_job for name in names for ray_job, _ in sorted(found) if ray_job.startswith(name)]
+    return [ray_job for name in names for ray_job, _ in sorted(pairs) if ray_job.startswith(name)]

@@ -27,7 +27,7 @@ class CodeBlock:
     reason: str
 
     @property
-    def place(self) -> str:
+    def where(self) -> str:
         """Return where the block is, such as `docs/cli.md:36 (bash)`."""
         return f"{self.page}:{self.line} ({self.language or 'no language'})"
 
@@ -41,7 +41,7 @@ def code_blocks() -> list[CodeBlock]:
 def blocks_of(page: Path) -> list[CodeBlock]:
     """Return the code blocks of a page. Raises ValueError for a block without an end."""
     text = page.read_text(encoding="utf-8")
-    found = [
+    blocks = [
         CodeBlock(
             str(page.relative_to(ROOT)),
             text.count("\n", 0, match.start("fence")) + 1,
@@ -51,6 +51,6 @@ def blocks_of(page: Path) -> list[CodeBlock]:
         )
         for match in _BLOCK.finditer(text)
     ]
-    if len(_FENCE.findall(text)) != 2 * len(found):
+    if len(_FENCE.findall(text)) != 2 * len(blocks):
         raise ValueError(f"{page}: a code block has no end")
-    return found
+    return blocks

@@ -71,8 +71,8 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     OWN_ACCESS: (
         *(
-            f"{place}.storage.{field}"
-            for place in ("read", "write", "steps[].model", "steps[].chunk", "steps[].cache")
+            f"{keys}.storage.{field}"
+            for keys in ("read", "write", "steps[].model", "steps[].chunk", "steps[].cache")
             for field in ("endpoint", "region", "anonymous")
         ),
         *("read.table", "read.catalog.name", "read.catalog.properties{}", "write.apiKeyEnv"),
@@ -106,10 +106,10 @@ REASONS: dict[str, tuple[str, ...]] = {
     OWN_PODS: (
         "cluster.topologySpreadConstraints[].labelSelector.matchLabels{}",
         *(
-            f"cluster.affinity.{kind}.{term}DuringSchedulingIgnoredDuringExecution[].{place}"
+            f"cluster.affinity.{kind}.{term}DuringSchedulingIgnoredDuringExecution[].{keys}"
             "labelSelector.matchLabels{}"
             for kind in ("podAffinity", "podAntiAffinity")
-            for term, place in (("required", ""), ("preferred", "podAffinityTerm."))
+            for term, keys in (("required", ""), ("preferred", "podAffinityTerm."))
         ),
     ),
     COLUMNS: (

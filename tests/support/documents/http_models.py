@@ -43,8 +43,8 @@ def json_endpoint(**fields: Any) -> Document:
 
 def full_models() -> dict[str, Document]:
     """Return valid models by name. Together they use every field."""
-    found = PARTS["endpoints"].items()
-    return {name: (json_endpoint if name == "json" else chat)(**more) for name, more in found}
+    items = PARTS["endpoints"].items()
+    return {name: (json_endpoint if name == "json" else chat)(**more) for name, more in items}
 
 
 async def ask(model: Document, **columns: list[Any]) -> list[Any]:

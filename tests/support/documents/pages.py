@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"^(def|class) ", re.MULTILINE)
 def blocks(page: str, language: str) -> list[str]:
     """Return a page's code blocks in one language, in order."""
     text = (ROOT / page).read_text()
-    return [body for found, body in _BLOCK.findall(text) if found == language]
+    return [body for match, body in _BLOCK.findall(text) if match == language]
 
 
 def code_of_pages() -> str:

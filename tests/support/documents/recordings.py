@@ -70,8 +70,8 @@ def compare_with_page(
     `recorder` is the command that writes the page."""
     advice = f"{page} differs. Record it with `{recorder}`"
     recorded = [Shown.of(block) for block in blocks(page, "console")]
-    found = [shown for commands in sections.values() for shown in commands]
-    assert masked(one.command for one in recorded) == masked(one.command for one in found), advice
-    for before, now in zip(recorded, found, strict=True):
+    result = [shown for commands in sections.values() for shown in commands]
+    assert masked(one.command for one in recorded) == masked(one.command for one in result), advice
+    for before, now in zip(recorded, result, strict=True):
         difference = "\n".join(difflib.ndiff(shape(before), shape(now)))
         assert shape(now) == shape(before), f"{now.command}: {advice}\n{difference}"

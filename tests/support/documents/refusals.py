@@ -10,7 +10,7 @@ from batchinference.spec import BatchInference, SpecError, parse, parse_one
 from support.documents import http_models as endpoints
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.runtimes import FULL_MODELS, full_model
-from support.documents.variations import REMOVED, changed, full_document, place_of
+from support.documents.variations import REMOVED, changed, full_document, keys_of
 from support.documents.vllm_models import full_requests, full_vllm_step, vllm_step
 from support.documents.yaml_files import PARTS
 
@@ -29,18 +29,18 @@ def refused_text(text: str) -> str:
     return str(caught.value)
 
 
-def refused_at(place: str, value: Any, base: Document | None = None) -> str:
+def refused_at(keys: str, value: Any, base: Document | None = None) -> str:
     """Return the error message about a value at a path of a valid document."""
-    return refused(with_value(place, value, base))
+    return refused(with_value(keys, value, base))
 
 
-def accepted_at(place: str, value: Any, base: Document | None = None) -> BatchInference:
-    return parse(with_value(place, value, base))
+def accepted_at(keys: str, value: Any, base: Document | None = None) -> BatchInference:
+    return parse(with_value(keys, value, base))
 
 
-def with_value(place: str, value: Any, base: Document | None = None) -> Document:
+def with_value(keys: str, value: Any, base: Document | None = None) -> Document:
     """Return the document, by default the full one, with one value replaced."""
-    return changed(full_document() if base is None else base, place_of(place), value)
+    return changed(full_document() if base is None else base, keys_of(keys), value)
 
 
 READ_OPTIONS: dict[str, dict[str, Any]] = PARTS["readOptions"]

@@ -42,8 +42,8 @@ def page_data(report: dict[str, Any] | None = None, **given: Any) -> PageData:
         {"name": "classify", "filter": "len(text) > 3"},
     ]
     spec = parse(document("breeds", steps=steps)).spec
-    found = Report.parse(json.dumps(SUCCEEDED | (report or {})))
-    return PageData(found, spec, **given)
+    result = Report.parse(json.dumps(SUCCEEDED | (report or {})))
+    return PageData(result, spec, **given)
 
 
 def cut_on_a_phone(html: str) -> list[str]:
@@ -87,7 +87,7 @@ class Page(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str]]:
         """Return the attributes of all elements with this tag."""
-        return [attributes for found, attributes in self.elements if found == tag]
+        return [attributes for element, attributes in self.elements if element == tag]
 
     def text(self, tag: str = "body") -> str:
         """Return the text in all elements with this tag."""

@@ -12,7 +12,7 @@ from typing import Any
 from support.documents.yaml_files import read_yaml
 
 Document = dict[str, Any]
-Place = tuple[str | int, ...]
+Keys = tuple[str | int, ...]
 """Keys and indexes that lead to a value."""
 
 REMOVED = Enum("Removed", ["REMOVED"]).REMOVED
@@ -31,40 +31,40 @@ def _full() -> Document:
     return read_yaml(Path(__file__).with_name("full_document.yaml"))
 
 
-def places(value: Any, place: Place = ()) -> Iterator[Place]:
+def keys_in(value: Any, keys: Keys = ()) -> Iterator[Keys]:
     """Yield every place below a value."""
     below = value.items() if isinstance(value, dict) else enumerate(value)
     for key, child in below:
-        yield (*place, key)
+        yield (*keys, key)
         if isinstance(child, dict | list):
-            yield from places(child, (*place, key))
+            yield from keys_in(child, (*keys, key))
 
 
-def at(value: Any, place: Place) -> Any:
-    for key in place:
+def at(value: Any, keys: Keys) -> Any:
+    for key in keys:
         value = value[key]
     return value
 
 
-def changed(original: Document, place: Place, value: Any) -> Document:
+def changed(original: Document, keys: Keys, value: Any) -> Document:
     """Return a copy of the document with another value in one place, which may be new."""
     result = copy.deepcopy(original)
-    parent = at(result, place[:-1])
+    parent = at(result, keys[:-1])
     if value is REMOVED:
-        del parent[place[-1]]
-    elif isinstance(parent, list) and place[-1] == len(parent):
+        del parent[keys[-1]]
+    elif isinstance(parent, list) and keys[-1] == len(parent):
         parent.append(value)
     else:
-        parent[place[-1]] = value
+        parent[keys[-1]] = value
     return result
 
 
-def named(place: Place) -> str:
+def named(keys: Keys) -> str:
     """Return the path of a place, as in messages of the API server and the parser."""
-    parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
+    parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
     return "".join(parts).removeprefix(".")
 
 
-def place_of(name: str) -> Place:
+def keys_of(name: str) -> Keys:
     """Return the place that a path such as `spec.steps.0.name` names."""
     return tuple(int(key) if key.isdigit() else key for key in name.split("."))

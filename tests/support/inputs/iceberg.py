@@ -34,16 +34,16 @@ NAME = "ns.rows"
 IDS = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 
-def read_fields(place: Path, **options: Any) -> dict[str, Any]:
+def read_fields(path: Path, **options: Any) -> dict[str, Any]:
     """Return the fields of `read`."""
-    catalog = {"properties": properties(place)}
+    catalog = {"properties": properties(path)}
     return {"format": "iceberg", "table": NAME, "catalog": catalog, "options": options}
 
 
-def new_table(place: Path, schema: Any = IDS, **fields: Any) -> Table:
+def new_table(path: Path, schema: Any = IDS, **fields: Any) -> Table:
     """Return an empty table."""
-    place.mkdir(parents=True, exist_ok=True)
-    catalog = catalog_of(place)
+    path.mkdir(parents=True, exist_ok=True)
+    catalog = catalog_of(path)
     catalog.create_namespace_if_not_exists("ns")
     return catalog.create_table(NAME, schema, **fields)
 

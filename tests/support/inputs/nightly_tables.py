@@ -46,9 +46,9 @@ class _Nightly:
 class NightlyDelta(_Nightly):
     columns, changed = ("id", "day", "note"), ("_change_type", "_commit_version")
 
-    def __init__(self, place: Path, **options: Any) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         """`options` are those of the new table, which has a change data feed by default."""
-        self.path = place / "table"
+        self.path = path / "table"
         self.read = {"format": "delta", "path": str(self.path)}
         self._options = {"configuration": FEED, **options}
         self._known = -1
@@ -129,9 +129,9 @@ class NightlyDelta(_Nightly):
 class NightlyIceberg(_Nightly):
     columns, changed = ("id", "text", "note"), ("_change_type", "_commit_snapshot_id")
 
-    def __init__(self, place: Path, schema: Any = iceberg.IDS) -> None:
-        self._table = iceberg.new_table(place, schema)
-        self.read = iceberg.read_fields(place)
+    def __init__(self, path: Path, schema: Any = iceberg.IDS) -> None:
+        self._table = iceberg.new_table(path, schema)
+        self.read = iceberg.read_fields(path)
         self._known: int | None = None
 
     @property

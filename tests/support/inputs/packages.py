@@ -8,7 +8,7 @@ from pathlib import Path
 
 def folder_of(package: str) -> Path:
     """Return the folder of an installed package. Importing it would cost each worker seconds."""
-    found = find_spec(package)
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    return Path(found.submodule_search_locations[0])
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0])

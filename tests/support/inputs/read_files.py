@@ -22,7 +22,7 @@ from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 from batchinference.spec.read import Read, ReadFiles
 
 _READ: TypeAdapter[Read] = TypeAdapter(Read)
-Place = tuple[int, int]
+Position = tuple[int, int]
 """File number and row number."""
 
 
@@ -38,35 +38,35 @@ class Outcome:
         return list(self.table.to_pylist())
 
     @property
-    def bad(self) -> dict[Place, str]:
+    def bad(self) -> dict[Position, str]:
         """The error of each failed row."""
         return {
-            place: error
+            position: error
             for batch in self.batches
-            for place, error in zip(
-                _places(batch.errors.column("id").to_numpy()),
+            for position, error in zip(
+                _positions(batch.errors.column("id").to_numpy()),
                 batch.errors.column("error").to_pylist(),
                 strict=True,
             )
         }
 
     @property
-    def places(self) -> list[Place]:
+    def order(self) -> list[Position]:
         """The place of each good row, in the order of reading."""
-        return [place for batch in self.batches for place in _places(batch.ids)]
+        return [position for batch in self.batches for position in _positions(batch.ids)]
 
     @property
-    def warnings(self) -> dict[Place, dict[str, int]]:
+    def warnings(self) -> dict[Position, dict[str, int]]:
         """The names of the warnings of each row that has some, with their amounts."""
-        found: dict[Place, dict[str, int]] = {}
+        result: dict[Position, dict[str, int]] = {}
         for batch in self.batches:
-            for place, warning in zip(
-                _places(batch.warnings.column("id").to_numpy()),
+            for position, warning in zip(
+                _positions(batch.warnings.column("id").to_numpy()),
                 batch.warnings.to_pylist(),
                 strict=True,
             ):
-                found.setdefault(place, {})[warning["name"]] = warning["amount"]
-        return found
+                result.setdefault(position, {})[warning["name"]] = warning["amount"]
+        return result
 
     @property
     def ends(self) -> dict[int, int]:
@@ -103,7 +103,7 @@ class Outcome:
         return to_batch(self.table.select([name]))[name]
 
 
-def _places(ids: np.ndarray) -> list[Place]:
+def _positions(ids: np.ndarray) -> list[Position]:
     files, rows = unpack_ids(ids)
     return list(zip(files.tolist(), rows.tolist(), strict=True))
 

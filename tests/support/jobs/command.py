@@ -54,8 +54,8 @@ class Command:
 
     def kill(self) -> None:
         """Kill all of its processes."""
-        while found := self.processes():
-            for process in found:
+        while processes := self.processes():
+            for process in processes:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             time.sleep(0.05)

@@ -94,9 +94,9 @@ class States:
             shutil.copytree(state, self.output)
 
 
-on_disk = pytest.mark.parametrize("place", ["posix"], indirect=True)
+on_disk = pytest.mark.parametrize("site", ["posix"], indirect=True)
 on_disk_and_long_on_s3 = pytest.mark.parametrize(
-    "place", ["posix", pytest.param("s3", marks=pytest.mark.long("crash-points"))], indirect=True
+    "site", ["posix", pytest.param("s3", marks=pytest.mark.long("crash-points"))], indirect=True
 )
 
 
@@ -113,15 +113,15 @@ class JobProcess:
 
     def __init__(
         self,
-        place: Place,
+        site: Site,
         job: Document,
         stops: Stops | None = None,
         task: int | None = None,
         states: States | None = None,
     ) -> None:
-        self._log = Path(tempfile.mkdtemp(dir=place.logs)) / "steps"
+        self._log = Path(tempfile.mkdtemp(dir=site.logs)) / "steps"
         self._log.touch()
-        arguments = (job, task, place.environment, stops or {}, self._log, states)
+        arguments = (job, task, site.environment, stops or {}, self._log, states)
         self._process: ForkServerProcess = _processes.Process(
             target=_run_in_child, args=arguments, daemon=True
         )
@@ -172,7 +172,7 @@ class JobProcess:
 
 
 @dataclass(frozen=True)
-class Place:
+class Site:
     """Where a job reads and writes. `directory` shows the objects of an object store as plain
     files. Jobs access the store through `environment`, or through the job's field `storage`."""
 
@@ -210,10 +210,10 @@ class Recording:
     """A job that has ended, and the states of its output before each of its steps. A `directory`
     holds more than the output, such as a catalog."""
 
-    def __init__(self, place: Place, job: Document, directory: Path | None = None) -> None:
-        output = directory or place.directory / Path(job["spec"]["write"]["path"]).name
-        self._states = States(output, Path(tempfile.mkdtemp(dir=place.logs)))
-        process = JobProcess(place, job, states=self._states)
+    def __init__(self, site: Site, job: Document, directory: Path | None = None) -> None:
+        output = directory or site.directory / Path(job["spec"]["write"]["path"]).name
+        self._states = States(output, Path(tempfile.mkdtemp(dir=site.logs)))
+        process = JobProcess(site, job, states=self._states)
         assert process.end() == 0
         assert process.report.state == JobState.SUCCEEDED, process.report.message
         self.steps = process.steps
@@ -222,36 +222,36 @@ class Recording:
         self, check: Callable[[int], list[str]], steps: Iterable[int]
     ) -> dict[str, list[str]]:
         """Return the faults that the check finds in the states before these steps."""
-        found = {}
+        result = {}
         for step in steps:
             self._states.restore(step)
             if faults := check(step):
-                found[f"{step}: {self.steps[step]}"] = faults
-        return found
+                result[f"{step}: {self.steps[step]}"] = faults
+        return result
 
 
-def local_place(directory: Path) -> Place:
+def local_site(directory: Path) -> Site:
     write_input(directory / "in")
     (directory / "logs").mkdir()
-    return Place(str(directory), directory, directory / "logs")
+    return Site(str(directory), directory, directory / "logs")
 
 
-def s3_place(directory: Path, server: S3Server) -> Place:
-    local = local_place(directory)
+def s3_site(directory: Path, server: S3Server) -> Site:
+    local = local_site(directory)
     bucket = _bucket(directory)
     server.client().create_bucket(Bucket=bucket)
     for file in (directory / "in").iterdir():
         server.put(bucket, {f"in/{file.name}": file.read_bytes()})
-    return Place(f"s3://{bucket}", server.directory / bucket, local.logs, server.environment)
+    return Site(f"s3://{bucket}", server.directory / bucket, local.logs, server.environment)
 
 
-def cloud_place(directory: Path, scheme: str, cloud: Cloud, files: Path) -> Place:
+def cloud_site(directory: Path, scheme: str, cloud: Cloud, files: Path) -> Site:
     """Return the place of a server that stores its objects as files of a directory."""
-    local, bucket = local_place(directory), _bucket(directory)
+    local, bucket = local_site(directory), _bucket(directory)
     for file in (directory / "in").iterdir():
         cloud.put(f"{bucket}/in/{file.name}", file.read_bytes())
     storage = {"endpoint": cloud.endpoint, "anonymous": True}
-    return Place(f"{scheme}://{bucket}", files / bucket, local.logs, storage=storage)
+    return Site(f"{scheme}://{bucket}", files / bucket, local.logs, storage=storage)
 
 
 def _bucket(directory: Path) -> str:
@@ -278,8 +278,8 @@ def faults(check: Callable[[int], list[str]], cases: Iterable[int]) -> dict[int,
     """Return the faults that the check finds, by case, without cases that have none."""
     cases = list(cases)
     with ThreadPoolExecutor(CONCURRENT_CASES) as pool:
-        found = dict(zip(cases, pool.map(check, cases), strict=True))
-    return {case: faults for case, faults in found.items() if faults}
+        result = dict(zip(cases, pool.map(check, cases), strict=True))
+    return {case: faults for case, faults in result.items() if faults}
 
 
 def _run_in_child(

@@ -69,7 +69,7 @@ class TableJob:
         assert snapshot.missing_rows(1, None) == {}
         return snapshot.entries
 
-    def place(self, entries: list[ManifestEntry]) -> tuple[Snapshot, TableFiles]:
+    def place_files(self, entries: list[ManifestEntry]) -> tuple[Snapshot, TableFiles]:
         """Give the committed files one schema, and put their rows where the table has its files.
         Return the snapshot of the files, and the files of the table."""
         start = Snapshot(self.attempt.layout.key, "")
@@ -86,7 +86,7 @@ class TableJob:
 
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
         """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""
-        end, placed = self.place(self.check() if entries is None else entries)
+        end, placed = self.place_files(self.check() if entries is None else entries)
         report = succeeded_report(self.attempt.layout.output.uri)
         self.attempt.commit_table(self.spec.write, self.table, placed, end, report)  # type: ignore[arg-type]
         return end.entries
@@ -155,7 +155,7 @@ class TableTarget:
     database, and `fields` are fields of `write`."""
 
     kind: str
-    place: Path
+    folder: Path
     fields: Write = field(default_factory=dict)
 
     @property
@@ -163,15 +163,15 @@ class TableTarget:
         return "sql" if self.kind in ("sqlite", "postgresql") else self.kind
 
     def write(self, **fields: Any) -> Write:
-        return {**write_fields(self.format, self.place), **self.fields, **fields}
+        return {**write_fields(self.format, self.folder), **self.fields, **fields}
 
     def run(self, *tables: pa.Table, name: str = "in", **fields: Any) -> bool:
         """Run a job. Calls with different names run different jobs."""
-        return run_job(self.place / name, self.write(**fields), tables)
+        return run_job(self.folder / name, self.write(**fields), tables)
 
     def open(self, *tables: pa.Table, name: str = "in", **fields: Any) -> TableJob:
         """Open a job and write rows, without a commit."""
-        job = open_job(self.place / name, self.write(**fields))
+        job = open_job(self.folder / name, self.write(**fields))
         assert job is not None
         if tables:
             job.begin(tables[0])
@@ -186,7 +186,7 @@ class TableTarget:
         """Return the rows as the library of the format reads them."""
         is_sql = self.format == "sql"
         return in_order(
-            sql_rows(self.engine()) if is_sql else table_rows(self.kind, self.place), by
+            sql_rows(self.engine()) if is_sql else table_rows(self.kind, self.folder), by
         )
 
     def engine(self) -> sa.Engine:
@@ -198,8 +198,8 @@ class TableTarget:
                 connection.execute(sa.text(statement))
 
 
-def in_order(found: Iterable[dict[str, Any]], by: str = "id") -> list[dict[str, Any]]:
-    return sorted(found, key=lambda row: row[by])
+def in_order(result: Iterable[dict[str, Any]], by: str = "id") -> list[dict[str, Any]]:
+    return sorted(result, key=lambda row: row[by])
 
 
 def together(tables: Iterable[pa.Table]) -> list[dict[str, Any]]:

@@ -29,14 +29,14 @@ class TextTable:
     """A table and the job that writes it. Rows with an x fail. `kind` is a format, and a mode
     other than append."""
 
-    def __init__(self, kind: str, place: Path) -> None:
+    def __init__(self, kind: str, path: Path) -> None:
         self.format, _, mode = kind.partition(" ")
-        self.place, self.mode = place, mode or "append"
-        self.output = place / "out"
+        self.folder, self.mode = path, mode or "append"
+        self.output = path / "out"
         self.lines("a", ["a1", "x a2", "a3"])
 
     def lines(self, name: str, lines: list[str]) -> None:
-        write_lines(self.place / "in", {f"{name}.txt": lines})
+        write_lines(self.folder / "in", {f"{name}.txt": lines})
 
     def job(self, mode: str = "", **spec: Any) -> Document:
         step: Document = {
@@ -44,9 +44,9 @@ class TextTable:
             "python": {"callable": "support.jobs.text_table:without_x", "method": "map"},
         }
         errors = {"maxRows": 10, **spec.pop("errors", {})}
-        write = {**write_fields(self.format, self.place), "mode": mode or self.mode}
+        write = {**write_fields(self.format, self.folder), "mode": mode or self.mode}
         write |= {"key": ["text"]} if write["mode"] == "merge" else {}
-        read = {"format": "text", "paths": [str(self.place / "in")]}
+        read = {"format": "text", "paths": [str(self.folder / "in")]}
         return document("job", read=read, write=write, steps=[step], errors=errors, **spec)
 
     def run(self, mode: str = "", **spec: Any) -> Report:
@@ -57,9 +57,9 @@ class TextTable:
         return run_without_ray(job)
 
     def texts(self) -> list[str]:
-        return sorted(row["text"] for row in table_rows(self.format, self.place))
+        return sorted(row["text"] for row in table_rows(self.format, self.folder))
 
     def proven(self) -> bool:
         done = verified(self.output, "--trust-output")
-        assert done.found == {}, done.proof
+        assert done.counts == {}, done.proof
         return done.result == "proven"

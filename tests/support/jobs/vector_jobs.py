@@ -27,10 +27,10 @@ def embedded(row: Row) -> Row:
     return {**row, "name": name, "vector": [float(number) for number in numbers.split(",")]}
 
 
-def store_fields(format_: str, store: Store, place: Path, **fields: Any) -> Row:
+def store_fields(format_: str, store: Store, path: Path, **fields: Any) -> Row:
     """Return the fields of `write` for the collection or index `rows` of a store."""
     name = {"qdrant": "collection", "opensearch": "index"}[format_]
-    common = {"format": format_, "path": str(place / "out"), "url": store.url, name: "rows"}
+    common = {"format": format_, "path": str(path / "out"), "url": store.url, name: "rows"}
     return {**common, "key": ["name"], "vectorColumn": "vector", "dimensions": 2, **fields}
 
 
@@ -39,22 +39,22 @@ class VectorJob:
     """A job that reads lines such as `a=1,2` and puts a row with name and vector for each."""
 
     format: str
-    place: Path
+    folder: Path
     store: Store
 
     @property
     def output(self) -> Path:
-        return self.place / "out"
+        return self.folder / "out"
 
     def lines(self, name: str, *lines: str) -> None:
-        write_lines(self.place / "in", {f"{name}.txt": list(lines)})
+        write_lines(self.folder / "in", {f"{name}.txt": list(lines)})
 
     def job(self, **fields: Any) -> Document:
         callable_ = {"callable": "support.jobs.vector_jobs:embedded", "method": "map"}
         return document(
             "vectors",
-            read={"format": "text", "paths": [str(self.place / "in")]},
-            write=store_fields(self.format, self.store, self.place, **fields),
+            read={"format": "text", "paths": [str(self.folder / "in")]},
+            write=store_fields(self.format, self.store, self.folder, **fields),
             steps=[{"name": "embed", "python": callable_}],
             errors={"maxRows": 10},
         )
@@ -69,4 +69,4 @@ class VectorJob:
 
     def proven(self) -> bool:
         done = verified(self.output, "--trust-output")
-        return (done.result, done.found) == ("proven", {})
+        return (done.result, done.counts) == ("proven", {})

@@ -240,8 +240,8 @@ class Invoked:
 @contextmanager
 def without_starting_ray() -> Iterator[None]:
     """Run without Ray on a simulated machine with two CPUs."""
-    found = {"CPU": 2.0, "memory": float(1 << 30)}
-    with patch.object(ray_connection, "local_ray", lambda *_, **__: nullcontext(found)):
+    result = {"CPU": 2.0, "memory": float(1 << 30)}
+    with patch.object(ray_connection, "local_ray", lambda *_, **__: nullcontext(result)):
         yield
 
 

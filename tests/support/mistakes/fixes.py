@@ -42,18 +42,18 @@ def fixed(job: str, code: str, said: str) -> tuple[str, Files] | None:
     if "\n" in said:
         return None
     lines = job.splitlines()
-    if found := _LINE.fullmatch(said):
-        at = int(found[1]) - 1
+    if match := _LINE.fullmatch(said):
+        at = int(match[1]) - 1
         start = re.match(r"[ -]*", lines[at])
-        lines[at] = f"{start[0] if start else ''}{found[2]}"
-        return ("\n".join(lines) + "\n", {}) if _EXACT.fullmatch(found[2]) else None
-    if found := _COLUMN.match(said):
-        at = int(found[1]) - 1
-        lines[at] = " " * (int(found[2]) - 1) + lines[at].strip()
+        lines[at] = f"{start[0] if start else ''}{match[2]}"
+        return ("\n".join(lines) + "\n", {}) if _EXACT.fullmatch(match[2]) else None
+    if match := _COLUMN.match(said):
+        at = int(match[1]) - 1
+        lines[at] = " " * (int(match[2]) - 1) + lines[at].strip()
         return "\n".join(lines) + "\n", {}
     patterns = (pattern.fullmatch(said) for pattern in (_CODE, *_OTHER_CODE))
-    if (found := next(filter(None, patterns), None)) and " in quotes" not in said:
-        changed = _fixed_code(code, **found.groupdict())
+    if (match := next(filter(None, patterns), None)) and " in quotes" not in said:
+        changed = _fixed_code(code, **match.groupdict())
         return (job, {"steps.py": changed}) if changed else None
     if ".python: " in said and "'steps:" in said:
         return None
@@ -76,8 +76,8 @@ def _fixed_code(
     elif column := re.fullmatch(r"an? .* in column '(\w+)'", old):
         lines[at] = re.sub(rf"('{column[1]}'\]? ?[:=] ?).+?(}}?)$", rf"\1{new}\2", lines[at])
     elif old in lines[at]:
-        whole = f"{old}()" if f"{old}()" in lines[at] and "(" in new else old
-        lines[at] = lines[at].replace(whole, new)
+        text = f"{old}()" if f"{old}()" in lines[at] and "(" in new else old
+        lines[at] = lines[at].replace(text, new)
     else:
         return None
     return "\n".join([*([top] if top else []), *lines, ""]) if _EXACT.fullmatch(new) else None

@@ -60,14 +60,14 @@ def rows_of(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def alike(found: Any, expected: Any, tolerance: float = 1e-4) -> bool:
+def alike(result: Any, expected: Any, tolerance: float = 1e-4) -> bool:
     """Return whether two results are equal up to the tolerance of their numbers."""
     if isinstance(expected, dict):
-        same = isinstance(found, dict) and found.keys() == expected.keys()
-        return same and all(alike(found[key], expected[key], tolerance) for key in expected)
+        same = isinstance(result, dict) and result.keys() == expected.keys()
+        return same and all(alike(result[key], expected[key], tolerance) for key in expected)
     if isinstance(expected, list):
-        same = isinstance(found, list) and len(found) == len(expected)
-        return same and all(map(lambda a, b: alike(a, b, tolerance), found, expected))
+        same = isinstance(result, list) and len(result) == len(expected)
+        return same and all(map(lambda a, b: alike(a, b, tolerance), result, expected))
     if isinstance(expected, float | np.floating):
-        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
-    return bool(found == expected)
+        return math.isclose(result, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(result == expected)

@@ -132,8 +132,8 @@ class FakeCluster:
 
     def status(self, name: str = "job") -> Object:
         """Return the status of a BatchInference."""
-        found: Object = self.objects["BatchInference", name].get("status", {})
-        return found
+        body: Object = self.objects["BatchInference", name].get("status", {})
+        return body
 
     def _owned_by(self, owner: Object) -> Iterator[Object]:
         for body in self.objects.values():
@@ -163,8 +163,8 @@ class FakeCluster:
 
 
 def labels_of(body: Object) -> dict[str, str]:
-    found: dict[str, str] = body["metadata"].get("labels", {})
-    return found
+    labels: dict[str, str] = body["metadata"].get("labels", {})
+    return labels
 
 
 def is_watched(body: Object) -> bool:
@@ -289,9 +289,9 @@ class FakeKubeApi:
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
         await self.begin(f"get {kind}")
-        found = self.cluster.get(kind, name)
+        stored = self.cluster.get(kind, name)
         self.end(f"get {kind}")
-        return found
+        return stored
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         await self.begin("get Events")
@@ -322,42 +322,42 @@ class FakeKubeApi:
                 self.cluster.delete("Pod", pod["metadata"]["name"])
         self.end("remove workers")
 
-    async def set_backstop(
+    async def set_deadlines(
         self, namespace: str, seen: RayJobView, backstop: KubeRayDeadlines
     ) -> None:
         await self.begin("limit")
-        found = self.cluster.get("RayJob", seen.name)
-        if found is not None and found["metadata"]["uid"] == seen.uid:
+        ray_job = self.cluster.get("RayJob", seen.name)
+        if ray_job is not None and ray_job["metadata"]["uid"] == seen.uid:
             self.cluster.patch("RayJob", seen.name, {"spec": backstop.fields})
         self.end("limit")
 
     async def release_pods(self, namespace: str, seen: RayJobView, now: str) -> None:
         await self.begin("release pods")
-        found = self.cluster.get("RayJob", seen.name)
-        if found is not None and found["metadata"]["uid"] == seen.uid:
+        ray_job = self.cluster.get("RayJob", seen.name)
+        if ray_job is not None and ray_job["metadata"]["uid"] == seen.uid:
             self.cluster.patch("RayJob", seen.name, {"metadata": {"annotations": {RELEASED: now}}})
         self.end("release pods")
 
     async def delete_ray_job(self, namespace: str, seen: RayJobView) -> None:
         await self.begin("remove RayJob")
-        found = self.cluster.get("RayJob", seen.name)
-        if found is not None and found["metadata"]["uid"] == seen.uid:
+        ray_job = self.cluster.get("RayJob", seen.name)
+        if ray_job is not None and ray_job["metadata"]["uid"] == seen.uid:
             self.cluster.delete("RayJob", seen.name)
         self.end("remove RayJob")
         await self._remove_cluster(seen)
 
     async def delete_job(self, namespace: str, name: str, uid: str, **version: str) -> None:
         await self.begin("delete BatchInference")
-        found = (self.cluster.get("BatchInference", name) or {}).get("metadata", {})
-        if found.get("uid") == uid and version.items() <= found.items():
+        metadata = (self.cluster.get("BatchInference", name) or {}).get("metadata", {})
+        if metadata.get("uid") == uid and version.items() <= metadata.items():
             self.cluster.delete("BatchInference", name)
         self.end("delete BatchInference")
 
     async def _remove_cluster(self, seen: RayJobView) -> None:
         if seen.cluster:
             await self.begin("remove RayCluster")
-            found = self.cluster.get("RayCluster", seen.cluster)
-            if found is not None and owner_uid(found, "RayJob") == seen.uid:
+            ray_cluster = self.cluster.get("RayCluster", seen.cluster)
+            if ray_cluster is not None and owner_uid(ray_cluster, "RayJob") == seen.uid:
                 self.cluster.delete("RayCluster", seen.cluster)
             self.end("remove RayCluster")
 

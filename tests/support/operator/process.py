@@ -137,15 +137,15 @@ def _mounted(manifests: list[Object], directory: Path) -> dict[str, Path]:
     path."""
     spec = one(manifests, "Deployment")["spec"]["template"]["spec"]
     paths = {mount["name"]: mount["mountPath"] for mount in container(manifests)["volumeMounts"]}
-    places = {}
+    locations = {}
     for volume in spec["volumes"]:
         if files := _files(manifests, volume):
-            place = directory / volume["name"]
-            place.mkdir()
+            location = directory / volume["name"]
+            location.mkdir()
             for name, content in files.items():
-                (place / name).write_bytes(content)
-            places[paths[volume["name"]]] = place
-    return places
+                (location / name).write_bytes(content)
+            locations[paths[volume["name"]]] = location
+    return locations
 
 
 def _files(manifests: list[Object], volume: Object) -> dict[str, bytes]:
@@ -160,12 +160,12 @@ def _files(manifests: list[Object], volume: Object) -> dict[str, bytes]:
     return {}
 
 
-def _environment(manifests: list[Object], places: dict[str, Path]) -> dict[str, str]:
+def _environment(manifests: list[Object], paths: dict[str, Path]) -> dict[str, str]:
     """Return the container's variables, with mount paths replaced by the directories here."""
-    found = {}
+    result = {}
     for variable in container(manifests)["env"]:
         value = str(variable["value"])
-        for mounted, place in places.items():
-            value = value.replace(f"{mounted}/", f"{place}/")
-        found[variable["name"]] = value
-    return found
+        for mounted, location in paths.items():
+            value = value.replace(f"{mounted}/", f"{location}/")
+        result[variable["name"]] = value
+    return result

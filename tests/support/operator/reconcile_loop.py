@@ -84,8 +84,8 @@ class ReconcileLoop:
             self.ray_jobs[seen.name]["spec"]["ttlSecondsAfterFinished"] = 0
         without = {seen.cluster for seen in actions.remove_workers}
         self.pods = tuple(one for one in self.pods if one.is_head or one.cluster not in without)
-        if actions.update_backstop is not None:
-            seen, backstop = actions.update_backstop
+        if actions.update_deadlines is not None:
+            seen, backstop = actions.update_deadlines
             self.ray_jobs[seen.name]["spec"] |= backstop.fields
         if actions.status is not None:
             self.status = actions.status
@@ -194,5 +194,5 @@ class ReconcileLoop:
     @property
     def attempt(self) -> Object:
         """The last attempt."""
-        found: Object = self.status["attempts"][-1]
-        return found
+        body: Object = self.status["attempts"][-1]
+        return body

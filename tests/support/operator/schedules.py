@@ -48,8 +48,8 @@ class Schedules:
 
     @property
     def status(self) -> Object:
-        found: Object = self.cluster.objects[SCHEDULE_KIND, "nightly"].get("status", {})
-        return found
+        body: Object = self.cluster.objects[SCHEDULE_KIND, "nightly"].get("status", {})
+        return body
 
     @property
     def ready(self) -> tuple[str, str, str]:

@@ -47,8 +47,8 @@ class SimulatedJob:
 
     @property
     def body(self) -> Object:
-        found: Object = self.namespace.get("BatchInference", self.name)
-        return found
+        body: Object = self.namespace.get("BatchInference", self.name)
+        return body
 
     @property
     def ray_job(self) -> Object:
@@ -66,8 +66,8 @@ class SimulatedJob:
     def config_map(self) -> Object:
         head = self.ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
         volume = next(volume for volume in head["volumes"] if "configMap" in volume)
-        found: Object = self.namespace.get("ConfigMap", volume["configMap"]["name"])
-        return found
+        body: Object = self.namespace.get("ConfigMap", volume["configMap"]["name"])
+        return body
 
     def status(self, phase: str, reason: str = "", text: str = "") -> Object:
         """Wait for a phase, a reason and a text in the message, if given. Return the status."""

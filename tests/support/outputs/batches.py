@@ -26,13 +26,13 @@ def failed(file: int, row: int, step: str = "own", error: Exception | None = Non
     """Return a failed row of a file."""
     ids = consecutive_ids(file, row, 1)
     columns = [ids.tolist(), [step], [describe(error or ValueError("no"))], [""], [None]]
-    return RowBatch(source=ids, errors=pa.table(columns, schema=ERRORS))
+    return RowBatch(input_ids=ids, errors=pa.table(columns, schema=ERRORS))
 
 
 def filtered(file: int, *rows: int) -> RowBatch:
     """Return filtered rows of a file."""
     ids = np.array([pack_id(file, row) for row in rows], dtype=np.int64)
-    return RowBatch(source=ids, filtered=ids)
+    return RowBatch(input_ids=ids, filtered=ids)
 
 
 def as_one_batch(run: Callable[[RowBatch], Iterator[RowBatch]]) -> Run:
@@ -50,11 +50,11 @@ def outcomes(batch: RowBatch) -> dict[int, str]:
     them (such as `good, failed`) for a row that became several rows."""
     failed_ids = batch.errors.column("id").to_numpy()
     ids = {"good": batch.ids, "failed": failed_ids, "filtered": batch.filtered}
-    of_outcome = {name: set(found.tolist()) for name, found in ids.items()}
-    assert set().union(*of_outcome.values()) <= set(batch.source.tolist())
+    of_outcome = {name: set(result.tolist()) for name, result in ids.items()}
+    assert set().union(*of_outcome.values()) <= set(batch.input_ids.tolist())
     return {
-        row_id: ", ".join(name for name, found in of_outcome.items() if row_id in found)
-        for row_id in sorted(batch.source.tolist())
+        row_id: ", ".join(name for name, result in of_outcome.items() if row_id in result)
+        for row_id in sorted(batch.input_ids.tolist())
     }
 
 
@@ -74,14 +74,14 @@ def shares_of(batch: RowBatch) -> dict[int, int] | None:
     """Return the share of each input row by id; None if the batch holds them completely."""
     if batch.shares is None:
         return None
-    return dict(zip(batch.source.tolist(), batch.shares.tolist(), strict=True))
+    return dict(zip(batch.input_ids.tolist(), batch.shares.tolist(), strict=True))
 
 
 def plain(batch: RowBatch) -> dict[str, Any]:
     """Return all fields of a batch as plain Python. Input rows are sorted, because the order of
-    `source` has no meaning."""
-    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    `input_ids` has no meaning."""
+    result = {field.name: getattr(batch, field.name) for field in fields(batch)}
     rows = {"rows": rows_of(batch), "columns": batch.table.schema.names}
-    sets = {"source": sorted(batch.source.tolist()), "shares": shares_of(batch)}
+    sets = {"input_ids": sorted(batch.input_ids.tolist()), "shares": shares_of(batch)}
     rest = {"filtered": batch.filtered.tolist(), "errors": batch.errors.to_pylist()}
-    return {**found, "table": rows, "ids": batch.ids.tolist(), **sets, **rest}
+    return {**result, "table": rows, "ids": batch.ids.tolist(), **sets, **rest}

@@ -95,9 +95,9 @@ def close_and_clean(attempt: Attempt) -> Snapshot:
 
 def entry(row_ranges: Iterable[Range] = (), shares: Iterable[Share] = ()) -> ManifestEntry:
     """Return a manifest entry that covers these rows and has no files."""
-    held = list(row_ranges)
-    rows = sum(after - first for _, first, after in held)
-    return ManifestEntry(Counts(read=rows, written=rows), held, list(shares), [], [], None)
+    kept = list(row_ranges)
+    rows = sum(after - first for _, first, after in kept)
+    return ManifestEntry(Counts(read=rows, written=rows), kept, list(shares), [], [], None)
 
 
 def succeeded_report(output: str, **fields: Any) -> Report:

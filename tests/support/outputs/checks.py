@@ -45,11 +45,11 @@ class OutputFaults:
         mark on an incomplete output."""
         counted = Counter(map(_key, self.rows(but=self._uncounted())))
         yield from (f"twice: {row}" for row, count in counted.items() if count > 1)
-        found = Counter(map(_key, self.rows()))
+        counts = Counter(map(_key, self.rows()))
         allowed = {_key(row) for row in [*ROWS, *self.others, *self.replaced]}
-        yield from (f"foreign: {row}" for row in found if row not in allowed)
-        yield from (f"gone: {row}" for row in map(_key, self.others) if row not in found)
-        old = self.replaced and found == Counter(map(_key, self.replaced))
+        yield from (f"foreign: {row}" for row in counts if row not in allowed)
+        yield from (f"gone: {row}" for row in map(_key, self.others) if row not in counts)
+        old = self.replaced and counts == Counter(map(_key, self.replaced))
         if (self.output / self._success).exists() and not old:
             yield from self.at_the_end()
 
@@ -101,8 +101,8 @@ class OutputFaults:
 
     def errors(self) -> list[Row]:
         files = (self.output / self.state / "errors").glob("part-*")
-        found = [row for file in files for row in pq.read_table(file).to_pylist()]
-        return [{"row": row["row"], "path": Path(row["path"]).name} for row in found]
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+        return [{"row": row["row"], "path": Path(row["path"]).name} for row in rows]
 
     def wrong_files(self) -> Iterator[str]:
         """Yield files that output.json does not name, and files that differ from it."""
@@ -133,7 +133,7 @@ class OutputFaults:
     def rows_processed_again(self) -> int:
         """Count rows that were committed more than once, whether or not the output has them."""
         names = (name.split("/")[-1] for name in self.names() if "/attempts/" in name)
-        committed = [found[1] for found in map(parse_manifest_name, names) if found]
+        committed = [name[1] for name in map(parse_manifest_name, names) if name]
         done = sum(counts.written + counts.failed + counts.filtered for counts in committed)
         return done - sum(COUNTS.values()) + COUNTS["read"]
 
@@ -141,8 +141,8 @@ class OutputFaults:
 _ERRORS = [{"row": int(n) - 4, "path": name} for n, name in ERRORS]
 
 
-def _differences(what: str, found: list[Row], wanted: list[Row]) -> Iterator[str]:
-    left, right = Counter(map(_key, found)), Counter(map(_key, wanted))
+def _differences(what: str, rows: list[Row], wanted: list[Row]) -> Iterator[str]:
+    left, right = Counter(map(_key, rows)), Counter(map(_key, wanted))
     if left - right:
         yield f"{what} too many: {dict(left - right)}"
     if right - left:

@@ -17,32 +17,32 @@ PROCESSES, MOST_ROWS = 4, 25
 """The number of programs, and how many rows each of them appends at most, one by one."""
 
 
-def append(format_: str, place: Path, text: str) -> None:
+def append(format_: str, path: Path, text: str) -> None:
     """Append one row, as often as it conflicts with others."""
     row = pa.table({"text": [text]})
     if format_ == "delta":
         import deltalake
 
-        deltalake.write_deltalake(place / "out", row, mode="append", schema_mode="merge")
+        deltalake.write_deltalake(path / "out", row, mode="append", schema_mode="merge")
     elif format_ == "iceberg":
-        catalog_of(place).load_table("ns.rows").append(row)
+        catalog_of(path).load_table("ns.rows").append(row)
     elif format_ == "lance":
         import lance
 
-        lance.write_dataset(row, place / "out", mode="append")
+        lance.write_dataset(row, path / "out", mode="append")
     else:
         import sqlalchemy as sa
 
-        engine = sa.create_engine(f"sqlite:///{place}/data.db", connect_args={"timeout": 60})
+        engine = sa.create_engine(f"sqlite:///{path}/data.db", connect_args={"timeout": 60})
         with engine.begin() as connection:
             connection.execute(sa.text("INSERT INTO rows (text) VALUES (:text)"), {"text": text})
 
 
-def _write(format_: str, place: Path, name: int, started: Any, stop: Event) -> None:
+def _write(format_: str, path: Path, name: int, started: Any, stop: Event) -> None:
     for number in range(MOST_ROWS):
         while True:
             try:
-                append(format_, place, f"writer {name} row {number}")
+                append(format_, path, f"writer {name} row {number}")
                 break
             except Exception as error:
                 described = f"{type(error).__name__}: {error}"
@@ -51,16 +51,16 @@ def _write(format_: str, place: Path, name: int, started: Any, stop: Event) -> N
         started.release()
         if stop.is_set():
             break
-    (place / f"writer-{name}").write_text(str(number + 1))
+    (path / f"writer-{name}").write_text(str(number + 1))
 
 
 @contextmanager
-def other_writers(format_: str, place: Path) -> Iterator[None]:
+def other_writers(format_: str, path: Path) -> Iterator[None]:
     """Append rows in several processes during the block, which begins after the first rows."""
     context = multiprocessing.get_context("spawn")
     started, stop = context.Semaphore(0), context.Event()
     processes = [
-        context.Process(target=_write, args=(format_, place, name, started, stop), daemon=True)
+        context.Process(target=_write, args=(format_, path, name, started, stop), daemon=True)
         for name in range(PROCESSES)
     ]
     for process in processes:
@@ -76,7 +76,7 @@ def other_writers(format_: str, place: Path) -> Iterator[None]:
     assert [process.exitcode for process in processes] == [0] * PROCESSES
 
 
-def rows_of_writers(place: Path) -> list[str]:
+def rows_of_writers(path: Path) -> list[str]:
     """Return the rows that the programs have appended."""
-    counts = {name: int((place / f"writer-{name}").read_text()) for name in range(PROCESSES)}
+    counts = {name: int((path / f"writer-{name}").read_text()) for name in range(PROCESSES)}
     return [f"writer {name} row {row}" for name, count in counts.items() for row in range(count)]

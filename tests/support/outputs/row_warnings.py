@@ -27,19 +27,19 @@ def plain(warnings: Iterable[RowWarning]) -> Found:
 
 def tokens_in(warnings: Iterable[RowWarning]) -> dict[str, dict[int, int]]:
     """Return the tokens that were counted: for each kind, the number of each row."""
-    found: dict[str, dict[int, int]] = {}
+    result: dict[str, dict[int, int]] = {}
     for row, kind, number in warnings:
         if isinstance(kind, TokenKind):
-            of_kind = found.setdefault(kind.value, {})
+            of_kind = result.setdefault(kind.value, {})
             of_kind[row] = of_kind.get(row, 0) + number
-    return found
+    return result
 
 
 def warnings_of(batch: RowBatch) -> Found:
     """Return the warnings of a batch without numbers of tokens, with the ids of input rows."""
     columns = (batch.warnings.column(name).to_pylist() for name in ("id", "name", "amount"))
-    found = sorted(zip(*columns, strict=True))
-    return [each for each in found if each[1] not in set(TokenKind)]
+    zips = sorted(zip(*columns, strict=True))
+    return [each for each in zips if each[1] not in set(TokenKind)]
 
 
 def run_with_warnings(runtime: Runtime, columns: dict[str, list[Any]]) -> tuple[list[Any], Found]:

@@ -27,11 +27,11 @@ class Verified:
     def job(self) -> dict[str, Any]:
         """The result of the only job."""
         (job,) = self.proof["jobs"]
-        found: dict[str, Any] = job
-        return found
+        result: dict[str, Any] = job
+        return result
 
     @property
-    def found(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """The number of findings of each kind."""
         return {finding["kind"]: finding["count"] for finding in self._findings()}
 

@@ -142,8 +142,8 @@ class ApiServer:
         """Return a token of a service account."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{service_account}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        found: str = self.post(path, body)["status"]["token"]
-        return found
+        text: str = self.post(path, body)["status"]["token"]
+        return text
 
     def rules(self, token: str, namespace: str) -> Object:
         """Return the rights of the bearer in a namespace, as `kubectl auth can-i --list` does."""

@@ -89,8 +89,8 @@ class AzureHandler(CloudHandler):
             self.answer(409, {"x-ms-error-code": "BlobAlreadyExists", "x-ms-request-id": "1"})
             return
         if (version := self.headers.get("If-Match")) is not None:
-            found = self.state.objects.get(name)
-            if found is None or version != f'"{version_of(found)}"':
+            stored = self.state.objects.get(name)
+            if stored is None or version != f'"{version_of(stored)}"':
                 self.answer(412, {"x-ms-error-code": "ConditionNotMet", "x-ms-request-id": "1"})
                 return
         if self.query.get("comp") == "block":

@@ -49,9 +49,9 @@ class GoogleHandler(CloudHandler):
     def serve_get(self) -> None:
         if match := re.fullmatch(r"/storage/v1/b/([^/]+)/o", self.decoded_path):
             prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter")
-            found = self.state.below(match[1], prefix)
-            deep = [name for name in found if delimiter and delimiter in name[len(prefix) :]]
-            flat = [(name, content) for name, content in found.items() if name not in deep]
+            below = self.state.below(match[1], prefix)
+            deep = [name for name in below if delimiter and delimiter in name[len(prefix) :]]
+            flat = [(name, content) for name, content in below.items() if name not in deep]
             items = [self.resource(f"{match[1]}/{name}", content) for name, content in flat]
             ends = {name: name.index("/", len(prefix)) + 1 for name in deep}
             prefixes = sorted({name[:end] for name, end in ends.items()})
@@ -79,18 +79,18 @@ class GoogleHandler(CloudHandler):
     def list(self) -> None:
         """List a bucket's objects as S3 does. Google Cloud Storage also offers this XML API."""
         bucket, prefix = self.decoded_path.strip("/"), self.query.get("prefix", "")
-        found, folders = [], {}
+        result, folders = [], {}
         for name, content in self.state.below(bucket, prefix).items():
             folder, cut, _ = name[len(prefix) :].partition(self.query.get("delimiter") or "\0")
             if cut:
                 folders[f"<Prefix>{escape(prefix + folder + cut)}</Prefix>"] = None
             elif name > self.query.get("start-after", ""):
-                found.append(
+                result.append(
                     f"<Contents><Key>{escape(name)}</Key><Size>{len(content)}</Size>"
                     "<LastModified>2026-11-21T10:00:00.000Z</LastModified><ETag>1</ETag></Contents>"
                 )
         common = f"<CommonPrefixes>{''.join(folders)}</CommonPrefixes>" * bool(folders)
-        xml = f"<ListBucketResult>{''.join(found)}{common}</ListBucketResult>"
+        xml = f"<ListBucketResult>{''.join(result)}{common}</ListBucketResult>"
         self.answer(200, {"Content-Type": "application/xml"}, xml.encode())
 
     def serve_head(self) -> None:
@@ -102,8 +102,8 @@ class GoogleHandler(CloudHandler):
 
     def put_object(self) -> None:
         name, wanted = self.decoded_path[1:], self.headers.get("x-goog-if-generation-match")
-        found = self.state.objects.get(name)
-        if wanted not in (None, "0" if found is None else version_of(found)):
+        stored = self.state.objects.get(name)
+        if wanted not in (None, "0" if stored is None else version_of(stored)):
             self.answer(412, {})
         else:
             self.state.objects[name] = self.body

@@ -23,10 +23,10 @@ def free_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as found:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as socket_:
+        socket_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind(("127.0.0.1", port))
+            socket_.bind(("127.0.0.1", port))
         except OSError:
             return False
         return True

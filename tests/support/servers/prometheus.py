@@ -65,12 +65,12 @@ class Prometheus:
 
     def selected(self, query: str) -> dict[str, list[Object]]:
         """Return the labels of all series that a query selects, by selector."""
-        found = {}
+        result = {}
         for node in nodes(self.get("parse_query", query=query), "matchers"):
             matchers = [f"{m['name']}{m['type']}{json.dumps(m['value'])}" for m in node["matchers"]]
             selector = f"{{{', '.join(matchers)}}}"
-            found[selector] = self.get("series", **{"match[]": selector})
-        return found
+            result[selector] = self.get("series", **{"match[]": selector})
+        return result
 
 
 @contextmanager

@@ -122,18 +122,18 @@ class LocalQdrant(Store):
                 local.upsert(name, points.points, update_filter=points.update_filter)
                 return {"operation_id": 0, "status": "completed"}
             case "POST", ["points"]:
-                found = local.retrieve(name, body["ids"], body["with_payload"])
-                return [json.loads(one.model_dump_json()) for one in found]
+                batch = local.retrieve(name, body["ids"], body["with_payload"])
+                return [json.loads(one.model_dump_json()) for one in batch]
             case "POST", ["points", "scroll"]:
-                found, _ = local.scroll(name, limit=body["limit"], with_vectors=True)
-                return {"points": [json.loads(one.model_dump_json()) for one in found]}
+                batch, _ = local.scroll(name, limit=body["limit"], with_vectors=True)
+                return {"points": [json.loads(one.model_dump_json()) for one in batch]}
         raise AssertionError(call)
 
     def rows(self) -> list[Row]:
         if not self.local.collection_exists(self.name):
             return []
-        found, _ = self.local.scroll(self.name, limit=10_000, with_vectors=True)
-        return [{"_id": one.id, **(one.payload or {}), "vector": one.vector} for one in found]
+        scroll, _ = self.local.scroll(self.name, limit=10_000, with_vectors=True)
+        return [{"_id": one.id, **(one.payload or {}), "vector": one.vector} for one in scroll]
 
     def remove(self, id_: Any) -> None:
         self.local.delete(self.name, [id_])
@@ -172,8 +172,8 @@ class FakeOpensearch(Store):
     def _mget(self, name: str, body: Any) -> Answer:
         known = self.documents.get(name, {})
         none = {"found": False}
-        found = [{"_id": id_, **known.get(id_, none)} for id_ in body["ids"]]
-        return 200, {"docs": [{"found": True, **one} for one in found]}
+        result = [{"_id": id_, **known.get(id_, none)} for id_ in body["ids"]]
+        return 200, {"docs": [{"found": True, **one} for one in result]}
 
     def _search(self, name: str, body: Any) -> Answer:
         return 200, {"hits": {"hits": list(self.documents[name].values())[: body["size"]]}}
@@ -188,8 +188,8 @@ class FakeOpensearch(Store):
         return {"_id": id_, "status": 201}
 
     def rows(self) -> list[Row]:
-        found = self.documents.get(self.name, {}).values()
-        return [{"_id": one["_id"], **one["_source"]} for one in found]
+        values = self.documents.get(self.name, {}).values()
+        return [{"_id": one["_id"], **one["_source"]} for one in values]
 
     def remove(self, id_: Any) -> None:
         del self.documents[self.name][id_]

@@ -35,22 +35,22 @@ class FakeCluster:
     """Runs the job of a new object, in place of the operator."""
 
     def application(self) -> web.Application:
-        found = web.Application()
-        found.router.add_post(PATH, self._create)
-        found.router.add_get(PATH, self._list)
-        found.router.add_get(PATH + "/{name}", self._get)
-        found.router.add_patch(PATH + "/{name}", self._patch)
-        return found
+        application = web.Application()
+        application.router.add_post(PATH, self._create)
+        application.router.add_get(PATH, self._list)
+        application.router.add_get(PATH + "/{name}", self._get)
+        application.router.add_patch(PATH + "/{name}", self._patch)
+        return application
 
     def only(self) -> Object:
         """Return the only object."""
-        (found,) = self.objects.values()
-        return found
+        (value,) = self.objects.values()
+        return value
 
     def set_status(self, status: Object, name: str = "") -> None:
         """Set the status of an object, by default of the only one."""
-        found = self.only() if not name else self.objects[("team-a", name)]
-        found["status"] = status
+        only = self.only() if not name else self.objects[("team-a", name)]
+        only["status"] = status
 
     async def _create(self, request: web.Request) -> web.Response:
         self.authorizations.append(request.headers["Authorization"])
@@ -72,18 +72,18 @@ class FakeCluster:
         return web.json_response(answer, status=201)
 
     async def _get(self, request: web.Request) -> web.Response:
-        found = self.objects.get((request.match_info["namespace"], request.match_info["name"]))
-        return web.json_response(found or {}, status=200 if found else 404)
+        stored = self.objects.get((request.match_info["namespace"], request.match_info["name"]))
+        return web.json_response(stored or {}, status=200 if stored else 404)
 
     async def _patch(self, request: web.Request) -> web.Response:
         if self.has_conflict:
             return web.json_response({"reason": "Conflict"}, status=409)
-        found = self.objects[request.match_info["namespace"], request.match_info["name"]]
+        result = self.objects[request.match_info["namespace"], request.match_info["name"]]
         assert request.content_type == "application/merge-patch+json"
         change = json.loads(await request.text())
-        found["metadata"]["annotations"] |= change["metadata"]["annotations"]
-        found["spec"] |= change["spec"]
-        return web.json_response(found)
+        result["metadata"]["annotations"] |= change["metadata"]["annotations"]
+        result["spec"] |= change["spec"]
+        return web.json_response(result)
 
     async def _list(self, request: web.Request) -> web.Response:
         """Answer with pages of two objects."""
@@ -91,8 +91,8 @@ class FakeCluster:
         label = request.query["labelSelector"]
         names = sorted(
             name
-            for (namespace, name), found in self.objects.items()
-            if namespace == request.match_info["namespace"] and label in found["metadata"]["labels"]
+            for (namespace, name), value in self.objects.items()
+            if namespace == request.match_info["namespace"] and label in value["metadata"]["labels"]
         )
         start = int(request.query["continue"] or 0)
         page = names[start : start + 2]

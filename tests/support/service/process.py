@@ -52,11 +52,11 @@ class ServiceProcess:
     def start(self) -> None:
         """Start a process, and wait until it answers."""
         address = urlsplit(self.api.url)
-        places = [str(self.directory / name) for name in ("config.json", "keys")]
+        directories = [str(self.directory / name) for name in ("config.json", "keys")]
         account = str(self.directory / "account")
         self.log = (self.directory / "log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, account, str(self.port), *places],
+            [sys.executable, "-c", PROGRAM, account, str(self.port), *directories],
             env={
                 **os.environ,
                 **self.store.environment,

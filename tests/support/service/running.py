@@ -89,9 +89,9 @@ async def running(directory: Path, cluster: FakeCluster, **settings: Any) -> Asy
         service = Service(config, write_keys(directory / "keys", KEYS), kubernetes)
         async with TestServer(service.application(), host="127.0.0.1") as server:
             url = str(server.make_url("")).rstrip("/")
-            found = Running(url, cluster, directory / "store")
-            yield found
-            for client in found.clients:
+            result = Running(url, cluster, directory / "store")
+            yield result
+            for client in result.clients:
                 await client.close()
         await kubernetes.close()
 

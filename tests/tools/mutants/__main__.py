@@ -108,9 +108,9 @@ def _outcome(kept: str | None) -> str:
 
 def _print_row(name: str, outcomes: Iterable[str]) -> None:
     counts = Counter(outcomes)
-    found = sum(counts[outcome] for outcome in DETECTED) / max(counts.total(), 1)
+    total = sum(counts[outcome] for outcome in DETECTED) / max(counts.total(), 1)
     cells = "".join(f"{counts[outcome]:>10}" for outcome in OUTCOMES)
-    print(f"{name:32}{counts.total():>9}{cells}{found:>9.1%}")
+    print(f"{name:32}{counts.total():>9}{cells}{total:>9.1%}")
 
 
 def _place(mutant: Mutant) -> tuple[str, int]:

@@ -40,7 +40,7 @@ class _Candidates(cst.CSTVisitor):
 
     def __init__(self, salt: str) -> None:
         super().__init__()
-        self.found: list[_Candidate] = []
+        self.candidates: list[_Candidate] = []
         self._salt = salt
         self._scopes: list[cst.CSTNode] = []
         self._functions: list[str] = []
@@ -78,7 +78,7 @@ class _Candidates(cst.CSTVisitor):
         rank = hashlib.sha256(f"{change} {self._changes[change]}".encode()).hexdigest()
         line = self.get_metadata(PositionProvider, node).start.line
         nth = self._functions[:-1].count(function)
-        self.found.append(_Candidate(node, replacement, line, function, nth, rank))
+        self.candidates.append(_Candidate(node, replacement, line, function, nth, rank))
 
 
 def draw(tree: Path, count: int, seed: int) -> list[Mutant]:
@@ -104,7 +104,7 @@ def _one_per_line(path: Path, tree: Path, seed: int) -> list[tuple[_File, _Candi
     file = _File(str(path.relative_to(tree)), module_of(path), wrapper.module)
     candidates = _Candidates(f"{seed} {file.module}")
     wrapper.visit(candidates)
-    ranked = sorted(candidates.found, key=lambda candidate: candidate.rank, reverse=True)
+    ranked = sorted(candidates.candidates, key=lambda candidate: candidate.rank, reverse=True)
     return [(file, best) for best in {candidate.line: candidate for candidate in ranked}.values()]
 
 

@@ -212,8 +212,8 @@ def _pandas(out: Path) -> Row:
 def _duckdb(out: Path) -> Row:
     import duckdb
 
-    found = duckdb.sql(f"SELECT * FROM read_parquet('{out}/*.parquet')")
-    return {"columns": found.columns, "rows": len(found.fetchall())}
+    rows = duckdb.sql(f"SELECT * FROM read_parquet('{out}/*.parquet')")
+    return {"columns": rows.columns, "rows": len(rows.fetchall())}
 
 
 def _csv(out: Path) -> Row:
@@ -256,8 +256,8 @@ def _datasets_empty(directory: Path) -> list[Row]:
     from traps.peers import with_datasets
 
     out = directory / "datasets.parquet"
-    found = with_datasets.load("json", directory).filter(lambda row: row["a"] > 100)
-    found.to_parquet(str(out))
+    result = with_datasets.load("json", directory).filter(lambda row: row["a"] > 100)
+    result.to_parquet(str(out))
     return [_pandas(out)]
 
 

@@ -215,8 +215,8 @@ def write_as(*names: bytes) -> Any:
     return write
 
 
-def texts(*found: str) -> list[Row]:
-    return [{"text": text} for text in found]
+def texts(*text: str) -> list[Row]:
+    return [{"text": text} for text in text]
 
 
 def has_escaped(*parts: str) -> Any:

@@ -51,8 +51,8 @@ def results(rows: Sequence[Row]) -> list[Any]:
 
 def as_beginning(rows: Sequence[Row]) -> bool:
     """Return whether the result of the long text equals that of its beginning."""
-    found = results(rows)
-    return len(found) == 3 and same(found[1], found[2], 1e-4) and not same(found[0], found[1], 1e-6)
+    value = results(rows)
+    return len(value) == 3 and same(value[1], value[2], 1e-4) and not same(value[0], value[1], 1e-6)
 
 
 def daft_embeddings(*texts: Any, model: str = "embedder") -> Any:
@@ -64,12 +64,12 @@ def daft_embeddings(*texts: Any, model: str = "embedder") -> Any:
 
         frame = daft.from_pydict({"n": list(range(len(texts))), "t": list(texts)})
         folder = str(directory / "models" / model)
-        found = frame.with_column(
+        result = frame.with_column(
             "o", embed_text(daft.col("t"), provider="transformers", model=folder)
         )
         return [
             {**row, "o": None if row["o"] is None else np.asarray(row["o"]).tolist()}
-            for row in found.to_pylist()
+            for row in result.to_pylist()
         ]
 
     return read
@@ -199,7 +199,7 @@ def alone_and_together(*sizes: int) -> Any:
     """Return a function that runs a case with each batch size, and compares the results."""
 
     def runs(case: Case, directory: Path, run: product.Run) -> Outcome:
-        found = []
+        result = []
         for size in sizes:
             *others, last = case.steps
             out = {**case.output, "path": f"out-{size}"}
@@ -208,9 +208,9 @@ def alone_and_together(*sizes: int) -> Any:
             )
             if done.error or done.failed:
                 return done
-            found.append(done)
-        equal = all(same(results(found[0].rows), results(done.rows), 1e-4) for done in found[1:])
-        return replace(found[0], rows=[{"equal": equal, "rows": len(found[0].rows)}])
+            result.append(done)
+        equal = all(same(results(result[0].rows), results(done.rows), 1e-4) for done in result[1:])
+        return replace(result[0], rows=[{"equal": equal, "rows": len(result[0].rows)}])
 
     return runs
 

@@ -91,8 +91,8 @@ def _daft_column(directory: Any) -> list[Row]:
     import daft
 
     frame = daft.read_parquet(f"{directory}/in/*.parquet")
-    found = frame.with_column("image", daft.col("image").decode_image(mode="RGB")).to_pylist()
-    return [{"image": np.asarray(row["image"])} for row in found]
+    values = frame.with_column("image", daft.col("image").decode_image(mode="RGB")).to_pylist()
+    return [{"image": np.asarray(row["image"])} for row in values]
 
 
 def _datasets_column(directory: Any) -> list[Row]:
@@ -100,8 +100,8 @@ def _datasets_column(directory: Any) -> list[Row]:
 
     from traps.peers import with_datasets
 
-    found = with_datasets.load("parquet", directory).cast_column("image", datasets.Image())
-    return [{"image": np.asarray(row["image"].convert("RGB"))} for row in found]
+    column = with_datasets.load("parquet", directory).cast_column("image", datasets.Image())
+    return [{"image": np.asarray(row["image"].convert("RGB"))} for row in column]
 
 
 def _view(*values: Any) -> Row:

@@ -36,8 +36,8 @@ def read_images(
     directory: Path, pattern: str = "**", mode: str = "RGB", **options: Any
 ) -> list[Row]:
     files = daft.from_glob_path(str(directory / "in" / pattern)).select("path")
-    found = files.with_column("image", col("path").download().decode_image(mode=mode, **options))
-    return [{**row, "image": np.asarray(row["image"])} for row in rows(found)]
+    result = files.with_column("image", col("path").download().decode_image(mode=mode, **options))
+    return [{**row, "image": np.asarray(row["image"])} for row in rows(result)]
 
 
 def read_audio(directory: Path, pattern: str = "**") -> list[Row]:
@@ -50,22 +50,22 @@ def read_audio(directory: Path, pattern: str = "**") -> list[Row]:
 
 
 def read_video(directory: Path, pattern: str = "**", size: tuple[int, int] = (16, 32)) -> list[Row]:
-    found = rows(
+    result = rows(
         daft.read_video_frames(
             str(directory / "in" / pattern), image_height=size[0], image_width=size[1]
         )
     )
     return [
         {"path": row["path"], "frame": np.asarray(row["data"]), "frame_index": row["frame_index"]}
-        for row in found
+        for row in result
     ]
 
 
 def read_webdataset(directory: Path, pattern: str = "*.tar", **options: Any) -> list[Row]:
     from daft.functions import decode_image_file
 
-    found = daft.read_webdataset(str(directory / "in" / pattern), **options)
-    for field in found.schema():
+    result = daft.read_webdataset(str(directory / "in" / pattern), **options)
+    for field in result.schema():
         if "Image" in str(field.dtype):
-            found = found.with_column(field.name, decode_image_file(col(field.name), mode="RGB"))
-    return rows(found)
+            result = result.with_column(field.name, decode_image_file(col(field.name), mode="RGB"))
+    return rows(result)

@@ -44,13 +44,13 @@ def read_text(directory: Path, **options: Any) -> list[Row]:
 
 
 def read_images(directory: Path, **options: Any) -> list[Row]:
-    found = load("imagefolder", directory, drop_labels=True, **options)
+    document = load("imagefolder", directory, drop_labels=True, **options)
     paths = [
-        row["image"]["path"] for row in found.cast_column("image", datasets.Image(decode=False))
+        row["image"]["path"] for row in document.cast_column("image", datasets.Image(decode=False))
     ]
     return [
         {"path": path, "image": np.asarray(row["image"].convert("RGB"))}
-        for path, row in zip(paths, found, strict=True)
+        for path, row in zip(paths, document, strict=True)
     ]
 
 

@@ -11,8 +11,8 @@ from traps.case import Row
 
 
 def rows(frame: pd.DataFrame) -> list[Row]:
-    found = frame.astype(object).where(frame.notna(), None)
-    return list(found.to_dict("records"))
+    where = frame.astype(object).where(frame.notna(), None)
+    return list(where.to_dict("records"))
 
 
 def files(directory: Path, pattern: str) -> list[Path]:

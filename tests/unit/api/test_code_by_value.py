@@ -34,8 +34,8 @@ def job_of(code: Any, **step: Any) -> Job:
 def hash_of(source: str, name: str = "f") -> str:
     job = job_of(session(source)[name])
     with job.prepared():
-        (found,) = code_of(job.resource.spec).values()
-    return found
+        (value,) = code_of(job.resource.spec).values()
+    return value
 
 
 def test_a_function_and_what_it_uses_are_taken_by_value() -> None:
@@ -67,11 +67,11 @@ def test_names_show_whether_code_is_a_class_and_are_unique() -> None:
     )
     codes = [variables["lower"], variables["Upper"], *variables["pair"], variables["Upper"]]
     steps = [{"name": f"s{at}", "python": {"callable": code}} for at, code in enumerate(codes)]
-    found = Job(READ, WRITE, steps).resource.spec.steps
-    assert [step.python.callable.split(":")[1] for step in found] == [
+    result = Job(READ, WRITE, steps).resource.spec.steps
+    assert [step.python.callable.split(":")[1] for step in result] == [
         *("Class_lower", "upper", "function", "function_2", "upper")
     ]
-    assert [step.python.is_class for step in found] == [True, False, False, False, False]
+    assert [step.python.is_class for step in result] == [True, False, False, False, False]
 
 
 SAME, CHANGED = read_yaml(Path(__file__).with_name("code_pairs.yaml")).values()

@@ -91,8 +91,8 @@ def test_a_stored_frame_is_not_written_again(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_values_of_pandas_are_kept(frame: pd.DataFrame, kind: str, values: list[Any]) -> None:
-    found = stored(frame).column("c")
-    assert (str(found.type), found.to_pylist()) == (kind, values)
+    result = stored(frame).column("c")
+    assert (str(result.type), result.to_pylist()) == (kind, values)
 
 
 def test_categories_and_time_zones_are_kept() -> None:

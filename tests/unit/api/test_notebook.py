@@ -51,10 +51,10 @@ class Notebook:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, shell: Any) -> Notebook:
-    found = Notebook(shell)
-    monkeypatch.setitem(sys.modules, "IPython", found.module)
-    monkeypatch.setitem(sys.modules, "IPython.display", found.display)
-    return found
+    notebook = Notebook(shell)
+    monkeypatch.setitem(sys.modules, "IPython", notebook.module)
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook.display)
+    return notebook
 
 
 def test_a_result_is_shown_as_its_table_and_a_job_as_yaml() -> None:
@@ -128,11 +128,11 @@ def test_a_result_is_not_shown_twice_in_a_cell(monkeypatch: pytest.MonkeyPatch) 
 
 def test_values_are_shown_as_text() -> None:
     hostile = "<script>alert(1)</script>\x1b[31m\u202e&\n"
-    for found in (report(name=hostile, stage=hostile), report("failed", message=hostile)):
-        html = html_of(found)
+    for result in (report(name=hostile, stage=hostile), report("failed", message=hostile)):
+        html = html_of(result)
         assert "<script>" not in html
         assert "&lt;script&gt;" in html
-        assert "\x1b" not in html + text_of(found)
+        assert "\x1b" not in html + text_of(result)
         assert "\u202e" not in html
 
 

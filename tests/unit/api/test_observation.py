@@ -37,8 +37,8 @@ def test_speed(
     meter = SpeedMeter(ProgressHistory(0.0))
     for now, each in observations:
         monkeypatch.setattr(observation.time, "monotonic", lambda now=now: now)
-        found = meter.measured(each)
-    assert found.progress == shown
+        result = meter.measured(each)
+    assert result.progress == shown
 
 
 def test_jobs_of_one_output_are_added_up() -> None:
@@ -46,10 +46,10 @@ def test_jobs_of_one_output_are_added_up() -> None:
     first = OutputStatus("./out", "complete", Progress.of(9, 9), counts[0], 1, "a on laptop")
     rest = Progress.of(1, 9, estimated=True)
     second = OutputStatus("./out", "unfinished", rest, counts[1], 1, "a on laptop")
-    found = observed_output("./out", [first, second])
-    assert (found.state, found.ended, found.failed) == ("unfinished", True, True)
-    assert found.progress == Progress.of(10, 18, estimated=True)
-    assert found.counts == Counts(read=10, written=7, failed=3)
+    output = observed_output("./out", [first, second])
+    assert (output.state, output.ended, output.failed) == ("unfinished", True, True)
+    assert output.progress == Progress.of(10, 18, estimated=True)
+    assert output.counts == Counts(read=10, written=7, failed=3)
 
 
 @pytest.mark.parametrize("state", ["complete", "running"])
@@ -57,8 +57,8 @@ def test_name_duration_and_end_are_those_of_the_last_run_once_it_has_ended(state
     last = succeeded_report("./out", name="breeds", seconds={"preparing": 10, "running": 70})
     progress = Progress.of(9, 9)
     stored = OutputStatus("./out", state, progress, Counts(), 1, "a", starting=True, report=last)
-    found = observed_output("./out", [stored])
-    known = (found.name, found.took, found.ended_at)
+    output = observed_output("./out", [stored])
+    known = (output.name, output.took, output.ended_at)
     assert known == (("breeds", "1m20s", last.updated_at) if state == "complete" else ("", "", ""))
 
 

@@ -41,8 +41,8 @@ def test_output_is_next_to_the_output_of_the_job(path: str, output: str) -> None
 
 def test_error_records_are_below_the_output_of_the_trial() -> None:
     errors = {"maxRows": 5, "path": "s3://out/errors", "retryFailedRows": True}
-    found = trial(job(errors=errors), 3).spec.errors
-    assert (found.max_rows, found.path, found.retry_failed_rows) == (5, None, False)
+    result = trial(job(errors=errors), 3).spec.errors
+    assert (result.max_rows, result.path, result.retry_failed_rows) == (5, None, False)
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(None, 3), (2, 2), (9, 3)])
@@ -53,8 +53,8 @@ def test_lower_limit_counts(limit: int | None, rows: int) -> None:
 
 def test_trial_of_a_job_that_replaces_rows_is_valid() -> None:
     fields = {"onChange": "recompute", "onDelete": "removeRows"}
-    found = trial(job(read={"format": "text", "paths": ["s3://in/"], **fields}), 3).spec
-    assert BatchInferenceSpec.model_validate(found.model_dump(by_alias=True)) == found
+    spec = trial(job(read={"format": "text", "paths": ["s3://in/"], **fields}), 3).spec
+    assert BatchInferenceSpec.model_validate(spec.model_dump(by_alias=True)) == spec
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ class Pods:
 
 def test_pods_are_counted_by_group() -> None:
     pending = {"metadata": {"labels": {"ray.io/group": "embed"}}, "status": {"phase": "Pending"}}
-    found = count_workers([pod(), pod("embed", ready="False"), pod(), pod(ready="False"), pending])
-    assert found == [Workers("cpu", 2, 3), Workers("embed", 0, 2)]
-    assert str(found[0]) == "cpu 2/3 ready"
+    count = count_workers([pod(), pod("embed", ready="False"), pod(), pod(ready="False"), pending])
+    assert count == [Workers("cpu", 2, 3), Workers("embed", 0, 2)]
+    assert str(count[0]) == "cpu 2/3 ready"
 
 
 @pytest.mark.parametrize(

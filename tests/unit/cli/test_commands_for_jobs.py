@@ -85,7 +85,7 @@ def test_status_has_the_times_of_a_job(
     status: Any, lines: list[str], on: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_status(on(Cluster(status)), Format.TEXT)
-    found = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
-    assert [name for name in ("started", "ended") if name in found] == lines
+    result = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert [name for name in ("started", "ended") if name in result] == lines
     if lines == ["started", "ended"]:
-        assert found["ended"] == "2026-03-01T12:05:33Z (after 5m33s)"
+        assert result["ended"] == "2026-03-01T12:05:33Z (after 5m33s)"

@@ -210,12 +210,12 @@ def test_nested_numbers_are_shown_by_their_shape() -> None:
 
 def test_labels_and_scores_are_shown() -> None:
     """They are what the reader of a preview looks for."""
-    found = [
+    result = [
         {"index": n, "label": f"tabby cat {n}", "score": 0.98765432 / (n + 1)} for n in range(5)
     ]
-    assert short(found[0]) == "{'index': 0, 'label': 'tabby cat 0', 'score': 0.9877}"
-    assert short(found) == "[" + ", ".join(map(short, found)) + "]"
-    assert short(found * 20).endswith(", ...] (100 values)")
+    assert short(result[0]) == "{'index': 0, 'label': 'tabby cat 0', 'score': 0.9877}"
+    assert short(result) == "[" + ", ".join(map(short, result)) + "]"
+    assert short(result * 20).endswith(", ...] (100 values)")
     assert short({"a": 1e-9, "b": None, "c": [0.5] * 8}) == (
         "{'a': 1e-09, 'b': None, 'c': [0.5, 0.5, 0.5, 0.5, 0.5, ...] (8 values)}"
     )

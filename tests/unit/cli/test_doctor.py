@@ -68,7 +68,7 @@ def test_tag_of_an_image(image: str, tag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "result", "advice"),
+    ("finding", "result", "advice"),
     [
         (check_operator("0.1.3", "0.1.0"), Result.OK, ""),
         (check_operator("", "0.1.0"), Result.OK, ""),
@@ -87,9 +87,9 @@ def test_tag_of_an_image(image: str, tag: str) -> None:
         (check_local_ray("2.59.0", "2.60.0"), Result.NOTE, "Install ray==2.60.0"),
     ],
 )
-def test_versions_are_compared(found: Finding, result: Result, advice: str) -> None:
-    assert (found.result, found.advice[: len(advice)]) == (result, advice)
-    assert bool(found.advice) == bool(advice)
+def test_versions_are_compared(finding: Finding, result: Result, advice: str) -> None:
+    assert (finding.result, finding.advice[: len(advice)]) == (result, advice)
+    assert bool(finding.advice) == bool(advice)
 
 
 def test_definitions_are_compared_by_their_fields(messages: Messages) -> None:
@@ -98,9 +98,9 @@ def test_definitions_are_compared_by_their_fields(messages: Messages) -> None:
     older = deepcopy(SCHEMA)
     del older["properties"]["spec"]["properties"]["env"]
     assert check_fields(SCHEMA, SCHEMA).result is Result.OK
-    found = check_fields(older, SCHEMA)
-    assert (found.result, found.found) == (Result.NOTE, "the cluster does not know spec.env")
-    messages.check(found.advice)
+    fields = check_fields(older, SCHEMA)
+    assert (fields.result, fields.found) == (Result.NOTE, "the cluster does not know spec.env")
+    messages.check(fields.advice)
     newer = check_fields(SCHEMA, older)
     assert (newer.result, newer.found) == (Result.NOTE, "this program does not know spec.env")
 
@@ -156,9 +156,9 @@ def test_versions_of_the_cluster_are_checked(on_cluster: dict[str, Finding]) -> 
 
 def test_image_of_the_job_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_cluster, "Kubernetes", Cluster)
-    found = {each.check: each for each in doctor_cluster.check_cluster(None, None, "my/own:1.0")}
-    assert found["image of jobs"].result is Result.NOTE
-    assert found["image of jobs"].found.startswith("my/own:1.0; ")
+    result = {each.check: each for each in doctor_cluster.check_cluster(None, None, "my/own:1.0")}
+    assert result["image of jobs"].result is Result.NOTE
+    assert result["image of jobs"].found.startswith("my/own:1.0; ")
 
 
 def test_problem_of_the_job_is_reported(
@@ -166,16 +166,16 @@ def test_problem_of_the_job_is_reported(
 ) -> None:
     done = invoke("doctor", write_job(document(write={})), "-o", "json")
     assert done.exit_code == 1
-    (found,) = (each for each in json.loads(done.stdout) if each["check"] == "job file")
-    assert found["result"] == "failed"
-    assert found["found"].startswith("job.yaml: spec.write.format: required, but missing.")
+    (each,) = (each for each in json.loads(done.stdout) if each["check"] == "job file")
+    assert each["result"] == "failed"
+    assert each["found"].startswith("job.yaml: spec.write.format: required, but missing.")
 
 
 def test_quiet_doctor_shows_only_what_is_missing(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, no_cluster: None
 ) -> None:
-    found = [Finding("a", Result.OK, "fine"), Finding("b", Result.NOTE, "odd", "Fix it")]
-    monkeypatch.setattr(doctor, "_check_machine", lambda: found)
+    findings = [Finding("a", Result.OK, "fine"), Finding("b", Result.NOTE, "odd", "Fix it")]
+    monkeypatch.setattr(doctor, "_check_machine", lambda: findings)
     monkeypatch.setattr(doctor, "check_cluster", lambda *_: [])
     assert invoke("doctor").stdout.splitlines() == [
         "RESULT  CHECK  FOUND",
@@ -183,7 +183,7 @@ def test_quiet_doctor_shows_only_what_is_missing(
         "note    b      odd. Fix it",
     ]
     assert invoke("doctor", "-q").stdout.splitlines()[1:] == ["note    b      odd. Fix it"]
-    monkeypatch.setattr(doctor, "_check_machine", lambda: found[:1])
+    monkeypatch.setattr(doctor, "_check_machine", lambda: findings[:1])
     assert invoke("doctor", "-q").stdout == ""
 
 
@@ -196,9 +196,9 @@ def test_quiet_doctor_shows_only_what_is_missing(
     ],
 )
 def test_missing_packages_of_the_pipeline_fail(name: str, extra: str, result: Result) -> None:
-    found = doctor._package(name, extra)
-    assert found.result is result
-    assert result is Result.OK or f"'./jobs[{extra}]'" in found.advice
+    package = doctor._package(name, extra)
+    assert package.result is result
+    assert result is Result.OK or f"'./jobs[{extra}]'" in package.advice
 
 
 def test_extras_have_the_packages() -> None:

@@ -50,8 +50,8 @@ class Whole:
 
 
 def test_names_of_fields_are_in_camel_case() -> None:
-    whole = Whole([Part(1)], {"user_column": 2})
-    assert as_data(whole) == {"allParts": [{"ofRows": 1}], "given": {"user_column": 2}}
+    full = Whole([Part(1)], {"user_column": 2})
+    assert as_data(full) == {"allParts": [{"ofRows": 1}], "given": {"user_column": 2}}
 
 
 def test_validate_as_data(invoke: Invoke, write_job: WriteJob) -> None:

@@ -44,8 +44,8 @@ def test_plan_as_data_has_config_map_secret_and_ray_job(
     objects = render()
     listed = json.loads(invoke("plan", write_job(document("mine")), "-o", "json").stdout)
     assert (listed["apiVersion"], listed["kind"]) == ("v1", "List")
-    for found in (objects, listed["items"]):
-        assert [one["kind"] for one in found] == ["ConfigMap", "Secret", "RayJob"]
+    for result in (objects, listed["items"]):
+        assert [one["kind"] for one in result] == ["ConfigMap", "Secret", "RayJob"]
     config_map, secret, ray_job = objects
     cluster = ray_job["spec"]["rayClusterSpec"]
     assert config_map["metadata"]["name"] in repr(cluster["headGroupSpec"])

@@ -208,8 +208,8 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
     options = run.RunOptions(address="auto", report_directory=tmp_path if on_a_cluster else None)
     assert run.run_file(str(tmp_path / "job.yaml"), options) == 1
     *_, last = ["", *capsys.readouterr().err.splitlines()]
-    found = parse_failure_line(last)
-    assert found == (("StorageUnavailable", "s3://lake is away") if on_a_cluster else None)
+    line = parse_failure_line(last)
+    assert line == (("StorageUnavailable", "s3://lake is away") if on_a_cluster else None)
 
 
 def test_run_refuses_ray_client(messages: Messages) -> None:

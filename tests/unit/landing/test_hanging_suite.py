@@ -67,9 +67,9 @@ def run(
 
 def test_hanging_test_fails_at_its_own_deadline(tmp_path: Path) -> None:
     """The other tests run, and the hanging one runs again as any other that failed."""
-    found, printed = run(tmp_path, "-n1", timeout=1)
-    assert (found.result.outcome, found.passed) == ("failed", 1)
-    assert [test.partition("::")[2] for test in found.failed] == ["test_hangs"]
+    result, printed = run(tmp_path, "-n1", timeout=1)
+    assert (result.result.outcome, result.passed) == ("failed", 1)
+    assert [test.partition("::")[2] for test in result.failed] == ["test_hangs"]
     assert printed.count("test session starts") == 2
     assert "the job is created" in printed
     assert "time.sleep(600)" in printed
@@ -77,8 +77,8 @@ def test_hanging_test_fails_at_its_own_deadline(tmp_path: Path) -> None:
 
 def test_suite_that_hangs_in_a_fixture_shows_where(tmp_path: Path) -> None:
     """It was interrupted, so nobody knows which tests would fail, and none runs again."""
-    found, printed = run(tmp_path, "-n1", setup=INTERRUPT)
-    assert found.result.outcome == "failed"
+    result, printed = run(tmp_path, "-n1", setup=INTERRUPT)
+    assert result.result.outcome == "failed"
     assert printed.count("test session starts") == 1
     assert "interrupted: test_suite.py::test_hangs" in printed
     assert "the cluster starts" in printed

@@ -85,8 +85,8 @@ def test_age_is_the_number_of_recorded_landings_or_of_days_since_the_pass() -> N
         "c": Pass("2026-03-12", 3, "same"),
     }
     groups = [group(name) for name in "abcd"]
-    found = due_groups(groups, passes, [*DAYS, DAYS[-1]], dict.fromkeys("abcd", "same"))
-    ages = [(each.age, each.changed) for each in found]
+    result = due_groups(groups, passes, [*DAYS, DAYS[-1]], dict.fromkeys("abcd", "same"))
+    ages = [(each.age, each.changed) for each in result]
     assert ages == [(2, False), (0, True), (7, False), (12, True)]
 
 

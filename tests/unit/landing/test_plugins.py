@@ -97,9 +97,9 @@ def test_outcomes_are_incomplete_if_a_worker_crashed(
     suite.makepyfile(CRASHES)
     suite.runpytest_subprocess(*options)
     (file,) = (suite.path / "outcomes").iterdir()
-    found = json.loads(file.read_text())
-    assert ("test_fails" in str(found["failed"])) == reported
-    assert not found["complete"]
+    document = json.loads(file.read_text())
+    assert ("test_fails" in str(document["failed"])) == reported
+    assert not document["complete"]
 
 
 TIERS = """

@@ -41,12 +41,12 @@ def outcomes(failing: set[str], seconds: float = 1000.0) -> tuple[dict[str, str]
 
 
 def test_steps_run_within_their_deadlines_and_not_behind_a_failed_step() -> None:
-    found, deadlines = outcomes(set())
-    assert set(found.values()) == {"passed"}
+    result, deadlines = outcomes(set())
+    assert set(result.values()) == {"passed"}
     assert set(deadlines.values()) == {2 * 10 * 1.5}
     assert max(outcomes(set(), seconds=5)[1].values()) <= 5
-    found, _ = outcomes({"lint"})
-    assert found == {"setup": "passed", "lint": "failed", "e2e": "passed", "chaos": "not run"}
+    result, _ = outcomes({"lint"})
+    assert result == {"setup": "passed", "lint": "failed", "e2e": "passed", "chaos": "not run"}
 
 
 def test_steps_without_a_common_predecessor_overlap() -> None:
@@ -66,8 +66,8 @@ def test_second_run_of_a_suite_has_the_rest_of_the_deadline() -> None:
 
     def execute(step: Step, deadline: float, env: dict[str, str]) -> Result:
         deadlines.append(deadline)
-        found = {"passed": 1, "failed": ["test_a.py::test_a"], "complete": True}
-        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(found))
+        result = {"passed": 1, "failed": ["test_a.py::test_a"], "complete": True}
+        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(result))
         return Result(step.name, "failed", seconds=15)
 
     Landing([Step("test", (), 10, is_suite=True)], 100, 1.0, execute).run()
@@ -91,8 +91,8 @@ def test_failed_tests_run_again_in_their_tier(name: str, options: tuple[str, ...
     def execute(step: Step, deadline: float, env: dict[str, str]) -> Result:
         commands.append(tuple(step.command))
         failed = ["tests/test_a.py::test_a"] if len(commands) == 1 else []
-        found = {"passed": 1, "failed": failed, "complete": True}
-        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(found))
+        result = {"passed": 1, "failed": failed, "complete": True}
+        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(result))
         return Result(step.name, "failed" if failed else "passed")
 
     (step,) = [step for step in plan([Due(FUZZ, 1, changed=False)]) if step.name == name]

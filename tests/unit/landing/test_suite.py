@@ -51,26 +51,26 @@ def run(runs: Runs) -> SuiteResult:
 
 def test_passing_suite_runs_once() -> None:
     runs = Runs([])
-    found = run(runs)
-    assert (found.result.ok, found.passed, found.flaky, runs.commands) == (True, 7, (), [("all",)])
+    value = run(runs)
+    assert (value.result.ok, value.passed, value.flaky, runs.commands) == (True, 7, (), [("all",)])
 
 
 def test_test_that_passes_when_run_again_is_flaky() -> None:
     runs = Runs(["a", "b"], [])
-    found = run(runs)
+    result = run(runs)
     assert runs.commands == [("all",), ("again", "a", "b")]
-    assert found.result.ok
-    assert found.result.seconds == 10.0
-    assert found.flaky == ("a", "b")
-    lines = report([found], {"test": 9.0}, factor=1.0).splitlines()
+    assert result.result.ok
+    assert result.result.seconds == 10.0
+    assert result.flaky == ("a", "b")
+    lines = report([result], {"test": 9.0}, factor=1.0).splitlines()
     assert "passed OVER" in lines[1]
     assert [line.split()[:2] for line in lines[3:]] == [["FLAKY", "a"], ["FLAKY", "b"]]
 
 
 def test_test_that_fails_twice_fails_the_suite() -> None:
-    found = run(Runs(["a", "b"], ["b"]))
-    assert not found.result.ok
-    assert found.failed == ("b",)
+    result = run(Runs(["a", "b"], ["b"]))
+    assert not result.result.ok
+    assert result.failed == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_suite_that_does_not_report_its_tests_fails(outcomes: dict[str, Any] | N
             (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(outcomes))
         return Result(step.name, "passed")
 
-    found = run_suite(SUITE, exit_with_zero, again=list).result
-    assert (found.outcome, found.note) == ("failed", "not all tests were reported")
+    result = run_suite(SUITE, exit_with_zero, again=list).result
+    assert (result.outcome, result.note) == ("failed", "not all tests were reported")
 
 
 def test_test_that_is_skipped_when_run_again_is_not_flaky() -> None:
     runs = Runs(["a", "b"], [], passed_again=1)
-    found = run(runs)
-    assert (found.result.outcome, found.flaky) == ("failed", ())
-    (reason,) = failures([found], [], seconds=1, limit=2)
+    result = run(runs)
+    assert (result.result.outcome, result.flaky) == ("failed", ())
+    (reason,) = failures([result], [], seconds=1, limit=2)
     assert reason == "test: failed (not all failed tests ran again)\n  a\n  b"
 
 
@@ -110,8 +110,8 @@ def test_suite_whose_failures_may_not_be_flaky_is_not_run_again(
 ) -> None:
     """Too many failed, it was aborted or timed out, or a test of the commit protocol failed."""
     runs = Runs(failed, **fields)
-    found = run(runs)
-    assert (found.result.ok, found.failed) == (False, tuple(failed))
+    result = run(runs)
+    assert (result.result.ok, result.failed) == (False, tuple(failed))
     assert runs.commands == [("all",)]
 
 

@@ -232,14 +232,14 @@ class AnyOrder(RuleBasedStateMachine):
         """Return the jobs that may start, computed from scratch."""
         busy, chosen = self.running | self.pods, []
         count = Counter(namespace for namespace, _ in busy)
-        places = {key: (-first, age, *key) for key, (first, age) in self.waiting.items()}
-        left = sorted(self.waiting.keys() - busy, key=places.__getitem__)
-        most = self.limits.per_namespace or inf
+        by_key = {key: (-first, age, *key) for key, (first, age) in self.waiting.items()}
+        left = sorted(self.waiting.keys() - busy, key=by_key.__getitem__)
+        per_namespace = self.limits.per_namespace or inf
         while self.limits.total is None or len(busy) + len(chosen) < self.limits.total:
-            heads = {key[0]: key for key in reversed(left) if count[key[0]] < most}
+            heads = {key[0]: key for key in reversed(left) if count[key[0]] < per_namespace}
             if not heads:
                 break
-            key = min(heads.values(), key=lambda head: (count[head[0]], places[head][1:]))
+            key = min(heads.values(), key=lambda head: (count[head[0]], by_key[head][1:]))
             chosen.append(key)
             left.remove(key)
             count[key[0]] += 1

@@ -56,7 +56,7 @@ def test_new_ray_job_has_its_backstop_already(queue: str | None) -> None:
     loop.plan()
     loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
     loop.ray_job["spec"]["suspend"] = queue is not None
-    assert [loop.reconcile(60).update_backstop for _ in range(3)] == [None] * 3
+    assert [loop.reconcile(60).update_deadlines for _ in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_changed_deadlines_change_the_backstop(
     loop.spec["deadlines"] = deadlines
     loop.reconcile(60)
     assert (loop.phase, backstop(loop)) == ("Running", expected)
-    assert loop.reconcile().update_backstop is None
+    assert loop.reconcile().update_deadlines is None
 
 
 def test_attempt_of_an_older_operator_gets_a_backstop() -> None:
@@ -94,7 +94,7 @@ def test_deleted_ray_job_is_not_changed() -> None:
     loop.run()
     loop.ray_job["metadata"]["deletionTimestamp"] = to_rfc3339(loop.now)
     loop.spec["deadlines"] = {"active": "2h"}
-    assert loop.reconcile().update_backstop is None
+    assert loop.reconcile().update_deadlines is None
 
 
 def test_queued_attempt_has_the_active_deadline_from_its_first_row() -> None:
@@ -133,17 +133,17 @@ class Play:
 
     def act(self, action: str, value: int) -> None:
         loop = self.loop
-        held = bool(loop.ray_job["spec"].get("suspend"))
-        if action == "suspend" and not held:
+        kept = bool(loop.ray_job["spec"].get("suspend"))
+        if action == "suspend" and not kept:
             suspend(loop)
-        elif action == "admit" and held:
+        elif action == "admit" and kept:
             admit(loop)
             self.started = loop.now
         elif action == "gate":
             loop.pods = (PodView.of(pod_body("job-1-worker", **GATED)),)
         elif action == "ungate":
             loop.pods = ()
-        elif action == "rows" and not held:
+        elif action == "rows" and not kept:
             loop.set_kuberay_status(**RUNNING)
             loop.set_report(JobState.RUNNING, rows=value)
         elif action in ("active", "pending", "total"):
@@ -251,21 +251,21 @@ async def test_raised_deadline_reaches_the_ray_job_at_once(harness: Harness) -> 
 
 
 @pytest.mark.parametrize(
-    ("fault", "most"),
+    ("fault", "limit"),
     [(Refused("403: denied by policy"), 1), (Unreachable("500: webhook"), 100),
      (Conflict("the object has been modified"), 100)],
     ids=["refused", "unreachable", "conflict"],
 )  # fmt: skip
 @in_virtual_time
 async def test_job_continues_if_its_ray_job_cannot_be_changed(
-    harness: Harness, fault: Exception, most: int
+    harness: Harness, fault: Exception, limit: int
 ) -> None:
     async with harness.operator():
         await start(harness)
         harness.fail_call("limit", fault)
         await asyncio.sleep(HOUR // 2)
         assert harness.cluster.status()["observedGeneration"] == 2
-        assert 1 <= harness.count("limit") <= most
+        assert 1 <= harness.count("limit") <= limit
         tried = harness.count("limit")
         harness.api.before = harness.record
         await asyncio.sleep(120)

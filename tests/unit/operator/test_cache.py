@@ -249,9 +249,9 @@ def test_object_whose_label_changes_belongs_to_one_job(cache: Cache) -> None:
 def test_known_objects_are_listed_by_namespace(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body())
     cache.pods.set_pod(pod_body("job-1-head"))
-    for namespace, found in (("", 1), (NAMESPACE, 1), ("other", 0)):
-        assert len(cache.ray_job_stubs(namespace)) == found
-        assert len(cache.pods.stubs(namespace)) == found
+    for namespace, result in (("", 1), (NAMESPACE, 1), ("other", 0)):
+        assert len(cache.ray_job_stubs(namespace)) == result
+        assert len(cache.pods.stubs(namespace)) == result
     for body in cache.ray_job_stubs(""):
         cache.delete_ray_job(body)
     for body in cache.pods.stubs(""):

@@ -57,8 +57,8 @@ def test_messages_are_truncated_to_the_limit_of_the_api_server(length: int) -> N
     message = "x" * length
     expected = message if length <= MAX_MESSAGE else "x" * (MAX_MESSAGE - 3) + "..."
     assert truncate_message(message) == expected
-    found = build_conditions(Summary("Application", message, failed=True), [], 1, NOON)
-    about_it = [one for one in found if one["type"] in ("Ready", "Failed", "Stalled")]
+    conditions = build_conditions(Summary("Application", message, failed=True), [], 1, NOON)
+    about_it = [one for one in conditions if one["type"] in ("Ready", "Failed", "Stalled")]
     assert [one["message"] for one in about_it] == [expected] * 3
 
 
@@ -107,22 +107,22 @@ PREVIOUS = st.one_of(
 def test_conditions_of_any_verdict_follow_the_rules(
     summary: Summary, previous: list[dict[str, Any]], generation: int
 ) -> None:
-    found = build_conditions(summary, previous, generation, LAST)
-    by_type = {condition["type"]: condition for condition in found}
-    assert len(by_type) == len(found) <= 8
+    conditions = build_conditions(summary, previous, generation, LAST)
+    by_type = {condition["type"]: condition for condition in conditions}
+    assert len(by_type) == len(conditions) <= 8
     assert {"Ready", "Complete", "Failed", "Suspended"} <= set(by_type)
     for abnormal in ("Reconciling", "Stalled"):
         assert by_type.get(abnormal, {"status": "True"})["status"] == "True"
     ends = {"Complete": "Current", "Failed": "Failed", "Suspended": "Current"}
     true = [kind for kind in ends if by_type[kind]["status"] == "True"]
-    body = {"metadata": {"generation": generation}, "status": {"conditions": found}}
+    body = {"metadata": {"generation": generation}, "status": {"conditions": conditions}}
     assert kstatus(body) == (ends[true[0]] if true else "InProgress")
     assert true == [
         *["Complete"] * summary.complete,
         *["Failed"] * summary.failed,
         *["Suspended"] * summary.suspended,
     ]
-    for condition in found:
+    for condition in conditions:
         Condition.model_validate(condition)
 
 

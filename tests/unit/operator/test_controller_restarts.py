@@ -118,11 +118,11 @@ async def run_and_replace(killer: Killer, scenario: Scenario) -> FakeCluster:
     return cluster
 
 
-def without_times(found: Any) -> Any:
+def without_times(result: Any) -> Any:
     """Return the same value without the fields that depend on the time."""
-    if isinstance(found, dict):
-        return {key: without_times(value) for key, value in found.items() if key not in TIMES}
-    return [without_times(one) for one in found] if isinstance(found, list) else found
+    if isinstance(result, dict):
+        return {key: without_times(value) for key, value in result.items() if key not in TIMES}
+    return [without_times(one) for one in result] if isinstance(result, list) else result
 
 
 def outcome(cluster: FakeCluster) -> Any:
@@ -162,7 +162,7 @@ def test_scenarios_make_calls_of_every_kind(
 
 
 def test_scenarios_end_as_expected(runs_without_faults: dict[str, tuple[list[str], Any]]) -> None:
-    ends = {name: found["phases"]["job"][-1] for name, (_, found) in runs_without_faults.items()}
+    ends = {name: result["phases"]["job"][-1] for name, (_, result) in runs_without_faults.items()}
     assert ends == {**dict.fromkeys(SCENARIOS, "Succeeded"), "fails": "Failed"}
 
 
@@ -171,13 +171,13 @@ def common_calls(name: str, runs_without_faults: dict[str, tuple[list[str], Any]
 
     After these calls, the cluster is in the same state in both scenarios.
     """
-    own, most = runs_without_faults[name][0], 0
+    own, limit = runs_without_faults[name][0], 0
     for other in itertools.takewhile(lambda other: other != name, SCENARIOS):
         if config_of(SCENARIOS[other]) is config_of(SCENARIOS[name]):
             pairs = zip(own, runs_without_faults[other][0], strict=False)
             same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
-            most = max(most, len(list(same)))
-    return most
+            limit = max(limit, len(list(same)))
+    return limit
 
 
 @pytest.mark.scaled("model-check")

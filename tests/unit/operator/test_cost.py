@@ -70,20 +70,20 @@ def test_driver_gets_the_price_of_each_pod() -> None:
     steps = [model_step(resources={"gpu": 1, "cpu": 2}, replicas={"min": 1, "max": 2})]
     ray_job = render(job(steps=steps, cluster={"workers": {"cpu": 4}})).ray_job
     add_prices(ray_job, PRICES, {})
-    found = prices_for_driver(ray_job)
-    assert found is not None
+    prices = prices_for_driver(ray_job)
+    assert prices is not None
     expected = {"head": 1.05 * 0.04, "cpu": 4 * 0.04, "embed": 2 * 0.04 + 2.5}
-    assert found.per_hour == pytest.approx(expected)
-    assert (found.currency, found.before) == ("EUR", 0.0)
+    assert prices.per_hour == pytest.approx(expected)
+    assert (prices.currency, prices.before) == ("EUR", 0.0)
 
 
 def test_pods_with_lower_requests_are_priced_by_their_requests() -> None:
     cluster = {"workers": {"cpu": 4}, "requests": {"cpu": 0.5}}
     ray_job = render(job(steps=[model_step()], cluster=cluster)).ray_job
     add_prices(ray_job, PRICES, {})
-    found = prices_for_driver(ray_job)
-    assert found is not None
-    assert found.per_hour["cpu"] == pytest.approx(0.5 * 0.04)
+    prices = prices_for_driver(ray_job)
+    assert prices is not None
+    assert prices.per_hour["cpu"] == pytest.approx(0.5 * 0.04)
 
 
 def test_container_that_the_api_server_will_refuse_has_no_price() -> None:
@@ -101,5 +101,5 @@ def test_next_attempt_gets_the_cost_of_the_earlier_ones(
     again = JobView.of(job_body(status=running(500)))
     names, now = Names("job", UID, 2), datetime(2026, 3, 1, tzinfo=UTC)
     _, ray_job = create_actions(again, names, replace(CONFIG, prices=prices), now).create
-    found = prices_for_driver(ray_job)
-    assert (found.before if found else None) == before
+    result = prices_for_driver(ray_job)
+    assert (result.before if result else None) == before

@@ -169,7 +169,7 @@ def test_usage_does_not_depend_on_reconcile_frequency(
     frequent.reconcile(rest)
     rare.reconcile(2000)
     assert used(frequent) == used(rare)
-    exact = [sum(getattr(one, field) * _held(one) for one in made) for field in ("gpus", "cpus")]
+    exact = [sum(getattr(one, field) * _held(one) for one in made) for field in ("devices", "cpus")]
     assert all(abs(got - wanted) <= 0.5 for got, wanted in zip(used(rare), exact, strict=True))
 
 
@@ -181,8 +181,8 @@ def _held(one: PodView) -> float:
 def plan(groups: dict[int, int]) -> dict[str, Any]:
     """Return a RayJob spec. `groups` maps GPUs per worker to the maximum number of workers."""
     specs = [
-        {"maxReplicas": most, "template": {"metadata": {"labels": {DEVICES_LABEL: str(gpus)}}}}
-        for gpus, most in groups.items()
+        {"maxReplicas": group, "template": {"metadata": {"labels": {DEVICES_LABEL: str(gpus)}}}}
+        for gpus, group in groups.items()
     ]
     return {"rayClusterSpec": {"workerGroupSpecs": specs}}
 

@@ -48,13 +48,13 @@ class Heads:
     polls: list[tuple[float, str, str]] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     at_once: dict[str, int] = field(default_factory=dict)
-    most: dict[str, int] = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=dict)
 
     async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         self.polls.append((clock(), namespace, token))
         for each in (namespace, "all"):
             self.at_once[each] = self.at_once.get(each, 0) + 1
-            self.most[each] = max(self.most.get(each, 0), self.at_once[each])
+            self.peak[each] = max(self.peak.get(each, 0), self.at_once[each])
         await asyncio.sleep(0.0 if namespace == self.fast else self.seconds)
         for each in (namespace, "all"):
             self.at_once[each] -= 1
@@ -160,14 +160,14 @@ async def test_address_that_changes_before_each_answer_makes_a_driver_silent(
 ) -> None:
     """Users write the status of a RayJob. A driver that was never polled stops the deadlines."""
     heads.answer, heads.seconds = answer, 1.5
-    found: list[Answer | None] = []
+    answers: list[Answer | None] = []
     async with polling(heads) as polls:
         for number in range(40):
             address = {"head": {"podIP": f"10.0.0.{number}", "serviceName": "job-1-head-svc"}}
-            found.append(read(polls, seen(**ended | {"rayClusterStatus": address})))
+            answers.append(read(polls, seen(**ended | {"rayClusterStatus": address})))
             await asyncio.sleep(1)
-    assert found[:30] == [None] * 30, "as of a driver without an address that changes"
-    assert [one and one.reached for one in found[31:]] == [False] * 9
+    assert answers[:30] == [None] * 30, "as of a driver without an address that changes"
+    assert [one and one.reached for one in answers[31:]] == [False] * 9
 
 
 @in_virtual_time
@@ -217,7 +217,7 @@ async def test_slow_namespace_delays_no_other(heads: Heads) -> None:
         await asyncio.sleep(0.1)
         assert [namespace for _, namespace, _ in heads.polls].count("honest") == 1
         await asyncio.sleep(120)
-    assert heads.most == {
+    assert heads.peak == {
         "hostile": MAX_POLLS_PER_NAMESPACE,
         "honest": 1,
         "all": MAX_POLLS_PER_NAMESPACE + 1,
@@ -247,7 +247,7 @@ async def test_polls_are_bounded_over_all_namespaces(heads: Heads) -> None:
         for number in range(3 * MAX_POLLS):
             read(polls, seen(f"uid-{number}"), (f"team-{number}", "job"))
         await asyncio.sleep(60)
-    assert heads.most["all"] == MAX_POLLS
+    assert heads.peak["all"] == MAX_POLLS
     assert len(heads.polls) == 3 * MAX_POLLS
 
 

@@ -108,9 +108,9 @@ def test_killed_driver_is_recognized_by_its_exit_code(
     code: str, cause: Cause, messages: Messages
 ) -> None:
     exited = f"Job entrypoint command failed with exit code {code}"
-    found = failure_cause(seen(message=f"{exited}, last available logs: ..."), report(rows=5), ())
-    assert found[0] == cause
-    messages.check(found[1])
+    result = failure_cause(seen(message=f"{exited}, last available logs: ..."), report(rows=5), ())
+    assert result[0] == cause
+    messages.check(result[1])
 
 
 def test_driver_that_the_memory_monitor_of_ray_kills_ran_out_of_memory() -> None:
@@ -133,8 +133,8 @@ def test_driver_that_the_memory_monitor_of_ray_kills_ran_out_of_memory() -> None
     ids=["silent", "error", "stopped", "lost node"],
 )
 def test_pod_loss_explains_an_unspecific_failure(found_report: Report | None) -> None:
-    found = failure_cause(seen(), found_report, (KILLED,))
-    assert found == (Cause.OUT_OF_MEMORY, "pod job-1-worker: killed")
+    cause = failure_cause(seen(), found_report, (KILLED,))
+    assert cause == (Cause.OUT_OF_MEMORY, "pod job-1-worker: killed")
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,9 @@ def job(phase: Phase, generation: int = 3) -> Object:
 def argo_health(body: Object) -> tuple[str, str]:
     """Return status and message from the script in the page, run in Lua 5.1 as in Argo CD."""
     (script,) = (
-        found
+        result
         for block in blocks(PAGE, "yaml")
-        for name, found in yaml.safe_load(block).items()
+        for name, result in yaml.safe_load(block).items()
         if name == "resource.customizations.health.batchinference.dev_BatchInference"
     )
     lua = LuaRuntime()

@@ -51,11 +51,11 @@ def page(*items: str) -> bytes:
 @each_shape
 def test_hostile_job_is_refused_and_others_of_its_page_are_read(value: str) -> None:
     honest = job_body("honest")
-    found = read(page(hostile(value), json.dumps(honest), hostile(value)))
-    assert found["metadata"] == {"continue": "c"}
-    assert found["items"][1] == honest
+    content = read(page(hostile(value), json.dumps(honest), hostile(value)))
+    assert content["metadata"] == {"continue": "c"}
+    assert content["items"][1] == honest
     cache = Cache()
-    cache.set_job(found["items"][0])
+    cache.set_job(content["items"][0])
     observed = cache.observe(("team", "hostile"))
     assert observed is not None
     assert observed.job.spec == {"suspend": False, "ttl": {"rayJob": "1h"}}
@@ -88,14 +88,14 @@ async def test_hostile_job_does_not_end_the_watch_of_kopf(serve: Serve, value: s
         aiohttp.ClientSession(response_class=LimitedResponse) as session,
         session.get(server.url) as response,
     ):
-        found = [json.loads(line) async for line in iter_jsonlines(response.content)]
-    assert [event["object"]["metadata"]["name"] for event in found] == [
+        documents = [json.loads(line) async for line in iter_jsonlines(response.content)]
+    assert [event["object"]["metadata"]["name"] for event in documents] == [
         "honest",
         "hostile",
         "honest",
     ]
-    assert (found[0], found[2]) == (honest, honest)
-    assert found[1]["object"]["skippedFields"]["spec"].startswith("spec")
+    assert (documents[0], documents[2]) == (honest, honest)
+    assert documents[1]["object"]["skippedFields"]["spec"].startswith("spec")
 
 
 @pytest.mark.parametrize("code", [410, 429, 500, 504])
@@ -107,8 +107,8 @@ async def test_watch_that_ends_with_any_error_starts_again(serve: Serve, code: i
         aiohttp.ClientSession(response_class=LimitedResponse) as session,
         session.get(server.url) as response,
     ):
-        (found,) = [json.loads(line) async for line in iter_jsonlines(response.content)]
-    assert found == {"type": "ERROR", "object": {**error["object"], "code": 410}}
+        (document,) = [json.loads(line) async for line in iter_jsonlines(response.content)]
+    assert document == {"type": "ERROR", "object": {**error["object"], "code": 410}}
 
 
 @given(value=_JSON, indent=st.sampled_from([None, 1]))

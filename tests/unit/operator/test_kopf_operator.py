@@ -34,17 +34,17 @@ def registered(*namespaces: str) -> tuple[Handlers, JobController, kopf.Operator
     schedules = ScheduleController(controller.api, CONFIG)
     login = KopfLogin(WatchHealth([], 60), lambda *_: None)
     registry = kopf_operator(controller, schedules, login, namespaces, stop=STOPPED.set)
-    handlers = {str(found.id): found for found in registry._watching.get_all_handlers()}
+    handlers = {str(handler.id): handler for handler in registry._watching.get_all_handlers()}
     return handlers, controller, registry
 
 
 def test_jobs_and_schedules_are_watched() -> None:
     handlers, _, _ = registered()
     runs = {SCHEDULE_LABEL: kopf.PRESENT}
-    found = {name: (handler.selector, handler.labels) for name, handler in handlers.items()}
+    by_name = {name: (handler.selector, handler.labels) for name, handler in handlers.items()}
     assert {
         name: (selector.group, selector.version, selector.any_name, labels)
-        for name, (selector, labels) in found.items()
+        for name, (selector, labels) in by_name.items()
     } == {
         "jobs": ("batchinference.dev", "v1beta1", "batchinferences", None),
         "runs": ("batchinference.dev", "v1beta1", "batchinferences", runs),

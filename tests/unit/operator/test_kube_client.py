@@ -62,7 +62,7 @@ CALLS: dict[str, Call] = {
     "create": lambda api: api.create(body("RayJob")),
     "get": lambda api: api.get_object("RayJob", NAMESPACE, "job-1"),
     "release": lambda api: api.release_cluster(NAMESPACE, RAY_JOB),
-    "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, KubeRayDeadlines(7200)),
+    "limit": lambda api: api.set_deadlines(NAMESPACE, RAY_JOB, KubeRayDeadlines(7200)),
     "release pods": lambda api: api.release_pods(NAMESPACE, RAY_JOB, "2026-03-01T12:00:00Z"),
     "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
     "delete job": lambda api: api.delete_job(NAMESPACE, "job", "uid-of-job", resourceVersion="41"),
@@ -225,12 +225,12 @@ async def test_no_object_has_a_text_that_is_no_name(connect: Connect, name: Any)
     """Users write the RayJob of a claim, the schedule of a run, and the cluster of a RayJob. An
     error would stop the pool, the schedules or the deadlines of a job."""
     api, server = await connect(answering(200, cluster_of("uid-of-job-1")))
-    found = (
+    result = (
         await api.get_object("RayJob", NAMESPACE, name),
         await api.get_object("RayCluster", NAMESPACE, name),
         await api.get_object("BatchInferenceSchedule", NAMESPACE, name),
     )
-    assert (found, server.requests) == ((None,) * 3, [])
+    assert (result, server.requests) == ((None,) * 3, [])
 
 
 async def test_cluster_of_another_namespace_is_never_deleted(connect: Connect) -> None:

@@ -50,8 +50,8 @@ class Sequence:
 
     def decide(self, *, suspend: bool) -> None:
         """Admit or evict the RayJob in one patch."""
-        place = {"nodeSelector": None if suspend else {"flavor": "spot"}}
-        head = {"headGroupSpec": {"template": {"spec": place}}}
+        location = {"nodeSelector": None if suspend else {"flavor": "spot"}}
+        head = {"headGroupSpec": {"template": {"spec": location}}}
         patch = {"spec": {"suspend": suspend, "rayClusterSpec": head}}
         self.cluster.patch("RayJob", "job-1", patch)
 

@@ -94,8 +94,8 @@ async def test_released_lease_is_taken_at_once(store: LeaseStore) -> None:
 
 
 async def test_one_of_two_replicas_takes_a_free_lease(store: LeaseStore) -> None:
-    taken = await asyncio.gather(store.lease().take(A), store.lease().take(B))
-    assert sorted(taken) == [False, True]
+    results = await asyncio.gather(store.lease().take(A), store.lease().take(B))
+    assert sorted(results) == [False, True]
 
 
 @pytest.mark.parametrize("status", [-1, 409, 500])

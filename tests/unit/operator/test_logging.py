@@ -120,8 +120,8 @@ def test_lines_name_their_job_and_never_its_token(
 
     run()
     text = capsys.readouterr().err
-    found = [json.loads(line) for line in text.splitlines()]
-    ours = [line for line in found if line["logger"] == "batchinference.operator"]
+    documents = [json.loads(line) for line in text.splitlines()]
+    ours = [line for line in documents if line["logger"] == "batchinference.operator"]
     assert len(ours) > 5
     assert {line["job"] for line in ours} == {"team/job"}
     assert {line.get("attempt") for line in ours} == {None, 1}

@@ -67,13 +67,13 @@ def test_counters_of_a_namespace_start_at_zero() -> None:
     metrics = Metrics()
     metrics.add_operator(WorkQueue[str](), lambda: [JobSummary("team", Phase.PENDING)])
     list(metrics.registry.collect())  # the first scrape after the first job
-    found = metrics.registry.get_sample_value
+    result = metrics.registry.get_sample_value
     for name in ("rows_finished", "rows_failed", "device_seconds", "cpu_seconds"):
-        assert found(f"batchinference_{name}_total", {"namespace": "team"}) == 0
+        assert result(f"batchinference_{name}_total", {"namespace": "team"}) == 0
     for name in ("attempts", "attempt_device_seconds"):
         for cause in Cause:
             labels = {"namespace": "team", "outcome": "Failed", "cause": cause.value}
-            assert found(f"batchinference_{name}_total", labels) == 0
+            assert result(f"batchinference_{name}_total", labels) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ def mutable_spec(**spec: Any) -> MutableSpec:
 
 
 def test_valid_parts_of_the_spec_are_used() -> None:
-    found = mutable_spec(suspend=True, retry={"maxAttempts": 5}, deadlines={"stall": "5m"})
-    assert found.suspend
-    assert found.retry == Retry.model_validate({"maxAttempts": 5})
-    assert found.deadlines == Deadlines.model_validate({"stall": "5m"})
+    spec = mutable_spec(suspend=True, retry={"maxAttempts": 5}, deadlines={"stall": "5m"})
+    assert spec.suspend
+    assert spec.retry == Retry.model_validate({"maxAttempts": 5})
+    assert spec.deadlines == Deadlines.model_validate({"stall": "5m"})
 
 
 @pytest.mark.parametrize(

@@ -210,9 +210,9 @@ async def test_silent_endpoint_ends_within_bounded_time(
 async def test_notifications_of_a_job_are_independent(sending: Any) -> None:
     hooks = [*HOOK, {"name": "other", "urlEnv": "OTHER"}]
     async with sending(answering(200, {})) as (made, server):
-        found = await made.send(job(hooks=hooks))
-    assert found["chat"] == ""
-    assert "OTHER" in found["other"]
+        answer = await made.send(job(hooks=hooks))
+    assert answer["chat"] == ""
+    assert "OTHER" in answer["other"]
     assert len(server.requests) == 1
 
 

@@ -85,11 +85,11 @@ def test_driver_that_was_killed_ran_out_of_the_memory_of_the_head() -> None:
 def test_memory_grows_up_to_its_maximum_and_survives_other_failures() -> None:
     """Each attempt is reconciled from the status alone, as after a restart of the operator."""
     loop = ReconcileLoop(retry={"outOfMemory": POLICY, "maxAttempts": 9}, steps=STEPS)
-    found = [start_attempt(loop)["cpu"]]
+    cpus = [start_attempt(loop)["cpu"]]
     for group in ("cpu", "head", "cpu", "cpu", "cpu"):
         run_out(loop, group)
-        found.append(start_attempt(loop)["cpu"])
-    assert found == ["4Gi", "6Gi", "6Gi", "9Gi", "10Gi", "10Gi"]
+        cpus.append(start_attempt(loop)["cpu"])
+    assert cpus == ["4Gi", "6Gi", "6Gi", "9Gi", "10Gi", "10Gi"]
     loop.spec["cluster"] = {"workers": {"memory": "32Gi"}}
     loop.run()
     loop.fail("NodeLost")

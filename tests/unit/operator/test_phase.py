@@ -142,8 +142,8 @@ def test_job_is_starting_until_its_driver_starts(status: dict[str, Any]) -> None
 def test_phase_of_a_started_job_is_that_of_its_driver(
     found_report: Report | None, phase: Phase, reason: str, message: str
 ) -> None:
-    found, summary = verdict_of(seen(**RUNNING), HEALTHY, report=found_report)
-    assert (found, summary.reason) == (phase, reason)
+    verdict, summary = verdict_of(seen(**RUNNING), HEALTHY, report=found_report)
+    assert (verdict, summary.reason) == (phase, reason)
     assert message in summary.message
     assert not summary.complete
     assert not summary.failed

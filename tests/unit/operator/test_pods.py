@@ -42,7 +42,7 @@ TWO_ENDED = [ended("Error", "2026-03-01T12:00:00Z"), ended("Completed", "2026-03
 def test_pod_has_its_cluster_and_resources() -> None:
     pod = PodView.of({**pod_body("worker-x", job="doggos", attempt=3, gpus=2), "spec": asking("4")})
     assert (pod.name, pod.cluster) == ("worker-x", "doggos-3-cluster")
-    assert (pod.cpus, pod.gpus) == (4.0, 2)
+    assert (pod.cpus, pod.devices) == (4.0, 2)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_rendered_pod_has_the_gpus_of_its_group(resource: str) -> None:
     groups = (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
     pods = [{**group["template"], "metadata": {"name": "x", **group["template"]["metadata"]}}
             for group in groups]  # fmt: skip
-    assert sum(PodView.of(pod).gpus for pod in pods) == 2
+    assert sum(PodView.of(pod).devices for pod in pods) == 2
 
 
 def test_gpu_label_without_a_number_is_ignored() -> None:
     body = pod_body()
     body["metadata"]["labels"][DEVICES_LABEL] = "many"
-    assert PodView.of(body).gpus == 0
+    assert PodView.of(body).devices == 0
 
 
 UNPLACED = {"type": "PodScheduled", "status": "False", "message": "no node has room"}
@@ -160,8 +160,8 @@ def test_loss_has_the_time_in_the_pod_status() -> None:
     target = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": noon}
     killed = {"name": "ray", "lastState": ended("OOMKilled", noon)["state"]}
     evicted = {"phase": "Failed", "reason": "Evicted", "containerStatuses": [ended("Error", noon)]}
-    found = [lost(conditions=[target]), lost(containerStatuses=[killed]), lost(**evicted)]
-    assert [each and each.at for each in found] == [NOON, NOON, NOON]
+    losts = [lost(conditions=[target]), lost(containerStatuses=[killed]), lost(**evicted)]
+    assert [each and each.at for each in losts] == [NOON, NOON, NOON]
 
 
 def test_loss_has_the_group_of_the_pod() -> None:
@@ -210,10 +210,10 @@ def test_failed_pod_is_a_loss(reason: str, message: str | None, cause: Cause) ->
 
 @pytest.mark.parametrize("state", ["state", "lastState"])
 def test_loss_names_the_container_killed_for_memory(state: str) -> None:
-    found = lost(containerStatuses=[{"name": "ray", state: ended("OOMKilled")["state"]}])
-    assert found is not None
-    assert found.cause == Cause.OUT_OF_MEMORY
-    assert found.message.startswith("pod job-1-worker: container ray was killed")
+    result = lost(containerStatuses=[{"name": "ray", state: ended("OOMKilled")["state"]}])
+    assert result is not None
+    assert result.cause == Cause.OUT_OF_MEMORY
+    assert result.message.startswith("pod job-1-worker: container ray was killed")
 
 
 @pytest.mark.parametrize(

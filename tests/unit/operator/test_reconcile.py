@@ -97,9 +97,9 @@ def observe_next(before: Observed, ray_job: RayJobView | None, **seen: Any) -> O
 def ready(actions: Actions) -> dict[str, Any]:
     """Return the condition Ready of the status."""
     assert actions.status is not None
-    found = find_condition(actions.status, "Ready")
-    assert found
-    return found
+    condition = find_condition(actions.status, "Ready")
+    assert condition
+    return condition
 
 
 def reason(actions: Actions) -> str:

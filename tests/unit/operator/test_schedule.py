@@ -327,7 +327,7 @@ def test_one_run_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
         for _number in range(100):
             one = Body(body)
             listed.append(weakref.ref(one))
-            alive.append(sum(found() is not None for found in listed))
+            alive.append(sum(result() is not None for result in listed))
             yield one
 
     monkeypatch.setattr(schedules.api, "list_runs", list_runs)

@@ -22,13 +22,13 @@ MINUTE = timedelta(minutes=1)
 def daily(start: datetime, zone: str, at: time) -> list[datetime]:
     """Return the documented times of a daily schedule: a time that does not exist runs after the
     gap, and a time that occurs twice runs at the first."""
-    found = []
+    result = []
     for day in range(DAYS):
         local = datetime.combine((start + timedelta(days=day)).date(), at, ZoneInfo(zone))
         while local.astimezone(UTC).astimezone(local.tzinfo).time() != local.time():
             local += MINUTE
-        found.append(local.astimezone(UTC))
-    return [moment for moment in found if moment > start]
+        result.append(local.astimezone(UTC))
+    return [moment for moment in result if moment > start]
 
 
 class Model:

@@ -58,7 +58,7 @@ def test_kuberay_keeps_the_cluster_for_a_ttl_that_was_raised(ended: bool) -> Non
     loop.spec["ttl"] = {"cluster": "2h"}
     loop.reconcile(60)
     assert loop.ray_job["spec"]["ttlSecondsAfterFinished"] == 7200
-    assert loop.reconcile(60).update_backstop is None
+    assert loop.reconcile(60).update_deadlines is None
 
 
 @each_end

@@ -79,11 +79,11 @@ async def test_only_new_credentials_give_a_new_session(
     """kopf does not use a session again after the API server refused it."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     login = KopfLogin(WatchHealth([], 60), Metrics().record_request)
-    found = []
+    result = []
     for token in ("first", "first", "second"):
         write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1", token)
-        found.append(await login.login(settings=kopf.OperatorSettings()))
-    first, again, second = found
+        result.append(await login.login(settings=kopf.OperatorSettings()))
+    first, again, second = result
     assert first is not None
     assert second is not None
     assert first is again

@@ -25,14 +25,14 @@ def queue() -> WorkQueue[str]:
 async def drain(queue: WorkQueue[str], seconds: float = 100) -> list[tuple[float, str]]:
     """Return the keys that are handed out within this time, with their times. Each key is done
     immediately."""
-    found = []
+    result = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
                 key = await queue.get()
-                found.append((clock(), key))
+                result.append((clock(), key))
                 queue.done(key)
-    return found
+    return result
 
 
 @in_virtual_time

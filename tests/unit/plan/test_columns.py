@@ -118,8 +118,8 @@ def test_replaced_columns_are_noted(
 ) -> None:
     parsed = [Step.model_validate(step) for step in steps]  # also with the same names
     spec = spec_of(**given).model_copy(update={"steps": parsed})
-    found = [note.partition(".")[0] for note in replaced_columns(spec, spec.read.columns)]
-    assert found == notes
+    result = [note.partition(".")[0] for note in replaced_columns(spec, spec.read.columns)]
+    assert result == notes
 
 
 CLASSIFIER = {

@@ -40,30 +40,30 @@ def cpu_group(stages: list[Stage], workers: Workers) -> WorkerGroup:
     return groups_of(stages, workers)[0]
 
 
-def with_max(workers: Workers, most: int) -> Workers:
-    return workers.model_copy(update={"max": most})
+def with_max(workers: Workers, limit: int) -> Workers:
+    return workers.model_copy(update={"max": limit})
 
 
 def asked_for(error: SpecError) -> int:
     """Return the number of workers that a refusal suggests."""
     (problem,) = error.problems
     assert problem.path == "spec.cluster.workers.max"
-    found = re.search(r"Raise cluster\.workers\.max to (\d+) or lower replicas\.min", str(problem))
-    assert found
-    return int(found[1])
+    match = re.search(r"Raise cluster\.workers\.max to (\d+) or lower replicas\.min", str(problem))
+    assert match
+    return int(match[1])
 
 
 @settings(max_examples=examples(400), deadline=None)
 @given(STAGES, WORKERS, st.integers(1, 4))
 def test_deadlock_refusal_suggests_enough_workers(
-    stages: list[Stage], workers: Workers, most: int
+    stages: list[Stage], workers: Workers, limit: int
 ) -> None:
     assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
     try:
-        group = cpu_group(stages, with_max(workers, most))
+        group = cpu_group(stages, with_max(workers, limit))
     except SpecError as error:
         enough = asked_for(error)
-        assert enough > most
+        assert enough > limit
         group = cpu_group(stages, with_max(workers, enough))
     assert fits(at_the_same_time(stages), group.cpus, group.max)
 
@@ -71,13 +71,13 @@ def test_deadlock_refusal_suggests_enough_workers(
 @settings(max_examples=examples(400), deadline=None)
 @given(STAGES, WORKERS, st.integers(1, 4))
 def test_deadlock_check_needs_at_most_one_extra_worker(
-    stages: list[Stage], workers: Workers, most: int
+    stages: list[Stage], workers: Workers, limit: int
 ) -> None:
     """The optimal placement is hard to find, so the check may require one extra worker."""
     assume(workers.cpu is None or all(stage.cpus <= workers.cpu for stage in stages))
     group = cpu_group(stages, workers)
-    if fits(at_the_same_time(stages), group.cpus, most):
-        cpu_group(stages, with_max(workers, most + 1))
+    if fits(at_the_same_time(stages), group.cpus, limit):
+        cpu_group(stages, with_max(workers, limit + 1))
 
 
 @settings(max_examples=examples(200), deadline=None)

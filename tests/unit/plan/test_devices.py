@@ -17,8 +17,8 @@ def plan(*steps: Document, **profiles: Document) -> Plan:
     return plan_for_cluster(spec_of(steps=list(steps), cluster={"profiles": profiles}))
 
 
-def with_resources(name: str = "embed", most: int = 1, **resources: Any) -> Document:
-    return model_step(name, replicas={"max": most}, resources=resources)
+def with_resources(name: str = "embed", limit: int = 1, **resources: Any) -> Document:
+    return model_step(name, replicas={"max": limit}, resources=resources)
 
 
 def profile(**fields: Any) -> Profile:
@@ -32,7 +32,7 @@ def stage(*steps: Document, **profiles: Document) -> Stage:
 
 def test_custom_resources_determine_the_shape_of_pods() -> None:
     step = with_resources(
-        most=3, cpu=4, custom={"NPU": 2, "licence": 1}, acceleratorType="Ascend910B"
+        limit=3, cpu=4, custom={"NPU": 2, "licence": 1}, acceleratorType="Ascend910B"
     )
     made = plan(step)
     assert made.groups[1:] == (
@@ -55,7 +55,7 @@ def test_pools_with_equal_devices_share_a_group() -> None:
         with_resources("a", gpu=1, acceleratorType="T4"),
         with_resources("b", gpu=1, acceleratorType="A100"),
         with_resources("c", gpu=1),
-        with_resources("d", gpu=1, acceleratorType="T4", most=2),
+        with_resources("d", gpu=1, acceleratorType="T4", limit=2),
         with_resources("e", custom={"NPU": 1, "licence": 2}),
         with_resources("f", custom={"licence": 2, "NPU": 1}),
         with_resources("g", custom={"NPU": 1}),
@@ -108,6 +108,6 @@ def test_profile_of_an_accelerator_type_overrides_the_device_profile() -> None:
 
 
 def test_accelerator_type_applies_to_gpus_before_custom_resources() -> None:
-    found = profiles_of(1, (("NPU", 1),), "T4", {"T4": profile(nodeSelector={"gpu": "t4"})})
-    assert found["GPU"].node_selector == {"gpu": "t4"}
-    assert found["NPU"].node_selector == {}
+    profiles = profiles_of(1, (("NPU", 1),), "T4", {"T4": profile(nodeSelector={"gpu": "t4"})})
+    assert profiles["GPU"].node_selector == {"gpu": "t4"}
+    assert profiles["NPU"].node_selector == {}

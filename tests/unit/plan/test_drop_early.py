@@ -127,9 +127,9 @@ def test_drops_move_as_early_as_possible_with_equal_results(steps: list[Step]) -
     assert after.seen == before.seen
     assert without_drops(early) == without_drops(steps)
     assert drops_between_python_steps(early) == drops_between_python_steps(steps)
-    for place, step in enumerate(early):
-        if step.drop_columns and place > 0:
-            assert set(step.drop_columns) <= after.touched[place - 1]
+    for location, step in enumerate(early):
+        if step.drop_columns and location > 0:
+            assert set(step.drop_columns) <= after.touched[location - 1]
     assert drop_early(early) == early
 
 

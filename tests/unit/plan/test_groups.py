@@ -37,14 +37,14 @@ def own_groups(*steps: Document) -> list[WorkerGroup]:
     return list(plan(*steps).groups[1:])
 
 
-def on_gpu(name: str, gpu: float = 1, most: int = 1, **resources: Any) -> Document:
-    return model_step(name, replicas={"max": most}, resources={"gpu": gpu, **resources})
+def on_gpu(name: str, gpu: float = 1, limit: int = 1, **resources: Any) -> Document:
+    return model_step(name, replicas={"max": limit}, resources={"gpu": gpu, **resources})
 
 
 @pytest.mark.parametrize(
     ("step", "expected"),
     [
-        (on_gpu("embed", gpu=2, most=4, cpu=6.5, memory="20Gi"),
+        (on_gpu("embed", gpu=2, limit=4, cpu=6.5, memory="20Gi"),
          WorkerGroup("embed", cpus=6.5, gpus=2, memory="20Gi", min=0, max=4)),
         (model_step("large", resources={"memory": "32Gi"}),
          WorkerGroup("large", cpus=1, gpus=0, memory="32Gi", min=0, max=1)),
@@ -84,7 +84,7 @@ def test_pod_has_the_resources_of_its_replicas(
 def test_group_is_not_shared_by_pools_with_other_parts_of_a_gpu() -> None:
     auto = model_step("b", resources={"gpu": 1}, replicas={"max": 4}, replicasPerDevice="auto")
     half = model_step("c", resources={"gpu": 0.2}, replicas={"max": 4}, replicasPerPod=4)
-    made = plan(on_gpu("a", gpu=0.25, most=4), auto, half)
+    made = plan(on_gpu("a", gpu=0.25, limit=4), auto, half)
     assert [group.name for group in made.groups[1:]] == ["a", "b", "c"]
 
 
@@ -198,7 +198,7 @@ def assert_valid_names(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "cpus", "most"),
+    ("steps", "cpus", "limit"),
     [
         ([], 2, 2),
         ([model_step()], 3, 2),
@@ -207,11 +207,11 @@ def assert_valid_names(names: list[str]) -> None:
         ([model_step(resources={"cpu": 4}, replicas={"min": 4, "max": 4})], MAX_DEFAULT_CPUS, 4),
         ([model_step(resources={"cpu": 12})], 12, 3),
         ([model_step(resources={"cpu": 0.5})], 2, 2),
-        ([on_gpu("embed", most=8)], 2, 2),
+        ([on_gpu("embed", limit=8)], 2, 2),
     ],
 )
-def test_cpu_group_defaults(steps: list[Document], cpus: float, most: int) -> None:
-    expected = WorkerGroup(CPU_GROUP, cpus=cpus, gpus=0, memory=DEFAULT_MEMORY, min=1, max=most)
+def test_cpu_group_defaults(steps: list[Document], cpus: float, limit: int) -> None:
+    expected = WorkerGroup(CPU_GROUP, cpus=cpus, gpus=0, memory=DEFAULT_MEMORY, min=1, max=limit)
     assert cpu_group(*steps) == expected
 
 

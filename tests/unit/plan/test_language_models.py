@@ -14,10 +14,10 @@ from support.documents.vllm_models import vllm_step
 
 
 def vllm_spec(
-    gpu: int = 1, most: int = 1, resources: dict[str, Any] | None = None, **fields: Any
+    gpu: int = 1, limit: int = 1, resources: dict[str, Any] | None = None, **fields: Any
 ) -> BatchInferenceSpec:
     step = vllm_step(gpu=gpu, **fields)
-    step |= {"replicas": {"min": 1, "max": most}}
+    step |= {"replicas": {"min": 1, "max": limit}}
     step["resources"] |= resources or {}
     return spec_of(steps=[step, drop_step("text")])
 

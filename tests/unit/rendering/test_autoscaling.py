@@ -87,8 +87,8 @@ def test_devices_may_be_idle_for_another_time_than_cpus() -> None:
     cluster: Document = {"idleTimeout": "2m", "profiles": {"GPU": {"idleTimeout": "10m"}}}
     config = autoscaling_config(render(job(steps=steps, cluster=cluster)))
     groups = config.get_node_type_configs()
-    found = {name: group.idle_timeout_s for name, group in groups.items()}
-    assert (found["embed"], found["rank"], found["cpu"]) == (600, None, None)
+    by_name = {name: group.idle_timeout_s for name, group in groups.items()}
+    assert (by_name["embed"], by_name["rank"], by_name["cpu"]) == (600, None, None)
     assert config.get_idle_timeout_s() == 120
 
 
@@ -97,8 +97,8 @@ def test_idle_timeouts_are_those_that_kuberay_accepts() -> None:
     cluster = {"idleTimeout": "999999d", "profiles": {"GPU": {"idleTimeout": "999999d"}}}
     made = render(job(steps=[model_step(resources={"gpu": 1})], cluster=cluster)).cluster
     *_, gpus = made["workerGroupSpecs"]
-    found = [one["idleTimeoutSeconds"] for one in (made["autoscalerOptions"], gpus)]
-    assert found == [MAX_SECONDS, MAX_SECONDS]
+    idle_timeout_seconds = [one["idleTimeoutSeconds"] for one in (made["autoscalerOptions"], gpus)]
+    assert idle_timeout_seconds == [MAX_SECONDS, MAX_SECONDS]
     step = model_step(resources={"gpu": 1}, replicas={"min": 1, "max": 1})
     fixed = {**cluster, "workers": {"min": 1, "max": 1}, "queueName": "gpu"}
     assert "idleTimeoutSeconds" not in str(render(job(steps=[step], cluster=fixed)).cluster)

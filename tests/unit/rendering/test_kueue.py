@@ -24,8 +24,8 @@ def problems(groups: int, **cluster: Any) -> list[str]:
 
 def test_kueue_limits_the_number_of_worker_groups(messages: Messages) -> None:
     assert problems(MAX_GROUPS, queueName="gpu") == []
-    (found,) = problems(MAX_GROUPS + 1, queueName="gpu")
-    messages.check(found)
+    (problem,) = problems(MAX_GROUPS + 1, queueName="gpu")
+    messages.check(problem)
     assert problems(MAX_GROUPS + 1) == []
 
 
@@ -33,8 +33,8 @@ def test_kueue_limits_the_number_of_worker_groups(messages: Messages) -> None:
     ("field", "value"), [("queuePriorityClassName", "nightly"), ("topology", {"level": "rack"})]
 )
 def test_settings_of_kueue_require_a_queue(field: str, value: Any, messages: Messages) -> None:
-    (found,) = problems(1, **{field: value})
-    messages.check(found)
+    (problem,) = problems(1, **{field: value})
+    messages.check(problem)
 
 
 FIXED = {"min": 1, "max": 1}
@@ -47,9 +47,9 @@ def topology_of(step: Document, topology: Document) -> tuple[list[str], list[Doc
     cluster = {"image": "own:1", "queueName": "gpu", "workers": FIXED, "topology": topology}
     made = job(steps=[step], cluster=cluster)
     groups = plan_for_cluster(made.spec).groups
-    found = [str(problem) for problem in check_queue(made.spec.cluster, groups)]
-    pods = [] if found else render(made).ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    return found, [group["template"]["metadata"].get("annotations", {}) for group in pods]
+    result = [str(problem) for problem in check_queue(made.spec.cluster, groups)]
+    pods = [] if result else render(made).ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    return result, [group["template"]["metadata"].get("annotations", {}) for group in pods]
 
 
 ONE_POD = python_step("embed", resources={"gpu": 8}, replicas={"min": 2, "max": 2})
@@ -75,8 +75,8 @@ def test_topology_places_the_pods_that_exchange_data(
 
 def test_topology_of_a_job_that_scales_is_refused(messages: Messages) -> None:
     scales = {**ONE_POD, "replicas": {"min": 1, "max": 2}}
-    (found,) = topology_of(scales, {"level": "rack"})[0]
-    messages.check(found)
+    (result,) = topology_of(scales, {"level": "rack"})[0]
+    messages.check(result)
 
 
 def test_gang_of_another_scheduler_is_a_label_of_the_ray_job() -> None:
@@ -103,8 +103,8 @@ def test_defaults_for_queues_apply_to_jobs_that_can_have_them(
         {"image": "a", "topology": {"level": "rack"}, "queuePriorityClassName": "nightly"}
     )
     cluster = {"queueName": queue, "workers": FIXED}
-    found = render(job(steps=[step], cluster=cluster), platform).job.spec.cluster
-    assert (found.topology is not None, found.queue_priority_class_name is not None) == expected
+    result = render(job(steps=[step], cluster=cluster), platform).job.spec.cluster
+    assert (result.topology is not None, result.queue_priority_class_name is not None) == expected
 
 
 def test_kueue_does_not_suspend_a_job_without_a_queue() -> None:

@@ -53,9 +53,9 @@ def test_gpu_limit_names_the_groups(messages: Messages) -> None:
 
 
 def test_cpu_limit_includes_the_head() -> None:
-    (found,) = problems([GPUS], limits={"cpu": 16.5, "devices": 8}, head={"cpu": 1})
-    assert "17 CPUs (head 1 x 1, cpu 2 x 2, embed 4 x 3) and 16.5 are allowed" in found
-    assert "Lower replicas.max or cluster.workers.max" in found
+    (problem,) = problems([GPUS], limits={"cpu": 16.5, "devices": 8}, head={"cpu": 1})
+    assert "17 CPUs (head 1 x 1, cpu 2 x 2, embed 4 x 3) and 16.5 are allowed" in problem
+    assert "Lower replicas.max or cluster.workers.max" in problem
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_device_limit_includes_the_profiles_of_the_job(profile: Any, devices: in
     """A job cannot get GPUs under another name. The GPU label of the pods also counts them."""
     step = model_step(replicas={"max": 64}, resources={"custom": {"mine": 8}})
     cluster = {"profiles": {"mine": profile}}
-    found = problems([step], limits={"devices": 0}, **cluster)
-    assert [f"{devices} devices (embed 64 x 8) and 0 are allowed" in one for one in found] == (
+    problem = problems([step], limits={"devices": 0}, **cluster)
+    assert [f"{devices} devices (embed 64 x 8) and 0 are allowed" in one for one in problem] == (
         [True] if devices else []
     )
     pod = render(job(steps=[step], cluster=cluster)).workers["embed"]["template"]
@@ -97,8 +97,8 @@ def test_devices_of_claims_are_refused_if_devices_are_limited(
 ) -> None:
     """The template of a claim is an object of the tenant, and may ask for any number."""
     profiles = {"GPU": {"resourceClaimTemplateName": "one-gpu"}}
-    found = problems([GPUS], limits=limits, profiles=profiles)
-    messages.check(found[0])
+    problem = problems([GPUS], limits=limits, profiles=profiles)
+    messages.check(problem[0])
     assert problems([GPUS], limits={"cpu": 100.0}, profiles=profiles) == []
 
 
@@ -120,12 +120,12 @@ LIMITS = st.builds(
 def test_job_limit_may_only_lower_the_platform_limit(own: Limits, platform: Limits) -> None:
     defaults = Cluster(limits=platform)
     given_limits = own.model_dump(by_alias=True, exclude_none=True)
-    found = with_platform_defaults(
+    limits = with_platform_defaults(
         job(cluster={"limits": given_limits}), defaults
     ).spec.cluster.limits
     for name in Limits.model_fields:
-        one, other, both = (getattr(each, name) for each in (own, platform, found))
+        one, other, both = (getattr(each, name) for each in (own, platform, limits))
         assert both in (one, other)
         assert both is not None or (one is None and other is None)
         assert all(both <= limit for limit in (one, other) if limit is not None)
-    assert lower_limits(platform, own) == found
+    assert lower_limits(platform, own) == limits

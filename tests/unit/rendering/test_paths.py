@@ -209,5 +209,5 @@ def cached(path: str) -> Document:
 def test_table_and_cache_outlive_the_pods(spec: Document, fields: list[str]) -> None:
     """With a shared volume at /data."""
     write = {"path": "s3://out/", "format": "parquet", **spec.get("write", {})}
-    found = problems(volume("/data"), **{**spec, "write": write})
-    assert [problem.split(": ")[0] for problem in found] == fields
+    problem = problems(volume("/data"), **{**spec, "write": write})
+    assert [problem.split(": ")[0] for problem in problem] == fields

@@ -62,7 +62,7 @@ def test_only_the_autoscaler_has_a_service_account_token(rendered: Rendered) -> 
 
 
 def test_a_cluster_of_fixed_size_has_no_autoscaler() -> None:
-    fixed, growing = (with_cluster(workers={"cpu": 2, "max": most}) for most in (1, 2))
+    fixed, growing = (with_cluster(workers={"cpu": 2, "max": limit}) for limit in (1, 2))
     assert growing.cluster["enableInTreeAutoscaling"] is True
     assert {"enableInTreeAutoscaling", "autoscalerOptions"}.isdisjoint(fixed.cluster)
     assert "serviceAccountToken" not in repr(fixed.cluster)

@@ -57,8 +57,8 @@ def test_name_is_a_field_of_volumes_only() -> None:
     ],
 )
 def test_image_begins_with_a_registry_or_repository(prefix: str, image: str, allowed: bool) -> None:
-    found = refused(PlatformPolicy(images=[prefix]), {"image": image})
-    assert (found == []) == allowed
+    result = refused(PlatformPolicy(images=[prefix]), {"image": image})
+    assert (result == []) == allowed
 
 
 @pytest.mark.parametrize(

@@ -13,5 +13,5 @@ from support.service.running import Running, running
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Running]:
-    async with running(tmp_path, FakeCluster()) as found:
-        yield found
+    async with running(tmp_path, FakeCluster()) as result:
+        yield result

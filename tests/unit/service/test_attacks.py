@@ -201,16 +201,16 @@ async def test_the_purpose_may_follow_the_file(service: Running) -> None:
 
 @pytest.mark.parametrize("length", [10, 100, 300])
 async def test_an_upload_that_ends_early_leaves_no_file(service: Running, length: int) -> None:
-    whole = form(PURPOSE, FILE)
-    start = whole.index("\r\n\r\n") + 4
-    await answer_to(service, whole[: start + length], close=True)
+    full = form(PURPOSE, FILE)
+    start = full.index("\r\n\r\n") + 4
+    await answer_to(service, full[: start + length], close=True)
     assert await files_of(service) == []
 
 
 async def test_a_slow_upload_is_ended(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "GRACE_SECONDS", 0.05)
-    whole = form(PURPOSE, FILE)
-    status, _ = await answer_to(service, whole[:-30])
+    full = form(PURPOSE, FILE)
+    status, _ = await answer_to(service, full[:-30])
     assert status == 408
     assert await files_of(service) == []
 
@@ -242,12 +242,12 @@ def check_of(*blocks: bytes, max_lines: int = 100) -> line_check.FileCheck:
 
 def test_lines_may_be_split_between_blocks() -> None:
     content = requests(5)
-    whole = check_of(content)
-    assert (whole.lines, whole.model, whole.errors) == (5, "small", [])
+    full = check_of(content)
+    assert (full.lines, full.model, full.errors) == (5, "small", [])
     for size in (1, 7, len(content) - 1):
         blocks = [content[n : n + size] for n in range(0, len(content), size)]
-        assert check_of(*blocks) == whole
-    assert check_of(content.rstrip(b"\n")) == whole
+        assert check_of(*blocks) == full
+    assert check_of(content.rstrip(b"\n")) == full
 
 
 def test_a_long_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +257,9 @@ def test_a_long_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         checker.add(b"x" * 100)
         assert len(checker._rest) <= 1000
     checker.add(b"\n" + requests(1))
-    found = checker.end()
-    assert [(error.code, error.line) for error in found.errors] == [("invalid_json_line", 1)]
-    assert found.lines == 1
+    end = checker.end()
+    assert [(error.code, error.line) for error in end.errors] == [("invalid_json_line", 1)]
+    assert end.lines == 1
 
 
 @pytest.mark.parametrize(

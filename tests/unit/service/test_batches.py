@@ -52,16 +52,16 @@ async def test_status_follows_the_phase_of_the_job(
 ) -> None:
     batch = await service.create()
     service.cluster.set_status({**status, "counts": {"read": 2, "written": 1, "failed": 1}})
-    found = await service.client().batches.retrieve(batch.id)
-    assert found.status == shown
-    assert found.request_counts is not None
-    assert (found.request_counts.completed, found.request_counts.failed) == (1, 1)
-    assert bool(found.output_file_id) == (shown in ("completed", "failed", "expired"))
-    assert bool(found.errors) == (shown == "failed")
+    result = await service.client().batches.retrieve(batch.id)
+    assert result.status == shown
+    assert result.request_counts is not None
+    assert (result.request_counts.completed, result.request_counts.failed) == (1, 1)
+    assert bool(result.output_file_id) == (shown in ("completed", "failed", "expired"))
+    assert bool(result.errors) == (shown == "failed")
     ended = {
-        "completed": found.completed_at,
-        "failed": found.failed_at,
-        "expired": found.expired_at,
+        "completed": result.completed_at,
+        "failed": result.failed_at,
+        "expired": result.expired_at,
     }
     assert {name for name, time in ended.items() if time} == {shown} & ended.keys()
 
@@ -77,10 +77,10 @@ async def test_cancelling_suspends_the_job_and_keeps_what_is_finished(service: R
     service.cluster.set_status(
         {"phase": "Suspended", "counts": {"written": 1}, "conditions": conditions}
     )
-    found = await batches.retrieve(batch.id)
-    assert (found.status, bool(found.output_file_id)) == ("cancelled", True)
-    assert found.cancelling_at
-    assert found.cancelled_at
+    result = await batches.retrieve(batch.id)
+    assert (result.status, bool(result.output_file_id)) == ("cancelled", True)
+    assert result.cancelling_at
+    assert result.cancelled_at
     with pytest.raises(openai.ConflictError):
         await batches.cancel(batch.id)
 

@@ -94,8 +94,8 @@ async def test_a_file_for_another_purpose_is_refused(service: Running) -> None:
 
 async def test_models_are_those_of_the_namespace(service: Running) -> None:
     for namespace, more in (("team-a", []), ("team-b", ["large"])):
-        found = [each.id async for each in service.client(namespace).models.list()]
-        assert found == ["small", "failing", *more]
+        ids = [each.id async for each in service.client(namespace).models.list()]
+        assert ids == ["small", "failing", *more]
 
 
 async def test_a_download_that_fails_is_no_shorter_file(

@@ -63,14 +63,14 @@ async def test_a_cancelled_upload_leaves_no_parts(service: Running) -> None:
 
 async def test_content_that_is_not_as_announced_becomes_no_file(service: Running) -> None:
     upload, complete = await begun(service), service.client().uploads.complete
-    whole, half = await parts_of(service, upload, CONTENT, CONTENT[:50])
-    for wrong in ([half], [whole, half], ["part_" + "0" * 32], ["../x"], []):
+    parts, half = await parts_of(service, upload, CONTENT, CONTENT[:50])
+    for wrong in ([half], [parts, half], ["part_" + "0" * 32], ["../x"], []):
         with pytest.raises(openai.BadRequestError):
             await complete(upload.id, part_ids=wrong)
     with pytest.raises(openai.BadRequestError):
-        await complete(upload.id, part_ids=[whole], md5="0" * 32)
+        await complete(upload.id, part_ids=[parts], md5="0" * 32)
     assert [each async for each in service.client().files.list()] == []
-    assert (await complete(upload.id, part_ids=[whole])).status == "completed"
+    assert (await complete(upload.id, part_ids=[parts])).status == "completed"
 
 
 async def test_limits_of_uploads(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:

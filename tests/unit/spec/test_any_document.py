@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batchinference.spec import BatchInference, SpecError, load_documents, parse
 from support.documents.minimal import Document
 from support.documents.refusals import READ_OPTIONS, refused, short, valid_documents
-from support.documents.variations import REMOVED, Place, at, changed, full_document, named, places
+from support.documents.variations import REMOVED, Keys, at, changed, full_document, keys_in, named
 from support.tiers import examples, in_long_tier
 
 DOCUMENTS = list(valid_documents().values())
@@ -65,18 +65,18 @@ STRANGE: dict[str, Any] = {
     "set": {"a"},
 }
 FULL = full_document()
-ALL_PLACES = [place for place in places(FULL) if place[0] != "metadata"]
+ALL_PLACES = [keys for keys in keys_in(FULL) if keys[0] != "metadata"]
 
 
-def user_names_it(place: Place) -> bool:
+def user_names_it(keys: Keys) -> bool:
     """Return whether the last key of a place is a name that the user chooses."""
-    if place[:3] == ("spec", "read", "items"):
-        return len(place) > 4
-    if place[:3] == ("spec", "cluster", "rayStartParams"):
-        return len(place) > 3
-    if len(place) < 2 or place[-2] not in FREE:
+    if keys[:3] == ("spec", "read", "items"):
+        return len(keys) > 4
+    if keys[:3] == ("spec", "cluster", "rayStartParams"):
+        return len(keys) > 3
+    if len(keys) < 2 or keys[-2] not in FREE:
         return False
-    return place[-2] != "options" or "model" in place
+    return keys[-2] != "options" or "model" in keys
 
 
 @pytest.mark.scaled("properties")
@@ -84,25 +84,25 @@ def user_names_it(place: Place) -> bool:
 def test_arbitrary_value_is_accepted_or_refused_at_its_path(name: str) -> None:
     """At a landing, try each value in every 24th place. Together, the values cover all places."""
     every = 1 if in_long_tier() else 24
-    for place in ALL_PLACES[list(STRANGE).index(name) % every :: every]:
+    for keys in ALL_PLACES[list(STRANGE).index(name) % every :: every]:
         try:
-            parse(changed(FULL, place, STRANGE[name]))
+            parse(changed(FULL, keys, STRANGE[name]))
         except SpecError as error:
             for problem in error.problems:
                 assert_readable(str(problem))
                 assert "\n" not in str(problem)
-                parent = named(place[:-1])
+                parent = named(keys[:-1])
                 related = problem.path.startswith(parent) or parent.startswith(problem.path)
-                assert related, (place, str(problem))
+                assert related, (keys, str(problem))
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("keys", "value"),
     [(("spec", "write"), "x" * 100_000), (("spec", "steps", 3, "when"), ["x"] * 100_000)],
 )
-def test_fix_does_not_repeat_a_long_value(place: Place, value: object) -> None:
+def test_fix_does_not_repeat_a_long_value(keys: Keys, value: object) -> None:
     with pytest.raises(SpecError) as caught:
-        parse(changed(FULL, place, value))
+        parse(changed(FULL, keys, value))
     assert_readable(str(caught.value.problems[0]))
 
 
@@ -121,18 +121,18 @@ def assert_readable(message: str) -> None:
 @pytest.mark.parametrize("name", ["newField", "größe", "a.b[0]"])
 def test_renamed_field_is_refused_at_its_path(name: str) -> None:
     for original in DOCUMENTS:
-        for place in places(original):
-            if not isinstance(place[-1], str) or user_names_it(place):
+        for keys in keys_in(original):
+            if not isinstance(keys[-1], str) or user_names_it(keys):
                 continue
-            removed, renamed = changed(original, place, REMOVED), (*place[:-1], name)
+            removed, renamed = changed(original, keys, REMOVED), (*keys[:-1], name)
             with pytest.raises(SpecError) as caught:
-                parse(changed(removed, renamed, at(original, place)))
-            found = {problem.path: problem.message for problem in caught.value.problems}
-            if place == ("metadata", "name") or place[-1] in ("format", "runtime"):
+                parse(changed(removed, renamed, at(original, keys)))
+            result = {problem.path: problem.message for problem in caught.value.problems}
+            if keys == ("metadata", "name") or keys[-1] in ("format", "runtime"):
                 # without these, the fields that the object may have are unknown
-                assert found[named(place)].startswith("required, but missing")
+                assert result[named(keys)].startswith("required, but missing")
             else:
-                assert found[named(renamed)].startswith("unknown "), (place, found)
+                assert result[named(renamed)].startswith("unknown "), (keys, result)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -149,9 +149,9 @@ JSON_VALUES = st.recursive(
 def test_accepted_job_survives_a_round_trip(
     original: Document, data: st.DataObject, value: Any
 ) -> None:
-    place = data.draw(st.sampled_from(list(places(original))))
+    keys = data.draw(st.sampled_from(list(keys_in(original))))
     try:
-        job = parse(changed(original, place, value))
+        job = parse(changed(original, keys, value))
     except SpecError:
         return
     assert_round_trip(job)
@@ -168,8 +168,8 @@ def test_valid_documents_survive_a_round_trip() -> None:
     ids=short,
 )
 def test_yaml_round_trip_keeps_text_as_text(text: str) -> None:
-    place = ("spec", "cluster", "env", 0, "value")
-    assert_round_trip(parse(changed(full_document(), place, text)))
+    keys = ("spec", "cluster", "env", 0, "value")
+    assert_round_trip(parse(changed(full_document(), keys, text)))
 
 
 def assert_round_trip(job: BatchInference) -> None:
@@ -183,5 +183,5 @@ def test_valid_documents_use_every_field() -> None:
     schema = BatchInference.model_json_schema(by_alias=True)
     objects = [schema, *schema["$defs"].values()]
     names = {name for item in objects for name in item.get("properties", {})}
-    used = {key for valid in DOCUMENTS for place in places(valid) for key in place}
+    used = {key for valid in DOCUMENTS for keys in keys_in(valid) for key in keys}
     assert names - used - {"status", "namespace"} == set()

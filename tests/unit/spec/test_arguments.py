@@ -55,8 +55,8 @@ def test_argument_keeps_its_json_value(value: Any) -> None:
     ids=["date", "time", "bytes", "set", "tuple", "nan", "inf", "number", "boolean", "loop"],
 )
 def test_argument_outside_json_is_refused(value: Any, message: str) -> None:
-    found = refused(calling(constructorArgs={"argument": value}))
-    assert found.startswith(f"{PLACE}.argument: {message}")
+    result = refused(calling(constructorArgs={"argument": value}))
+    assert result.startswith(f"{PLACE}.argument: {message}")
 
 
 def test_size_of_arguments_is_limited(messages: Messages) -> None:
@@ -78,16 +78,16 @@ FREE: dict[str, Callable[[Any], Document]] = {
 """Places for values of any form."""
 
 
-@pytest.mark.parametrize("place", FREE)
-def test_repeated_aliases_are_not_expanded(place: str) -> None:
+@pytest.mark.parametrize("keys", FREE)
+def test_repeated_aliases_are_not_expanded(keys: str) -> None:
     """In YAML, each alias of a list of aliases repeats all of its values."""
     values: list[Any] = ["x"]
     for _ in range(30):
         values = [values] * 9
     twice: list[Any] = []
     twice += [twice, twice]
-    assert "at most 65536 bytes" in refused(FREE[place](values))
-    assert "nested more than 32 levels deep" in refused(FREE[place](twice))
+    assert "at most 65536 bytes" in refused(FREE[keys](values))
+    assert "nested more than 32 levels deep" in refused(FREE[keys](twice))
 
 
 def test_argument_depth_is_limited_to_32() -> None:
@@ -116,8 +116,8 @@ def test_argument_depth_is_limited_to_32() -> None:
 )
 def test_arguments_must_be_a_mapping_of_at_most_64_names(arguments: Any, message: str) -> None:
     for field in ("constructorArgs", "callArgs"):
-        found = refused(calling(**{field: arguments}))
-        assert found.startswith(f"spec.steps[0].python.{field}{message}")
+        result = refused(calling(**{field: arguments}))
+        assert result.startswith(f"spec.steps[0].python.{field}{message}")
 
 
 TORCH = {"runtime": "torch", "factory": "m:f", "inputs": {"x": "x"}, "output": "y"}

@@ -21,7 +21,7 @@ from batchinference.spec.validation_messages import PATTERNS
 from generators.crds import custom_resource_definition
 from support.documents.minimal import Document, document, python_step
 from support.documents.refusals import READ_OPTIONS, reading, valid_documents, writing
-from support.documents.variations import changed, full_document, places
+from support.documents.variations import changed, full_document, keys_in
 from support.tiers import examples
 
 CRD = custom_resource_definition()
@@ -204,8 +204,8 @@ FUNCTIONS = "matches|map|all|exists|exists_one|contains|startsWith|endsWith|lowe
 def test_rules_refer_to_existing_fields() -> None:
     for path, rules in RULES.items():
         for field in re.findall(r"self\.([\w.]+)", " ".join(rules)):
-            place = re.sub(rf"(^|[.])({FUNCTIONS})$", "", field)
-            assert f"{path}.{place}".strip(".") in {*ALL, "metadata.name"}, path
+            keys = re.sub(rf"(^|[.])({FUNCTIONS})$", "", field)
+            assert f"{path}.{keys}".strip(".") in {*ALL, "metadata.name"}, path
 
 
 VALIDATOR = Draft4Validator(ROOT)
@@ -232,7 +232,7 @@ VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.text(), SC
 def test_schema_accepts_all_that_the_parser_accepts(
     original: Document, data: st.DataObject, value: Any
 ) -> None:
-    wrong = changed(original, data.draw(st.sampled_from(list(places(original)))), value)
+    wrong = changed(original, data.draw(st.sampled_from(list(keys_in(original)))), value)
     try:
         parse(wrong)
     except SpecError:
@@ -255,8 +255,8 @@ INVALID_VALUES = [
 
 
 def test_schema_refuses_an_invalid_value() -> None:
-    for place, value in INVALID_VALUES:
-        assert not VALIDATOR.is_valid(changed(full_document(), place, value)), place
+    for keys, value in INVALID_VALUES:
+        assert not VALIDATOR.is_valid(changed(full_document(), keys, value)), keys
 
 
 def with_defaults(value: Any, schema: Schema) -> Any:

@@ -19,8 +19,8 @@ def at(text: str) -> datetime:
 def local(schedule: str, zone: str, after: str, count: int) -> list[str]:
     """Return the first times of a schedule in local time, with the offset in hours."""
     cron = Cron(schedule, zone)
-    found = [time.astimezone(cron.zone) for time in islice(cron.times(at(after)), count)]
-    return [f"{time:%d %H:%M} {time.utcoffset() // timedelta(hours=1):+}" for time in found]
+    astimezones = [time.astimezone(cron.zone) for time in islice(cron.times(at(after)), count)]
+    return [f"{time:%d %H:%M} {time.utcoffset() // timedelta(hours=1):+}" for time in astimezones]
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_times_do_not_depend_on_the_start(zone: str, schedule: str) -> None:
     cron = Cron(schedule, zone)
     for first in ("2026-03-07 22:00", "2026-03-28 22:00", "2026-10-03 10:00", "2026-10-24 22:00"):
         start = at(first)
-        found = list(islice(cron.times(start), 30))
-        assert found == sorted(set(found))
+        times = list(islice(cron.times(start), 30))
+        assert times == sorted(set(times))
         for minutes in range(0, 8 * 60, 7):
             now = start + timedelta(minutes=minutes)
-            assert cron.next(now) == next(time for time in found if time > now)
+            assert cron.next(now) == next(time for time in times if time > now)
 
 
 def test_last_due_time_and_the_number_of_due_times() -> None:

@@ -60,7 +60,7 @@ def test_unit_of_other_values_is_unknown(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "whole"),
+    ("value", "full"),
     [
         ("5%", False),
         ("-0.5", False),
@@ -74,8 +74,8 @@ def test_unit_of_other_values_is_unknown(value: object) -> None:
     ],
     ids=short,
 )
-def test_number_is_written_as_a_number(value: object, whole: bool, messages: Messages) -> None:
-    messages.check(number_fix(value, whole=whole))
+def test_number_is_written_as_a_number(value: object, full: bool, messages: Messages) -> None:
+    messages.check(number_fix(value, integer=full))
 
 
 @pytest.mark.parametrize(

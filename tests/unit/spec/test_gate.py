@@ -25,12 +25,12 @@ def gated(expect: str = "mean(agree) > 0.9", write: Any = None, **gate: Any) -> 
 
 
 def test_expectation_is_a_condition_on_measures() -> None:
-    found = parse_expectation("mean(agree) >= 0.9 and not fraction(col('a b') is None) > 0.1")
-    assert found.measures == {
+    expectation = parse_expectation("mean(agree) >= 0.9 and not fraction(col('a b') is None) > 0.1")
+    assert expectation.measures == {
         "mean(agree)": Measure("mean", "agree"),
         "fraction(col('a b') is None)": Measure("fraction", "col('a b') is None"),
     }
-    assert found.columns == {"agree", "a b"}
+    assert expectation.columns == {"agree", "a b"}
     assert parse_expectation("max(len(text)) < 3 * min(len(text))").columns == {"text"}
 
 
@@ -58,5 +58,5 @@ def test_columns_of_a_cascade_must_be_in_the_output() -> None:
 )
 def test_gate_reads_columns_of_the_files(write: dict[str, Any], problem: str) -> None:
     job = parse(gated(write={"format": "parquet", "path": "out", **write}))
-    found = [found for found in check_columns(job.spec, ["cheap"]) if found.path.endswith("expect")]
-    assert [problem in each.message for each in found] == ([True] if problem else [])
+    value = [value for value in check_columns(job.spec, ["cheap"]) if value.path.endswith("expect")]
+    assert [problem in each.message for each in value] == ([True] if problem else [])

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from batchinference.spec import SpecError, parse
 from support.documents.minimal import Document, document
 from support.documents.refusals import valid_documents
-from support.documents.variations import REMOVED, Place, at, changed, full_document, named, places
+from support.documents.variations import REMOVED, Keys, at, changed, full_document, keys_in, named
 from support.tiers import examples
 
 ROOT = Path(__file__).parents[3]
@@ -43,22 +43,22 @@ def test_schema_accepts_valid_jobs() -> None:
         VALIDATOR.validate(valid)
 
 
-def _fixed_mappings(value: Any, place: Place = ()) -> Iterator[Place]:
+def _fixed_mappings(value: Any, keys: Keys = ()) -> Iterator[Keys]:
     """Yield the places of mappings that have a fixed set of fields."""
     free = {"metadata", "inputs", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
     free |= {"constructorRefs", "renameColumns", "addColumns", "custom", "onCause", "fields"}
     free |= {"rayStartParams", "labels", "annotations", "matchLabels", "volumeAttributes", "body"}
-    for found in [place, *places(value)]:
-        fixed = not free.intersection(map(str, found)) and found[-2:] != ("model", "options")
-        fixed = fixed and found[-1:] != ("profiles",)
-        if fixed and isinstance(at(value, found), dict):
-            yield found
+    for result in [keys, *keys_in(value)]:
+        fixed = not free.intersection(map(str, result)) and result[-2:] != ("model", "options")
+        fixed = fixed and result[-1:] != ("profiles",)
+        if fixed and isinstance(at(value, result), dict):
+            yield result
 
 
 def test_schema_refuses_unknown_fields() -> None:
-    for place in _fixed_mappings(full_document()):
-        wrong = changed(full_document(), (*place, "unknownField"), 1)
-        assert not VALIDATOR.is_valid(wrong), named(place)
+    for keys in _fixed_mappings(full_document()):
+        wrong = changed(full_document(), (*keys, "unknownField"), 1)
+        assert not VALIDATOR.is_valid(wrong), named(keys)
         with pytest.raises(SpecError, match=r"unknown (field|option)"):
             parse(wrong)
 
@@ -77,7 +77,7 @@ def test_schema_requires_each_section() -> None:
 def test_schema_accepts_all_that_the_parser_accepts(
     original: Document, data: st.DataObject, value: Any
 ) -> None:
-    other = changed(original, data.draw(st.sampled_from(list(places(original)))), value)
+    other = changed(original, data.draw(st.sampled_from(list(keys_in(original)))), value)
     try:
         parse(other)
     except SpecError:

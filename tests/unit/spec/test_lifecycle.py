@@ -78,12 +78,12 @@ def test_phases_and_transitions_have_a_description() -> None:
 
 
 def reached_from(start: Phase | None) -> set[Phase]:
-    found: set[Phase] = set()
+    result: set[Phase] = set()
     following = set(TRANSITIONS[start])
     while following:
-        found |= following
-        following = {after for before in following for after in TRANSITIONS[before]} - found
-    return found
+        result |= following
+        following = {after for before in following for after in TRANSITIONS[before]} - result
+    return result
 
 
 def test_phases_are_reachable_and_lead_to_both_ends() -> None:

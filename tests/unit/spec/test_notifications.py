@@ -66,10 +66,10 @@ def test_values_of_the_job_are_data_in_a_body() -> None:
     texts = [f"{{{{ job.{name} }}}}" for name in VALUES]
     own = notification(body={"text": texts, "nested": {"n": 1, "keep": "{{ other }} {{DATE(x)}}"}})
     message = 'a "quoted" {{ job.output }}\n\x1b[2J", "x": 1'
-    found = body_of(own, replace(ENDED, message=message))
-    assert found["text"][VALUES.index("message")] == 'a "quoted" {{ job.output }} [2J", "x": 1'
-    assert found["text"][VALUES.index("failed")] == "3"
-    assert found["nested"] == {"n": 1, "keep": "{{ other }} {{DATE(x)}}"}
+    body = body_of(own, replace(ENDED, message=message))
+    assert body["text"][VALUES.index("message")] == 'a "quoted" {{ job.output }} [2J", "x": 1'
+    assert body["text"][VALUES.index("failed")] == "3"
+    assert body["nested"] == {"n": 1, "keep": "{{ other }} {{DATE(x)}}"}
 
 
 def test_unknown_values_are_empty_and_long_ones_are_shortened() -> None:
@@ -113,8 +113,8 @@ def test_driver_of_a_cluster_gets_no_notifications() -> None:
 
 def test_variables_are_secret() -> None:
     given = [{"name": "a", "urlEnv": "HOOK", "apiKeyEnv": "TOKEN"}]
-    found = secret_variables(parse(document(notifications=given)).spec)
-    assert found == SecretVariables(("HOOK", "TOKEN"))
+    variables = secret_variables(parse(document(notifications=given)).spec)
+    assert variables == SecretVariables(("HOOK", "TOKEN"))
 
 
 URLS = read_yaml(Path(__file__).with_name("urls.yaml"))

@@ -55,7 +55,7 @@ def test_yaml_job_is_found_among_other_objects(text: str) -> None:
 def test_yaml_stream_keeps_the_order_of_jobs() -> None:
     names = ["first", "second", "third"]
     text = "---\n".join(JOB.replace("name: job", f"name: {name}") for name in names)
-    assert [parse(found).metadata.name for found in load_documents(text)] == names
+    assert [parse(result).metadata.name for result in load_documents(text)] == names
 
 
 def test_yaml_with_several_jobs_is_refused_where_one_is_expected() -> None:
@@ -106,13 +106,13 @@ def test_yaml_without_a_job_is_refused(text: str, message: str) -> None:
     ids=short,
 )
 def test_invalid_yaml_is_refused(text: str, messages: Messages) -> None:
-    found = refused_text(text)
-    messages.check(found)
-    assert "\n" not in found
+    result = refused_text(text)
+    messages.check(result)
+    assert "\n" not in result
 
 
 @pytest.mark.parametrize(
-    ("text", "most"),
+    ("text", "limit"),
     [
         ("a: b\nlabels: [" + "label 0, " * 50 + "}}", 21),
         ("a: [" + "a," * 4000 + "}", 5),
@@ -124,12 +124,12 @@ def test_invalid_yaml_is_refused(text: str, messages: Messages) -> None:
     ids=short,
 )
 def test_invalid_yaml_is_parsed_a_few_times_only(
-    text: str, most: int, monkeypatch: pytest.MonkeyPatch
+    text: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts, load = list[str](), yaml.load_all
     monkeypatch.setattr(yaml, "load_all", lambda text, kind: load(texts.append(text) or text, kind))
     refused_text(text)
-    assert 1 <= len(texts) <= most
+    assert 1 <= len(texts) <= limit
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_yaml_duplicate_key_is_refused(text: str, messages: Messages) -> None:
 
 
 def test_yaml_keys_of_different_type_or_case_are_distinct() -> None:
-    (found,) = load_documents("kind: BatchInference\nstatus: {1: a, '1': b, Kind: c, kind: d}\n")
-    assert found["status"] == {1: "a", "1": "b", "Kind": "c", "kind": "d"}
+    (result,) = load_documents("kind: BatchInference\nstatus: {1: a, '1': b, Kind: c, kind: d}\n")
+    assert result["status"] == {1: "a", "1": "b", "Kind": "c", "kind": "d"}
 
 
 @pytest.mark.parametrize(("text", "status"), TEXTS["merges"].items())
 def test_yaml_merge_keys_are_overridden(text: str, status: Any) -> None:
-    (found,) = load_documents(f"kind: BatchInference\n{text}\n")
-    assert found["status"] == status
+    (result,) = load_documents(f"kind: BatchInference\n{text}\n")
+    assert result["status"] == status
 
 
 def test_yaml_anchors_share_fields_between_steps() -> None:
@@ -209,8 +209,8 @@ def test_yaml_random_unicode_loads_or_raises_spec_error(text: str) -> None:
 
 
 def test_yaml_dump_is_loaded_unchanged() -> None:
-    (found,) = load_documents(yaml.safe_dump(document()))
-    assert found == document()
+    (result,) = load_documents(yaml.safe_dump(document()))
+    assert result == document()
 
 
 LIST = "[{}]".format(",".join(["*a{0}"] * 9))
@@ -221,12 +221,12 @@ PLACES = ("read.format", "read.options", "steps", "cluster.env", "cluster.volume
 
 
 @pytest.mark.parametrize("grows", [LIST, MAPPING, MERGED], ids=["list", "mapping", "merge"])
-@pytest.mark.parametrize("place", PLACES)
-def test_aliases_that_grow_exponentially_are_refused(place: str, grows: str) -> None:
+@pytest.mark.parametrize("keys", PLACES)
+def test_aliases_that_grow_exponentially_are_refused(keys: str, grows: str) -> None:
     """With exponential time, the test would far exceed its timeout."""
     lines = ["a0: &a0 {k: 1}"]
     lines += [f"a{number + 1}: &a{number + 1} {grows.format(number)}" for number in range(30)]
-    path = place.split(".")
+    path = keys.split(".")
     nested = "".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate(["spec", *path]))
     with pytest.raises(SpecError, match=r"not valid YAML: .*more than"):
         load_documents(OTHER + "\n".join(lines) + "\n" + nested.rstrip() + " *a30\n")

@@ -68,8 +68,8 @@ def test_sections_of_a_job_get_the_defaults_and_limits_of_the_platform(case: Doc
     defaults = PlatformDefaults.model_validate(PLATFORM["platform"])
     rendered = with_platform_defaults(job(**{section: own}), defaults).spec
     running = MutableSpec.of({section: own}, defaults)
-    for found in (getattr(rendered, section), getattr(running, section)):
-        dumped = found.model_dump(by_alias=True, exclude_none=True)
+    for result in (getattr(rendered, section), getattr(running, section)):
+        dumped = result.model_dump(by_alias=True, exclude_none=True)
         assert {name: dumped[name] for name in expected} == expected
 
 
@@ -119,5 +119,5 @@ def test_pods_request_disk_space_for_the_models_of_their_steps(
     platform = PlatformDefaults.model_validate(
         {"image": "a", "limits": {"ephemeralStorage": limit} if limit else {}}
     )
-    found = render(job(steps=steps, cluster=cluster), platform).pods
-    assert [*map(disk_of, found)] == expected
+    pods = render(job(steps=steps, cluster=cluster), platform).pods
+    assert [*map(disk_of, pods)] == expected

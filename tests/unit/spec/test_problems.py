@@ -52,8 +52,8 @@ def test_rest_of_a_call_is_reported_if_no_other_error_tells_of_it(
 
 
 def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
-    found = refused_at("spec.cluster.nodeSelector", {"a.b/c": None})
-    assert found.split(": ")[0] == "spec.cluster.nodeSelector.a.b/c"
+    result = refused_at("spec.cluster.nodeSelector", {"a.b/c": None})
+    assert result.split(": ")[0] == "spec.cluster.nodeSelector.a.b/c"
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_path_of_a_problem_keeps_dots_and_slashes_of_a_key() -> None:
     ids=short,
 )
 def test_value_in_a_message(value: Any, shown: str) -> None:
-    found = refused_at("spec.write.path", value)
-    assert found.startswith(f"spec.write.path: expected a text, got {shown}")
+    result = refused_at("spec.write.path", value)
+    assert result.startswith(f"spec.write.path: expected a text, got {shown}")
     scalar = isinstance(value, int | float | dt.date) and not isinstance(value, bool)
-    assert found.endswith(QUOTES) is scalar
+    assert result.endswith(QUOTES) is scalar
 
 
 def test_value_in_a_message_is_truncated(messages: Messages) -> None:
-    found = refused_at("spec.read.options.mode", "R" * 100_000)
-    messages.check(found)
-    assert len(found) < 150
+    result = refused_at("spec.read.options.mode", "R" * 100_000)
+    messages.check(result)
+    assert len(result) < 150
     assert len(refused_at("spec.steps.4.name", "N" * 100_000)) < 200
 
 

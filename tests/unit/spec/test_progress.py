@@ -17,10 +17,10 @@ READINGS = st.lists(st.tuples(st.floats(-10, 100), st.integers(0, 500)), max_siz
 
 def history(*points: tuple[float, int]) -> ProgressHistory:
     """Return the history of a job that has this number of rows at each time."""
-    found = ProgressHistory(start=points[0][0] if points else 0.0)
+    progress_history = ProgressHistory(start=points[0][0] if points else 0.0)
     for now, rows in points:
-        found.add(rows, now)
-    return found
+        progress_history.add(rows, now)
+    return progress_history
 
 
 @pytest.mark.parametrize(
@@ -142,31 +142,31 @@ def test_sum_of_parts(parts: list[Progress], total: Progress) -> None:
     ],
 )
 def test_rate(points: list[tuple[float, int]], rate: float | None) -> None:
-    found = history(*points).rate
-    assert found == (None if rate is None else pytest.approx(rate))
+    result = history(*points).rate
+    assert result == (None if rate is None else pytest.approx(rate))
 
 
 @given(READINGS)
 @example([(10.0, 20), (-6.0, 20)])
 @example([(1.0, 1)] * 300)
 def test_history_is_bounded_and_keeps_its_ends(readings: list[tuple[float, int]]) -> None:
-    now, rows, found = 0.0, 0, ProgressHistory(start=0.0)
+    now, rows, progress_history = 0.0, 0, ProgressHistory(start=0.0)
     for seconds, more in [(0.0, 0), *readings]:
         now, rows = now + seconds, rows + more
-        found.add(rows, now)
-    shown = found.over_time
+        progress_history.add(rows, now)
+    shown = progress_history.over_time
     assert len(shown.seconds) == len(shown.rows) <= MAX_POINTS
     assert (shown.seconds[0], shown.rows[0], shown.rows[-1]) == (0, 0, rows)
     assert shown.rows == sorted(shown.rows)
     assert shown.seconds == sorted(shown.seconds)
-    assert found.rate is None or found.rate > 0
+    assert progress_history.rate is None or progress_history.rate > 0
 
 
 def test_points_of_a_long_steady_job_are_about_as_far_apart() -> None:
-    found = history(*((second, 2 * second) for second in range(10_000)))
-    assert found.rate == 2
-    assert MAX_POINTS / 3 < len(found.points) <= MAX_POINTS
-    seconds = found.over_time.seconds
+    result = history(*((second, 2 * second) for second in range(10_000)))
+    assert result.rate == 2
+    assert MAX_POINTS / 3 < len(result.points) <= MAX_POINTS
+    seconds = result.over_time.seconds
     assert max(later - earlier for earlier, later in pairwise(seconds)) < 4 * 10_000 / MAX_POINTS
 
 

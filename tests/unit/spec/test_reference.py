@@ -49,8 +49,8 @@ ALL = {
 
 def row_of(field: str) -> list[str]:
     """Return the cells of a field's first row."""
-    found = next(row for row in ROWS if f"`{field}`" in row.split(" | ")[0])
-    return [cell.strip() for cell in found.strip("|").split(" | ")]
+    row = next(row for row in ROWS if f"`{field}`" in row.split(" | ")[0])
+    return [cell.strip() for cell in row.strip("|").split(" | ")]
 
 
 def test_reference_gives_type_and_meaning_of_every_field() -> None:

@@ -20,7 +20,7 @@ from plugins.messages import Messages
 from support.documents.http_models import chat, json_endpoint
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import refused, valid_documents
-from support.documents.variations import REMOVED, at, changed, place_of
+from support.documents.variations import REMOVED, at, changed, keys_of
 from support.documents.vllm_models import vllm_step
 from support.documents.yaml_files import read_yaml
 
@@ -74,8 +74,8 @@ JOBS: dict[str, Document] = {
 def cases_of(folder: str) -> dict[str, Document]:
     """Return the cases of the files of a folder."""
     files = sorted(Path(__file__).with_name(folder).glob("*.yaml"))
-    found = {file.stem: read_yaml(file) for file in files}
-    cases = {f"{part}: {about}": found[part][about] for part in found for about in found[part]}
+    result = {file.stem: read_yaml(file) for file in files}
+    cases = {f"{part}: {about}": result[part][about] for part in result for about in result[part]}
     assert all(case.keys() <= FIELDS for case in cases.values())
     return cases
 
@@ -88,26 +88,26 @@ def variations(case: dict[str, Any]) -> Iterator[Document]:
     job = JOBS[case.get("job", "smallest")]
     for change in case.get("changes", ()):
         ((name, value),) = change.items()
-        yield changed(job, place_of(name), REMOVED if value == "REMOVED" else value)
-    place = place_of(case["at"]) if "at" in case else ()
-    for depth in range(1, len(place)):
-        parent = at(job, place[: depth - 1])
-        if isinstance(parent, dict) and place[depth - 1] not in parent:
-            job = changed(job, place[:depth], {})
+        yield changed(job, keys_of(name), REMOVED if value == "REMOVED" else value)
+    keys = keys_of(case["at"]) if "at" in case else ()
+    for depth in range(1, len(keys)):
+        parent = at(job, keys[: depth - 1])
+        if isinstance(parent, dict) and keys[depth - 1] not in parent:
+            job = changed(job, keys[:depth], {})
     for value in case.get("values", ()):
-        yield changed(job, place, REMOVED if value == "REMOVED" else value)
+        yield changed(job, keys, REMOVED if value == "REMOVED" else value)
     for fields in case.get("fields", ()):
-        mapping = {**at(job, place), **fields}
+        mapping = {**at(job, keys), **fields}
         kept = {name: value for name, value in mapping.items() if value != "REMOVED"}
-        yield changed(job, place, kept)
+        yield changed(job, keys, kept)
 
 
 @pytest.mark.parametrize("about", REFUSED)
 def test_job_is_refused(about: str, messages: Messages) -> None:
-    found = [refused(job) for job in variations(REFUSED[about])]
-    assert found, "a case needs a job"
-    messages.check_in_order(found)
-    assert not any(secret in message for secret in SECRETS for message in found)
+    result = [refused(job) for job in variations(REFUSED[about])]
+    assert result, "a case needs a job"
+    messages.check_in_order(result)
+    assert not any(secret in message for secret in SECRETS for message in result)
 
 
 @pytest.mark.parametrize("about", ACCEPTED)

@@ -19,9 +19,9 @@ def with_resources(**resources: Any) -> Document:
 
 
 def resources_of(**resources: Any) -> Resources:
-    found = parse(with_resources(**resources)).spec.steps[0].resources
-    assert found is not None
-    return found
+    result = parse(with_resources(**resources)).spec.steps[0].resources
+    assert result is not None
+    return result
 
 
 def test_accelerator_names_equal_those_of_ray() -> None:
@@ -36,8 +36,8 @@ def test_accelerator_names_equal_those_of_ray() -> None:
 
 
 def test_accelerator_type_may_be_a_list() -> None:
-    found = resources_of(gpu=1, acceleratorType=["H100", "A100"])
-    assert found.accelerator_types == ["H100", "A100"]
+    resources = resources_of(gpu=1, acceleratorType=["H100", "A100"])
+    assert resources.accelerator_types == ["H100", "A100"]
     assert resources_of(gpu=1, acceleratorType="T4").accelerator_types == ["T4"]
 
 

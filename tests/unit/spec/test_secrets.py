@@ -53,9 +53,9 @@ INVALID: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", INVALID.values(), ids=INVALID.keys())
 def test_secret_in_an_invalid_value_is_not_shown(value: Any) -> None:
-    for place in PARTS:
+    for keys in PARTS:
         try:
-            parse(with_value(place, value))
+            parse(with_value(keys, value))
         except SpecError as error:
             _assert_hidden(str(error))
 
@@ -74,15 +74,15 @@ def test_secret_in_an_invalid_value_is_not_shown(value: Any) -> None:
     ids=["text", "number", "boolean", "bytes", "date", "list", "mapping"],
 )
 def test_secret_is_shown_as_its_type_only(value: Any, shown: str) -> None:
-    found = refused_at(f"{ENV}.0.value", value)
-    assert found.startswith("spec.cluster.env[0].value: ")
-    end = found.partition(f", got {shown}")[2]
+    result = refused_at(f"{ENV}.0.value", value)
+    assert result.startswith("spec.cluster.env[0].value: ")
+    end = result.partition(f", got {shown}")[2]
     assert end in ("", ". Put it in quotes")
-    assert f", got {shown}" in found
+    assert f", got {shown}" in result
 
 
 @pytest.mark.parametrize(
-    ("place", "value"),
+    ("keys", "value"),
     [
         ("env", {"PASSWORD": SECRET}),
         ("spec.env", [{"name": "A", "value": SECRET}]),
@@ -94,10 +94,10 @@ def test_secret_is_shown_as_its_type_only(value: Any, shown: str) -> None:
         ("spec.cluster.environment", {"PASSWORD": SECRET}),
     ],
 )
-def test_secret_in_the_wrong_place_is_not_shown(place: str, value: Any) -> None:
-    found = refused_at(place, value)
-    assert ": unknown field" in found
-    _assert_hidden(found)
+def test_secret_in_the_wrong_place_is_not_shown(keys: str, value: Any) -> None:
+    result = refused_at(keys, value)
+    assert ": unknown field" in result
+    _assert_hidden(result)
 
 
 def test_secret_is_not_shown_if_a_sibling_is_invalid(messages: Messages) -> None:
@@ -152,9 +152,9 @@ def test_secret_is_not_shown_in_a_repaired_line(name: str) -> None:
     ),
 )
 @settings(max_examples=examples(300), deadline=None)
-def test_secret_in_any_structure_is_not_shown(place: str, value: Any) -> None:
+def test_secret_in_any_structure_is_not_shown(keys: str, value: Any) -> None:
     try:
-        parse(with_value(place, value, full_document()))
+        parse(with_value(keys, value, full_document()))
     except SpecError as error:
         _assert_hidden(str(error))
 

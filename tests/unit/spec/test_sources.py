@@ -17,7 +17,7 @@ def test_source_accepts_all_its_fields(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "place", "moved"),
+    ("url", "keys", "moved"),
     [
         ("sqlite:///data.db", "data.db", "sqlite:////jobs/data.db"),
         ("sqlite:////data/a.db", "/data/a.db", "sqlite:////jobs//data/a.db"),
@@ -28,9 +28,9 @@ def test_source_accepts_all_its_fields(name: str) -> None:
         ("postgresql://user@host/db", None, None),
     ],
 )
-def test_sql_local_database_can_be_moved(url: str, place: str | None, moved: str | None) -> None:
+def test_sql_local_database_can_be_moved(url: str, keys: str | None, moved: str | None) -> None:
     read = ReadSql(format="sql", query="SELECT 1", url=url)
-    assert read.locations == ({} if place is None else {"url": place})
+    assert read.locations == ({} if keys is None else {"url": keys})
     assert read.map_locations(lambda path: f"/jobs/{path}").url == (moved or url)
 
 

@@ -22,8 +22,8 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
     ],
 )
 def test_stamp_is_read_in_utc(text: str, time: datetime) -> None:
-    found = time_of(text)
-    assert (found, found and found.tzinfo) == (time, UTC)
+    result = time_of(text)
+    assert (result, result and result.tzinfo) == (time, UTC)
 
 
 @pytest.mark.parametrize(

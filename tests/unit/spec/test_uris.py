@@ -42,9 +42,9 @@ def test_object_store_address_yields_its_scheme() -> None:
         assert (is_local(uri), scheme_of(uri)) == (False, scheme), uri
 
 
-@pytest.mark.parametrize("place", FIELDS_WITH_ADDRESS)
-def test_address_is_accepted_unchanged(place: str) -> None:
+@pytest.mark.parametrize("keys", FIELDS_WITH_ADDRESS)
+def test_address_is_accepted_unchanged(keys: str) -> None:
     for uri in (*LOCAL, *REMOTE, "a" * 1024):
-        spec = accepted_at(place, uri).spec
+        spec = accepted_at(keys, uri).spec
         assert uri in (spec.read.paths[0], spec.write.path, spec.errors.path)
-    assert ", got 1025" in refused_at(place, "a" * 1025)
+    assert ", got 1025" in refused_at(keys, "a" * 1025)

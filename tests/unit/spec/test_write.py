@@ -23,7 +23,7 @@ def test_default_compression_of_a_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format_", "fields", "places"),
+    ("format_", "fields", "locations"),
     [
         ("sql", {"table": "t", "url": "sqlite:///x.db"}, {"url": "x.db"}),
         ("sql", {"table": "t", "url": "sqlite:////data/x.db"}, {"url": "/data/x.db"}),
@@ -38,9 +38,9 @@ def test_default_compression_of_a_format() -> None:
     ids=short,
 )  # fmt: skip
 def test_table_local_paths_are_found(
-    format_: str, fields: dict[str, Any], places: dict[str, str]
+    format_: str, fields: dict[str, Any], locations: dict[str, str]
 ) -> None:
-    assert written(format_, **fields).locations == {"path": "s3://out/", **places}
+    assert written(format_, **fields).locations == {"path": "s3://out/", **locations}
 
 
 def test_table_local_paths_can_be_moved() -> None:

@@ -42,9 +42,9 @@ class FakeCluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    found = FakeCluster()
-    monkeypatch.setattr(Target, "cluster", lambda _: found)
-    return found
+    fake_cluster = FakeCluster()
+    monkeypatch.setattr(Target, "cluster", lambda _: fake_cluster)
+    return fake_cluster
 
 
 def test_jobs_of_a_namespace_that_have_not_ended_come_first(cluster: FakeCluster) -> None:
@@ -58,9 +58,9 @@ def test_jobs_of_a_namespace_that_have_not_ended_come_first(cluster: FakeCluster
 def test_job_of_a_namespace_is_found_by_name_until_it_is_deleted(cluster: FakeCluster) -> None:
     cluster.add("a", "Running", rows=20)
     jobs = JobsOfNamespace("research", None)
-    found = jobs.find("a")
-    assert found is not None
-    assert shown_percent(found.entry()) == 20
+    result = jobs.find("a")
+    assert result is not None
+    assert shown_percent(result.entry()) == 20
     assert jobs.find("..") is None
     cluster.jobs.clear()
     jobs.entries()
@@ -74,10 +74,10 @@ def shown_percent(entry: JobEntry) -> int | None:
 
 def test_running_job_has_workers_and_an_output(cluster: FakeCluster) -> None:
     cluster.add("a", "Running", rows=20)
-    found = JobsOfNamespace("research", None).find("a")
-    assert found is not None
-    assert found.output() == "s3://absent/out"
+    result = JobsOfNamespace("research", None).find("a")
+    assert result is not None
+    assert result.output() == "s3://absent/out"
     assert cluster.pods_listed == 0
-    seen = found.entry().seen
+    seen = result.entry().seen
     assert seen is not None
     assert seen.workers == [Workers("cpu", 1, 2)]

@@ -42,10 +42,10 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_and_areas_have_the_contrast_that_wcag_requires(scheme: str) -> None:
-    found = colors(scheme)
-    faint = [pair for pair in TEXT if contrast(found[pair[0]], found[pair[1]]) < 4.5]
+    colours = colors(scheme)
+    faint = [pair for pair in TEXT if contrast(colours[pair[0]], colours[pair[1]]) < 4.5]
     assert faint == []
-    assert [area for area in AREAS if contrast(found[area], found["card"]) < 3] == []
+    assert [area for area in AREAS if contrast(colours[area], colours["card"]) < 3] == []
 
 
 def test_no_rule_requires_more_than_half_of_a_phone() -> None:

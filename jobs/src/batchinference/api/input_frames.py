@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from batchinference.api.job_files import beside, is_root
 from batchinference.pipeline.row_hashes import row_hashes
-from batchinference.pipeline.storage.arrow_files import CHUNK_ROWS, checked
+from batchinference.pipeline.storage.arrow_files import CHUNK_ROWS, refuse_pickles
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.read.base import ReadFiles, ReadModel
@@ -105,7 +105,7 @@ def _to_parquet(table: pa.Table) -> bytes:
     groups = max(1, table.nbytes // ROW_GROUP_BYTES)
     sink = io.BytesIO()
     try:
-        pq.write_table(checked(table), sink, row_group_size=max(1, table.num_rows // groups))
+        pq.write_table(refuse_pickles(table), sink, row_group_size=max(1, table.num_rows // groups))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _read_error(f"{error}. Convert the column") from None
     return sink.getvalue()

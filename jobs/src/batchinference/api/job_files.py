@@ -63,9 +63,9 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 
 def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
     changed = {
-        field: _absolute(place.uri, directory)
-        for field, place in step.facts.sources.items()
-        if _is_path(place, directory)
+        field: _absolute(source.uri, directory)
+        for field, source in step.facts.sources.items()
+        if _is_path(source, directory)
     }
     step = step.with_sources(changed) if changed else step
     if step.cache is None:
@@ -74,11 +74,11 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
     return step.model_copy(update={"cache": step.cache.model_copy(update={"path": path})})
 
 
-def _is_path(place: NamedSource, directory: Path) -> bool:
-    """Return whether `place` is a path. The name of a Hub model may look like a path."""
-    if not place.may_be_of_hub or place.uri.startswith(("./", "../", "~")):
+def _is_path(source: NamedSource, directory: Path) -> bool:
+    """Return whether `source` is a path. The name of a Hub model may look like a path."""
+    if not source.may_be_of_hub or source.uri.startswith(("./", "../", "~")):
         return True
-    return is_local(place.uri) and (directory / local_path(place.uri)).exists()
+    return is_local(source.uri) and (directory / local_path(source.uri)).exists()
 
 
 def _absolute(uri: str, directory: Path) -> str:

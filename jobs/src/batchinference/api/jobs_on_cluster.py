@@ -43,8 +43,8 @@ class JobStatus:
     @property
     def replaced_files(self) -> ReplacedFiles | None:
         """The input files whose rows the job has replaced; None if there are none."""
-        found = self.raw.get("replacedFiles")
-        return ReplacedFiles.model_validate(found, extra="ignore") if found else None
+        stored = self.raw.get("replacedFiles")
+        return ReplacedFiles.model_validate(stored, extra="ignore") if stored else None
 
     @classmethod
     def of(cls, job: dict[str, Any]) -> JobStatus:

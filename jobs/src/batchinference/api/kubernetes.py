@@ -118,9 +118,9 @@ class Kubernetes:
         more = ""
         while True:
             query = urlencode({"limit": PAGE, "continue": more, **options})
-            found = self.request("GET", f"{path}?{query}")
-            yield from found["items"]
-            more = found["metadata"].get("continue", "")
+            page = self.request("GET", f"{path}?{query}")
+            yield from page["items"]
+            more = page["metadata"].get("continue", "")
             if not more:
                 return
 
@@ -161,16 +161,16 @@ class Kubernetes:
         """Delete the object with this uid if it still exists, and create the new one unless it
         already exists, because earlier tries may have succeeded without an answer. Raises
         ClusterError."""
-        path, found = self._path(KIND, self.namespace, new["metadata"]["name"]), None
+        path, job = self._path(KIND, self.namespace, new["metadata"]["name"]), None
         try:
-            found = self.get(new["metadata"]["name"])
+            job = self.get(new["metadata"]["name"])
         except ClusterError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-        if found and found["metadata"]["uid"] == uid:
-            if "deletionTimestamp" not in found["metadata"]:
+        if job and job["metadata"]["uid"] == uid:
+            if "deletionTimestamp" not in job["metadata"]:
                 self.request("DELETE", path, _delete_options(uid))
-        elif found and found["spec"] == new["spec"]:
+        elif job and job["spec"] == new["spec"]:
             return
         self.request("POST", self._path(KIND, self.namespace), new)
 
@@ -256,5 +256,5 @@ def _refusal(status: int, content: bytes) -> str:
 def _websocket_refusal(reason: str) -> str:
     """Return the error message for a WebSocket request that the API server refused. `reason` is the
     error of the client library, a text that contains the answer."""
-    found = _STATUS_MESSAGE.search(reason)
-    return found[1].replace("\\", "") if found else reason[:MAX_REASON]
+    match = _STATUS_MESSAGE.search(reason)
+    return match[1].replace("\\", "") if match else reason[:MAX_REASON]

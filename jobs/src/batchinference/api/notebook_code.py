@@ -130,10 +130,10 @@ def _path_of(value: Any) -> str:
     if module in (None, "__main__") or "<" in name:
         return ""
     try:
-        found = reduce(getattr, name.split("."), sys.modules[module])
+        target = reduce(getattr, name.split("."), sys.modules[module])
     except (AttributeError, KeyError):
         return ""
-    return f"{module}:{name}" if found is value else ""
+    return f"{module}:{name}" if target is value else ""
 
 
 def _not_sent(value: Any, field: str, error: Exception) -> SpecError:

@@ -92,8 +92,8 @@ def _bar(report: Report) -> str:
 
 def _lines(report: Report) -> list[tuple[str, str]]:
     """Return the rows of the table: pairs of name and value, without control characters."""
-    found = summary_of(report, resumes=True) if report.state.ended else _progress(report)
-    return [(name, in_one_line(with_python_arguments(value))) for name, value in found]
+    lines = summary_of(report, resumes=True) if report.state.ended else _progress(report)
+    return [(name, in_one_line(with_python_arguments(value))) for name, value in lines]
 
 
 def _progress(report: Report) -> list[tuple[str, str]]:

@@ -73,10 +73,10 @@ def _send(
 ) -> str:
     """Send a notification, and return why it was not sent, or an empty text. Does not retry after a
     stop signal."""
-    from batchinference.pipeline.storage.retry import RetryPolicy, TryAgain
+    from batchinference.pipeline.storage.retry import RetryPolicy, TransientError
 
     def is_transient(error: BaseException) -> bool:
-        return isinstance(error, TryAgain) and not stop_event.is_set()
+        return isinstance(error, TransientError) and not stop_event.is_set()
 
     policy = RetryPolicy(tries, FIRST_WAIT_SECONDS, is_transient, max_seconds=MAX_SECONDS)
     try:
@@ -85,18 +85,18 @@ def _send(
         return f"the environment variable {missing.args[0]} is not set"
     except ValueError:
         return f"{notification.url_env} holds no URL, or {notification.api_key_env} no token"
-    except TryAgain as error:
+    except TransientError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - only its type: the text may contain the secret URL
         return f"it cannot be sent ({type(error).__name__})"
 
 
 def _post(url: str, body: bytes, headers: dict[str, str]) -> str:
-    """Send a request, and return why it was refused, or an empty text. Raises TryAgain if a retry
-    may succeed, and ValueError for an invalid URL or header."""
+    """Send a request, and return why it was refused, or an empty text. Raises TransientError if a
+    retry may succeed, and ValueError for an invalid URL or header."""
     import requests
 
-    from batchinference.pipeline.storage.retry import TryAgain
+    from batchinference.pipeline.storage.retry import TransientError
 
     try:
         # with an `auth` that does nothing, requests does not send credentials from ~/.netrc
@@ -106,7 +106,7 @@ def _post(url: str, body: bytes, headers: dict[str, str]) -> str:
         ) as answer:  # fmt: skip
             status = answer.status_code
     except (requests.ConnectionError, requests.Timeout) as error:
-        raise TryAgain(f"the endpoint gives no answer ({type(error).__name__})") from None
+        raise TransientError(f"the endpoint gives no answer ({type(error).__name__})") from None
     if is_retryable(status):
-        raise TryAgain(problem_of(status))
+        raise TransientError(problem_of(status))
     return problem_of(status)

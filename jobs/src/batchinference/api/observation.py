@@ -77,8 +77,8 @@ class Observation:
 
 def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation:
     """Return what is known of a job on a cluster."""
-    found = [one["choice"] for one in job.raw.get("attempts", ())[-1:] if "choice" in one]
-    choice = Choice.model_validate(found[0], extra="ignore") if found else None
+    choices = [one["choice"] for one in job.raw.get("attempts", ())[-1:] if "choice" in one]
+    choice = Choice.model_validate(choices[0], extra="ignore") if choices else None
     named = (
         ("files", job.replaced_files),
         ("attempt", job.attempt),
@@ -107,26 +107,26 @@ def _times(start: str, end: str, took: str) -> Iterator[tuple[str, str]]:
         yield "ended", f"{end} (after {took})" if took else end
 
 
-def observed_output(output: str, found: Sequence[OutputStatus]) -> Observation:
+def observed_output(output: str, jobs: Sequence[OutputStatus]) -> Observation:
     """Return what is known of an output, summed over all jobs that have written to it."""
-    states = {each.state for each in found}
+    states = {each.state for each in jobs}
     running = "running" in states
-    last = None if running else next((each.report for each in reversed(found) if each.report), None)
+    last = None if running else next((each.report for each in reversed(jobs) if each.report), None)
     return Observation(
         ("output", output),
         "running" if running else "unfinished" if "unfinished" in states else "complete",
-        Progress.sum(each.progress for each in found),
-        Counts.sum(each.counts for each in found),
+        Progress.sum(each.progress for each in jobs),
+        Counts.sum(each.counts for each in jobs),
         ended=not running,
         failed="unfinished" in states,
-        message=next((each.last_error for each in found if each.last_error), ""),
-        warnings=[warning for each in found for warning in each.warnings],
+        message=next((each.last_error for each in jobs if each.last_error), ""),
+        warnings=[warning for each in jobs for warning in each.warnings],
         output=output,
-        facts=[fact for each in found for fact in _facts(each)],
+        facts=[fact for each in jobs for fact in _facts(each)],
         name=last.name if last else "",
         took=duration_text(sum(last.seconds.values())) if last and last.seconds else "",
         ended_at=last.updated_at if last else "",
-        starting=any(each.starting for each in found),
+        starting=any(each.starting for each in jobs),
     )
 
 

@@ -66,10 +66,10 @@ def stored_jobs(output: str) -> list[StoredJob]:
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.stored_jobs import stored_job, stored_layouts
 
-    found = [job for layout in stored_layouts(Location(output)) if (job := stored_job(layout))]
-    if not found:
+    jobs = [job for layout in stored_layouts(Location(output)) if (job := stored_job(layout))]
+    if not jobs:
         raise BadInput(f"'{output}': the job has not begun to write yet")
-    return found
+    return jobs
 
 
 def status_of(output: str) -> list[OutputStatus]:
@@ -227,7 +227,7 @@ def failed_row(output: str, key: str) -> list[dict[str, Any]]:
     """Return the error records, with tracebacks, of the row with this `key_of_row`. The list is
     empty if the row has none. Raises JobFailure."""
     row_id = key.rpartition("-")[0]
-    found = (
+    records = (
         record
         for table in error_tables(output)
         for number, one in enumerate(table["id"].to_pylist())
@@ -235,7 +235,7 @@ def failed_row(output: str, key: str) -> list[dict[str, Any]]:
         for row in table.slice(number, 1).to_pylist()
         if key_of_row(record := {name: _short(value) for name, value in row.items()}) == key
     )
-    return list(islice(found, MAX_RECORDS))
+    return list(islice(records, MAX_RECORDS))
 
 
 def _error_rows(output: str) -> Iterator[dict[str, Any]]:

@@ -142,8 +142,8 @@ def _end_of(text: str) -> str:
 def _stdout_size() -> int | None:
     """Return the size of stdout in bytes if it is a regular file, otherwise None."""
     with suppress(OSError):
-        found = os.fstat(1)
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        info = os.fstat(1)
+        return info.st_size if stat.S_ISREG(info.st_mode) else None
     return None
 
 

@@ -88,8 +88,8 @@ class Runner:
     @property
     def files(self) -> list[tuple[str, str]]:
         """The names and addresses of the report page and of the log, if they were stored."""
-        found = (("report", self._page), ("log", self.log.uri))
-        return [(name, address) for name, address in found if address]
+        files = (("report", self._page), ("log", self.log.uri))
+        return [(name, address) for name, address in files if address]
 
     def _say(self, text: str) -> None:
         self.log.add(text)
@@ -134,8 +134,8 @@ class Runner:
         plan = requested.on_machine(machine_devices())
         cpus = ray_cpus(plan, machine_cpus())
         directory, check_stop = str(self.directory), self.stop.check
-        with local_ray(cpus, directory, files, quiet=self.quiet, check_stop=check_stop) as found:
-            plan = plan.within_memory(found["memory"])
+        with local_ray(cpus, directory, files, quiet=self.quiet, check_stop=check_stop) as machine:
+            plan = plan.within_memory(machine["memory"])
             for note in plan.notes:
                 self._say(note)
             yield plan

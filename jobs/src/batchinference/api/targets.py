@@ -76,7 +76,7 @@ class Target:
             return ""
         env = self.cluster().get(self.text)["spec"].get("cluster", {}).get("env", [])
         values = {one["name"]: one.get("value") for one in env}
-        found = [name for name in _ENDPOINTS if values.get(name)]
-        if not found or found[0] in os.environ:
+        names = [name for name in _ENDPOINTS if values.get(name)]
+        if not names or names[0] in os.environ:
             return ""
-        return f"{found[0]}={without_credentials(values[found[0]])}"
+        return f"{names[0]}={without_credentials(values[names[0]])}"

@@ -21,7 +21,7 @@ from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.verbosity import is_quiet
 from batchinference.packages import EXTRAS
 from batchinference.pipeline.error_classification import root_cause
-from batchinference.pipeline.errors import BadOutput, shown
+from batchinference.pipeline.errors import BadOutput, redact
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.storage import Storage
 from batchinference.version import __version__
@@ -105,11 +105,11 @@ def _local_gpus() -> Finding:
 def _disk() -> Finding:
     directory = tempfile.gettempdir()
     free = shutil.disk_usage(directory).free
-    found = f"{free / 2**30:.1f} Gi free in {directory}"
+    text = f"{free / 2**30:.1f} Gi free in {directory}"
     if free >= MIN_DISK:
-        return Finding("disk", Result.OK, found)
+        return Finding("disk", Result.OK, text)
     advice = "Free some space, or set TMPDIR to a larger file system"
-    return Finding("disk", Result.NOTE, found, advice)
+    return Finding("disk", Result.NOTE, text, advice)
 
 
 def _memory() -> Finding:
@@ -119,9 +119,9 @@ def _memory() -> Finding:
         available = int(fields["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError):
         return Finding("memory", Result.NOTE, "unknown")
-    found = f"{available / 2**30:.1f} Gi available"
+    text = f"{available / 2**30:.1f} Gi available"
     low = available < MIN_MEMORY
-    return Finding("memory", Result.NOTE if low else Result.OK, found, "Close other programs" * low)
+    return Finding("memory", Result.NOTE if low else Result.OK, text, "Close other programs" * low)
 
 
 _ADVICE = "Check the path, the endpoint and the rights of the credentials"
@@ -191,4 +191,4 @@ def _named(problem: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadOutput(f"{problem} ({shown(str(error))})") from None
+        raise BadOutput(f"{problem} ({redact(str(error))})") from None

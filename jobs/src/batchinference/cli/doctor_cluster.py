@@ -27,8 +27,8 @@ _UPGRADE = "Upgrade the chart: docs/upgrades.md"
 
 def version_of(text: str) -> tuple[int, int] | None:
     """Return the major and minor version in a text such as `v1.6.2`; None if there is none."""
-    found = _VERSION.search(text)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _VERSION.search(text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def tag_of(image: str) -> str:
@@ -39,26 +39,26 @@ def tag_of(image: str) -> str:
 
 def check_operator(operator: str, client: str) -> Finding:
     """Compare the versions of the operator and of this program."""
-    name, found = "operator version", f"{operator or 'unknown'}, this program {client}"
+    name, text = "operator version", f"{operator or 'unknown'}, this program {client}"
     theirs, ours = version_of(operator), version_of(client)
     if theirs is None or theirs == ours:
-        return Finding(name, Result.OK, found)
+        return Finding(name, Result.OK, text)
     if ours is None or theirs > ours:
         fix = f"Install version {operator} of this program, or it may refuse fields of newer jobs"
-        return Finding(name, Result.NOTE, found, fix)
+        return Finding(name, Result.NOTE, text, fix)
     fix = f"{_UPGRADE}. Until then, the operator may not know fields of your jobs"
-    return Finding(name, Result.NOTE, found, fix)
+    return Finding(name, Result.NOTE, text, fix)
 
 
 def check_fields(served: dict[str, Any], known: dict[str, Any]) -> Finding:
     """Compare the schema of BatchInferences on the cluster with the schema of this program."""
     name, theirs, ours = "CRD version", set(fields_of(served)), set(fields_of(known))
     if missing := ours - theirs:
-        found = f"the cluster does not know {_shown(missing)}"
-        return Finding(name, Result.NOTE, found, f"{_UPGRADE}. Jobs with these fields are refused")
+        text = f"the cluster does not know {_shown(missing)}"
+        return Finding(name, Result.NOTE, text, f"{_UPGRADE}. Jobs with these fields are refused")
     if extra := theirs - ours:
-        found = f"this program does not know {_shown(extra)}"
-        return Finding(name, Result.NOTE, found, "Install the version of the operator")
+        text = f"this program does not know {_shown(extra)}"
+        return Finding(name, Result.NOTE, text, "Install the version of the operator")
     return Finding(name, Result.OK, "the cluster and this program know the same fields")
 
 
@@ -84,13 +84,13 @@ def _shown(fields: set[str]) -> str:
 
 def check_kuberay(image: str) -> Finding:
     """Compare the version of KubeRay, by the tag of its image, with the tested versions."""
-    found, tested = version_of(tag_of(image)), [f"{major}.{minor}" for major, minor in KUBERAY]
-    if found in KUBERAY:
+    version, tested = version_of(tag_of(image)), [f"{major}.{minor}" for major, minor in KUBERAY]
+    if version in KUBERAY:
         return Finding("KubeRay", Result.OK, image)
-    if found is not None and found < KUBERAY[0]:
+    if version is not None and version < KUBERAY[0]:
         fix = f"Jobs need KubeRay {tested[0]}. Upgrade it: docs/upgrades.md#kuberay"
         return Finding("KubeRay", Result.NOTE, image, fix)
-    unknown = "unknown version: " if found is None else ""
+    unknown = "unknown version: " if version is None else ""
     advice = f"It is not tested. Tested: {', '.join(tested)}"
     return Finding("KubeRay", Result.NOTE, f"{unknown}{image}", advice)
 
@@ -98,8 +98,8 @@ def check_kuberay(image: str) -> Finding:
 def check_image(image: str, operator: str, ray: str) -> Finding:
     """Compare the tag of the image of jobs with the version of the operator. `ray` is the version
     of Ray that the image must contain."""
-    name, found, needed = "image of jobs", version_of(tag_of(image)), version_of(operator)
-    if found is not None and found == needed:
+    name, version, needed = "image of jobs", version_of(tag_of(image)), version_of(operator)
+    if version is not None and version == needed:
         return Finding(name, Result.OK, f"{image}, with Ray {ray}")
     found_text = f"{image}; the operator has version {operator or 'unknown'}"
     fix = f"Make sure that it contains Ray {ray} and the version of the operator"
@@ -108,11 +108,11 @@ def check_image(image: str, operator: str, ray: str) -> Finding:
 
 def check_local_ray(local: str, ray: str) -> Finding:
     """Compare the version of Ray on this machine with the version in clusters."""
-    found = f"{local} on this machine, {ray} in clusters"
+    text = f"{local} on this machine, {ray} in clusters"
     if version_of(local) == version_of(ray):
-        return Finding("Ray versions", Result.OK, found)
+        return Finding("Ray versions", Result.OK, text)
     fix = f"Install ray=={ray}, so that jobs behave here as in clusters"
-    return Finding("Ray versions", Result.NOTE, found, fix)
+    return Finding("Ray versions", Result.NOTE, text, fix)
 
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
@@ -132,8 +132,8 @@ def check_cluster(
     except ClusterError as error:
         yield Finding("cluster", Result.NOTE, str(error))
         return
-    found = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
-    yield Finding("cluster", Result.OK, found)
+    text = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
+    yield Finding("cluster", Result.OK, text)
     yield _resources(cluster, "BatchInference", API_VERSION, _INSTALL)
     yield _resources(cluster, "KubeRay", "ray.io/v1", "Install the chart, which contains KubeRay")
     yield from _check_or_note("CRD version", lambda: [_fields(cluster)])
@@ -153,10 +153,10 @@ def _check_or_note(name: str, check: Callable[[], Iterable[Finding]]) -> Iterabl
 
 def _resources(cluster: Kubernetes, name: str, group: str, advice: str) -> Finding:
     try:
-        found = cluster.request("GET", f"/apis/{group}")["resources"]
+        items = cluster.request("GET", f"/apis/{group}")["resources"]
     except ClusterError as error:
         return Finding(f"{name} resources", Result.NOTE, str(error), advice)
-    names = ", ".join(sorted({each["name"] for each in found if "/" not in each["name"]}))
+    names = ", ".join(sorted({each["name"] for each in items if "/" not in each["name"]}))
     return Finding(f"{name} resources", Result.OK, f"{group}: {names}")
 
 
@@ -165,8 +165,8 @@ def _fields(cluster: Kubernetes) -> Finding:
     are read from the OpenAPI document, because not every user may read CRDs."""
     document = cluster.request("GET", f"/openapi/v3/apis/{API_VERSION}")
     schemas = document["components"]["schemas"].items()
-    found = (schema for name, schema in schemas if name.endswith(f".{KIND}"))
-    served: dict[str, Any] = next(found, {})
+    matches = (schema for name, schema in schemas if name.endswith(f".{KIND}"))
+    served: dict[str, Any] = next(matches, {})
     spec = (served.get("properties") or {}).get("spec", {})
     schemas_of_spec = (spec, structural_schema(BatchInferenceSpec))
     return check_fields(*({"properties": {"spec": each}} for each in schemas_of_spec))
@@ -174,13 +174,13 @@ def _fields(cluster: Kubernetes) -> Finding:
 
 def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:
     """Yield findings about the operator, its version, and the image of jobs."""
-    found = _deployments(cluster, "batch-inference-operator")
-    if not found:
+    deployments = _deployments(cluster, "batch-inference-operator")
+    if not deployments:
         yield Finding("operator", Result.NOTE, "not found", _INSTALL)
         return
-    about = found[0]["metadata"]
+    about = deployments[0]["metadata"]
     deployment = f"{about['namespace']}/{about['name']}"
-    ready = sum(each.get("status", {}).get("readyReplicas", 0) for each in found)
+    ready = sum(each.get("status", {}).get("readyReplicas", 0) for each in deployments)
     if ready:
         yield Finding("operator", Result.OK, f"{deployment}, {ready} replica(s) ready")
     else:
@@ -203,13 +203,13 @@ def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | 
 
 
 def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
-    found = _deployments(
+    deployments = _deployments(
         cluster, "kuberay-operator", "kuberay"
     )  # the names with Helm and Kustomize
-    if not found:
+    if not deployments:
         advice = "Install the chart, which contains KubeRay"
         yield Finding("KubeRay", Result.NOTE, "its operator was not found", advice)
-    for each in found:
+    for each in deployments:
         yield check_kuberay(each["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
@@ -217,8 +217,8 @@ def _deployments(cluster: Kubernetes, *names: str) -> list[dict[str, Any]]:
     """Return the Deployments of all namespaces whose name label is one of these names."""
     selector = quote(f"app.kubernetes.io/name in ({','.join(names)})", safe="")
     path = f"/apis/apps/v1/deployments?labelSelector={selector}"
-    found: list[dict[str, Any]] = cluster.request("GET", path)["items"]
-    return found
+    items: list[dict[str, Any]] = cluster.request("GET", path)["items"]
+    return items
 
 
 def _node_gpus(cluster: Kubernetes) -> Finding:
@@ -228,7 +228,7 @@ def _node_gpus(cluster: Kubernetes) -> Finding:
         for name, count in node.get("status", {}).get("allocatable", {}).items():
             if name in _GPUS:
                 counts[name] = counts.get(name, 0) + int(count)
-    found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    advice = "" if found else "Jobs with resources.gpu wait for a node with GPUs"
-    result = Result.OK if found else Result.NOTE
-    return Finding("GPUs of nodes", result, found or f"none on {len(nodes)} node(s)", advice)
+    text = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    advice = "" if text else "Jobs with resources.gpu wait for a node with GPUs"
+    result = Result.OK if text else Result.NOTE
+    return Finding("GPUs of nodes", result, text or f"none on {len(nodes)} node(s)", advice)

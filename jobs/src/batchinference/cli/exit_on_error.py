@@ -11,7 +11,7 @@ from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
-from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.errors import JobFailure, redact
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any
             echo(f"{command}: {failure.message}", err=True)
             raise typer.Exit(exits.BAD_INPUT) from None
         except OSError as error:
-            echo(f"{command}: '{output}' cannot be read: {shown(str(error))}", err=True)
+            echo(f"{command}: '{output}' cannot be read: {redact(str(error))}", err=True)
             if endpoint := target.unset_endpoint():
                 echo(
                     f"The pods of the job have {endpoint}. Set this variable and the credentials "

@@ -188,13 +188,13 @@ def _count(read: str, form: str) -> int | None:
     path, extensions = expanded(read), FILE_FORMATS[form].EXTENSIONS
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:
-            found = len(list(islice(file, COUNTED)))
+            count = len(list(islice(file, COUNTED)))
     elif form in DEFAULTS and DEFAULTS[form].of_files and path.is_dir():
         names = (each.name.lower().endswith(extensions) for each in path.rglob("*"))
-        found = len(list(islice(filter(None, names), COUNTED)))
+        count = len(list(islice(filter(None, names), COUNTED)))
     else:
         return None
-    return found if 0 < found < COUNTED else None
+    return count if 0 < count < COUNTED else None
 
 
 def _table_format(read: str) -> str:

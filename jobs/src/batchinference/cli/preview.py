@@ -125,15 +125,15 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
     if not sum(outcome.rows + outcome.filtered + outcome.failed for outcome in outcomes):
         note(NO_ROWS, err=True)
     written = preview.written_rows()
-    found = rows_of_table(written.slice(0, rows))
+    shown = rows_of_table(written.slice(0, rows))
     if form is Format.TEXT:
-        for line in lines_of_rows(found):
+        for line in lines_of_rows(shown):
             echo(line)
         if written.num_rows > rows:
             echo(f"... and {counted(written.num_rows - rows, 'more row')}")
     else:
         steps = [as_data(outcome) for outcome in outcomes]
-        print_data({"steps": steps, "rows": list(map(_plain, found))}, form)
+        print_data({"steps": steps, "rows": list(map(_plain, shown))}, form)
     return sum(outcome.failed for outcome in outcomes)
 
 
@@ -142,9 +142,9 @@ def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> 
     from batchinference.pipeline.estimate import estimates
 
     with LinesOfSteps(sys.stderr) as output, redirect_stdout(output):
-        found = list(estimates(preview))
+        items = list(estimates(preview))
     if form is not Format.TEXT:
-        print_data([{**as_data(each), "price": each.price(prices)} for each in found], form)
+        print_data([{**as_data(each), "price": each.price(prices)} for each in items], form)
         return exits.SUCCESS
     print_table([("STEP", "ROWS", "INPUT TOKENS", "OUTPUT TOKENS", "DEVICE HOURS", "PRICE"), *(
         (
@@ -152,9 +152,9 @@ def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> 
             *(_text_of(each.output_tokens), _text_of(each.device_hours, ",.3g")),
             _text_of(each.price(prices), ",.2f"),
         )
-        for each in found
+        for each in items
     )])  # fmt: skip
-    for each in found:
+    for each in items:
         if each.note:
             note(f"{each.step}: {in_one_line(each.note)}", err=True)
     return exits.SUCCESS

@@ -11,7 +11,7 @@ from batchinference.api.output_status import last_log, logs_of, status_of, store
 from batchinference.api.targets import Target
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import echo
-from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.errors import JobFailure, redact
 
 FOLLOW_SECONDS = 2.0
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
@@ -86,7 +86,7 @@ def _current_log(target: Target) -> tuple[bool, str | None, str]:
                 raise
         return False, None, str(error)
     except (JobFailure, OSError, ImportError) as error:
-        return False, None, shown(str(error))
+        return False, None, redact(str(error))
 
 
 def _running_log(target: Target) -> str | None:

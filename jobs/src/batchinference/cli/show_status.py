@@ -33,14 +33,14 @@ def show_status(target: Target, form: Format) -> None:
         else:
             print_data(job.raw, form)
         return
-    found: list[OutputStatus] = read_output("status", target, status_of)
+    outputs: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
-        first, *others = map(_data_of, found)
+        first, *others = map(_data_of, outputs)
         runs = read_output("status", target, partial(history_of, limit=KEPT_RUNS))
         records = [run.model_dump(mode="json", by_alias=True, exclude_none=True) for run in runs]
         print_data([first | {"history": records}, *others], form)
         return
-    for each in found:
+    for each in outputs:
         print_table(observed_output(each.output, [each]).lines)
         if each.report is not None and each.state != "running":
             echo("\nlast run")

@@ -79,7 +79,7 @@ def validate_files(
 ) -> int:
     """Check files (with `deep` also inputs, models, code), print results, return the exit code."""
     checked = []
-    for each in (found for file in files for found in _check_file(file, parameters, deep=deep)):
+    for each in (outcome for file in files for outcome in _check_file(file, parameters, deep=deep)):
         checked.append(each)
         if form is Format.TEXT:
             _show_checked(each)

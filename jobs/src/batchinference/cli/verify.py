@@ -8,7 +8,7 @@ from batchinference.cli.exit_on_error import exit_on_cluster_error
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.verbosity import note
-from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.errors import JobFailure, redact
 
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 
@@ -31,7 +31,7 @@ def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> i
         echo(f"verify: {failure.message}", err=True)
         return exits.code_of(failure.reason)
     except OSError as error:
-        echo(f"verify: '{output}' cannot be read: {shown(str(error))}", err=True)
+        echo(f"verify: '{output}' cannot be read: {redact(str(error))}", err=True)
         return exits.JOB_FAILED
     show(proof) if form is Format.TEXT else print_data(proof.as_json(), form)
     return _EXITS[proof.result.value]

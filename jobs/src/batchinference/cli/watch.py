@@ -50,8 +50,8 @@ def _observe(target: Target) -> Observation:
         with exit_on_cluster_error("status"):
             return observed_job(*read_job(target.cluster(), target.text))
     output = target.output()
-    found: list[OutputStatus] = read_output("status", target, status_of)
-    return observed_output(output, found)
+    outputs: list[OutputStatus] = read_output("status", target, status_of)
+    return observed_output(output, outputs)
 
 
 @contextmanager

@@ -10,17 +10,17 @@ from batchinference.spec.reserved import OWN_PREFIX
 SHOWN_NAMES = 20
 
 
-def check_names(names: Sequence[str], place: str, fix: str = "Rename one of them") -> None:
-    """Raise BadInput for duplicate column names and for names with the reserved prefix. `place`
+def check_names(names: Sequence[str], field: str, fix: str = "Rename one of them") -> None:
+    """Raise BadInput for duplicate column names and for names with the reserved prefix. `field`
     describes the file, and the message about duplicate names ends with `fix`."""
     earlier: set[str] = set()
     for name in names:
         if name.startswith(OWN_PREFIX):
             raise BadInput(
-                f"{place} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
+                f"{field} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
             )
         if name in earlier:
-            raise BadInput(f"{place} has two columns '{name}'. {fix}")
+            raise BadInput(f"{field} has two columns '{name}'. {fix}")
         earlier.add(name)
 
 

@@ -73,7 +73,7 @@ def misfit(
 ) -> ValueError:
     """Return the error of a row with a value that the type of its column cannot hold. `sampled`
     says whether the type comes from the first rows of the input; otherwise it was declared."""
-    problem = problem or f"{shown(value)} is not {name_of(kind)}"
+    problem = problem or f"{json_excerpt(value)} is not {name_of(kind)}"
     nested = isinstance(value, list | dict) or not isinstance(kind, str)
     origin = "the type of the first rows of the input" if sampled else "its declared type"
     return ValueError(
@@ -82,7 +82,7 @@ def misfit(
     )
 
 
-def shown(value: object) -> str:
+def json_excerpt(value: object) -> str:
     """Return a value as JSON of limited length, for messages."""
     is_fraction = isinstance(value, Decimal)
     text = str(value) if is_fraction else json.dumps(value, ensure_ascii=False, default=float)
@@ -113,7 +113,7 @@ def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArra
         cast, misfits = cast_texts(texts, declared)
         if misfits.any():
             text = texts.filter(pa.array(misfits))[0].as_py()
-            raise ValueError(json_problem(text, declared) or shown(text))
+            raise ValueError(json_problem(text, declared) or json_excerpt(text))
         return cast
     return exact_cast(column, arrow_type(declared))
 
@@ -227,7 +227,7 @@ def fitting(value: Any, kind: ColumnType, path: str = "", *, any_as_json: bool =
         ]
     if not isinstance(kind, str) or type(value) not in _python_types(kind):
         where = f" in {path.removeprefix('.')}" if path else ""
-        raise TypeError(f"{shown(value)}{where} is not {name_of(kind)}")
+        raise TypeError(f"{json_excerpt(value)}{where} is not {name_of(kind)}")
     return _scalar(value, kind)
 
 

@@ -36,13 +36,13 @@ def mask_secrets(text: str) -> str:
     return without_credentials(without_controls(text))
 
 
-def shown(text: str, limit: int = MAX_MESSAGE) -> str:
+def redact(text: str, limit: int = MAX_MESSAGE) -> str:
     """Return a text with masked secrets, cut to `limit` characters from its beginning and end."""
-    return (_shown if len(text) <= MAX_CACHED else _shown.__wrapped__)(text, limit)
+    return (_redact if len(text) <= MAX_CACHED else _redact.__wrapped__)(text, limit)
 
 
 @lru_cache(maxsize=256)  # many rows may fail with the same error, and masking takes time
-def _shown(text: str, limit: int) -> str:
+def _redact(text: str, limit: int) -> str:
     half, length = (limit - 40) // 2, len(text)
     if length > 2 * (half + 2 * MARGIN):  # mask only the part that is shown, and its margin
         beginning = mask_secrets(text[: half + 2 * MARGIN])[:-MARGIN]
@@ -59,7 +59,7 @@ def describe(error: BaseException) -> str:
     """Return an error as text for people, of limited length and without secrets. The text ends with
     the line of the user's code that raised the error, if there is one."""
     text, line = f"{type(error).__name__}: {error}", user_line(error)
-    return shown(f"{text.rstrip()} ({line})" if line else text)
+    return redact(f"{text.rstrip()} ({line})" if line else text)
 
 
 def user_line(error: BaseException) -> str:
@@ -95,7 +95,7 @@ class JobFailure(Exception):
             cls.reason = cls.__name__
 
     def __init__(self, message: str) -> None:
-        message = shown(message)
+        message = redact(message)
         super().__init__(message)
         self.message = message
 

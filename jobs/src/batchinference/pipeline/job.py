@@ -235,7 +235,7 @@ class JobRun:
         else:
             layout = attempt.layout
         self._history.store(merge_reports(self._finished, report))
-        runs = self._history.shown()
+        runs = self._history.last_runs()
         self.page = write_page(layout, self.job.spec, report, snapshot.entries, runs)
         return report
 
@@ -273,7 +273,7 @@ class JobRun:
             if run is not None:
                 run.attempt.write_report(report)
                 layout = run.attempt.layout
-                runs = self._history.shown()
+                runs = self._history.last_runs()
                 self.page = write_page(layout, self.job.spec, report, self._entries, runs)
         return published
 

@@ -48,7 +48,7 @@ def check_paths(read: Read, layout: Layout) -> None:
         source = Location(path, read.storage)
         for field, target in (("write", layout.output), ("errors", layout.errors)):
             is_same = source.path.rstrip("/") == target.path.rstrip("/")
-            if target.holds(source) or (is_same and source.in_store_of(target)):
+            if target.contains(source) or (is_same and source.in_store_of(target)):
                 raise _contains_input(field, target, source.uri)
 
 
@@ -77,7 +77,7 @@ def check_errors_path(layout: Layout) -> None:
 def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
     """Raise BadOutput if a cache is inside the output, where readers would find its files."""
     for cache in filter(None, (step.cache for step in spec.steps)):
-        if layout.output.holds(Location(cache.path, cache.storage) / "file"):
+        if layout.output.contains(Location(cache.path, cache.storage) / "file"):
             raise BadOutput(
                 f"spec.steps.cache.path: '{cache.path}' is in write.path '{layout.output.uri}'. "
                 "Choose another path"

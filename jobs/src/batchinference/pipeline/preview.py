@@ -161,7 +161,7 @@ def first_rows(source: JobInput, rows: int) -> RowBatch:
     batches: list[RowBatch] = []
     missing = rows
     for batch in (batch for read in source.read_tasks(1) for batch in read()):
-        first, _ = batch.cut(missing)
+        first, _ = batch.split_at(missing)
         batches.append(first)
         missing -= len(first.ids)
         if missing == 0:

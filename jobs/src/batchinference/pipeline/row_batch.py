@@ -79,7 +79,7 @@ class RowBatch:
     their columns, as far as these are known."""
     ids: np.ndarray = field(default_factory=lambda: NO_IDS)
     """For each row of the table, the ID of its input row (int64)."""
-    source: np.ndarray = field(default_factory=lambda: NO_IDS)
+    input_ids: np.ndarray = field(default_factory=lambda: NO_IDS)
     """The IDs of the input rows that the batch accounts for, without duplicates (int64)."""
     errors: pa.Table = field(default_factory=ERRORS.empty_table)
     """The failed rows, with the columns of ERRORS."""
@@ -90,8 +90,8 @@ class RowBatch:
     notes: tuple[tuple[str, str], ...] = ()
     """Pairs of a step and a note for the report (JSON)."""
     shares: np.ndarray | None = None
-    """The share of each row of `source` that the batch holds (int64), if Ray split the rows of an
-    input row over several blocks; None if the batch holds all of them. The shares of an input row
+    """The share of each row of `input_ids` in the batch (int64), if Ray split the rows of an input
+    row over several blocks; None if the batch holds all of them. The shares of an input row
     in all batches add up to FULL_SHARE."""
     warnings: pa.Table = field(default_factory=lambda: NO_WARNINGS)
     """The warnings about input rows, with the columns of ROW_WARNINGS."""
@@ -107,12 +107,12 @@ class RowBatch:
         texts = (READ_STEP, describe(error), "")
         columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
         columns.append(pa.repeat(pa.scalar(getattr(error, "values", None), pa.string()), len(ids)))
-        return cls(source=ids, errors=pa.table(columns, schema=ERRORS))
+        return cls(input_ids=ids, errors=pa.table(columns, schema=ERRORS))
 
     @property
     def nbytes(self) -> int:
         """The approximate size of the batch in memory in bytes."""
-        arrays = (self.table, self.errors, self.ids, self.source, self.filtered)
+        arrays = (self.table, self.errors, self.ids, self.input_ids, self.filtered)
         return sum(int(array.nbytes) for array in arrays)
 
     def derived(
@@ -138,16 +138,17 @@ class RowBatch:
             return self
         return replace(self, warnings=pa.concat_tables([self.warnings, warnings]))
 
-    def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
+    def split_at(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
         """Return the first `rows` rows, and the rest with the errors, filtered rows and notes (None
         if nothing is left). No input row may have several rows, or a row and an error."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
-        one_to_one = np.array_equal(self.source, self.ids)
-        remaining = self.source[rows:] if one_to_one else self.source[~np.isin(self.source, first)]
+        one_to_one = np.array_equal(self.input_ids, self.ids)
+        inputs = self.input_ids
+        remaining = inputs[rows:] if one_to_one else inputs[~np.isin(inputs, first)]
         table = self.table.slice(rows)
-        rest = replace(self, table=table, ids=self.ids[rows:], source=remaining)
+        rest = replace(self, table=table, ids=self.ids[rows:], input_ids=remaining)
         begin = RowBatch.read(self.table.slice(0, rows), first)
         if not self.warnings.num_rows:
             return begin, rest
@@ -164,31 +165,31 @@ class RowBatch:
         ids = self.ids
         return bool((ids[1:] > ids[:-1]).all()) or len(np.unique(ids)) == len(ids)
 
-    def cut_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
+    def split_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
         """Return at least the first `rows` rows, so that each input row is only in one part, and
         the rest with everything else (None if no rows are left)."""
-        first, rest = self.divided(rows)
+        first, rest = self.split_with_outcomes(rows)
         return (first, rest) if len(rest.ids) else (self, None)
 
-    def divided(self, rows: int) -> tuple[RowBatch, RowBatch]:
+    def split_with_outcomes(self, rows: int) -> tuple[RowBatch, RowBatch]:
         """Return the first `rows` rows with the outcomes of their input rows, and the rest. The
         input rows of the first part must have no rows in the rest."""
         ids = np.unique(self.ids[:rows])
-        first = replace(self.only(ids), ends=(), notes=())
-        return first, self.only(np.setdiff1d(self.all_ids(), ids))
+        first = replace(self.select_inputs(ids), ends=(), notes=())
+        return first, self.select_inputs(np.setdiff1d(self.all_ids(), ids))
 
     def all_ids(self) -> np.ndarray:
         """Return all input row IDs in the batch, with duplicates (int64)."""
         tables = (self.errors, self.warnings)
         of_tables = (table.column("id").to_numpy() for table in tables)
-        return np.concatenate([self.ids, self.source, self.filtered, *of_tables])
+        return np.concatenate([self.ids, self.input_ids, self.filtered, *of_tables])
 
     def reordered(self, order: np.ndarray) -> RowBatch:
         """Return the batch with its rows in the order of these row indexes."""
         ids = self.ids[order]
-        as_read = self.shares is None and np.array_equal(self.source, self.ids)
-        source = ids if as_read else self.source
-        return replace(self, table=self.table.take(pa.array(order)), ids=ids, source=source)
+        as_read = self.shares is None and np.array_equal(self.input_ids, self.ids)
+        source = ids if as_read else self.input_ids
+        return replace(self, table=self.table.take(pa.array(order)), ids=ids, input_ids=source)
 
     def in_order_of(self, ids: np.ndarray) -> RowBatch:
         """Return the batch with its rows in the order of these input row IDs (int64)."""
@@ -201,16 +202,16 @@ class RowBatch:
         order = np.argsort(positions, kind="stable")
         return replace(self, table=self.table.take(pa.array(order)), ids=self.ids[order])
 
-    def only(self, ids: np.ndarray) -> RowBatch:
+    def select_inputs(self, ids: np.ndarray) -> RowBatch:
         """Return the part of the batch that belongs to the input rows with these IDs (int64)."""
-        rows, source = np.isin(self.ids, ids), np.isin(self.source, ids)
+        rows, source = np.isin(self.ids, ids), np.isin(self.input_ids, ids)
         failed = np.isin(self.errors.column("id").to_numpy(), ids)
         warned = np.isin(self.warnings.column("id").to_numpy(), ids)
         return replace(
             self,
             table=_selected(self.table, rows) if rows.any() else without_rows([self.table]),
             ids=self.ids[rows],
-            source=self.source[source],
+            input_ids=self.input_ids[source],
             errors=self.errors.filter(pa.array(failed)),
             filtered=self.filtered[np.isin(self.filtered, ids)],
             shares=None if self.shares is None else self.shares[source],
@@ -236,7 +237,7 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
         if any(len(batch.ids) for batch in batches)
         else without_rows(batch.table for batch in batches),
         _joined(batches, "ids"),
-        _joined(batches, "source"),
+        _joined(batches, "input_ids"),
         pa.concat_tables([ERRORS.empty_table(), *(batch.errors for batch in batches)]),
         _joined(batches, "filtered"),
         tuple(end for batch in batches for end in batch.ends),
@@ -249,7 +250,7 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
 def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
     if all(batch.shares is None for batch in batches):
         return None
-    full = (np.full(len(batch.source), FULL_SHARE, dtype=np.int64) for batch in batches)
+    full = (np.full(len(batch.input_ids), FULL_SHARE, dtype=np.int64) for batch in batches)
     pairs = zip((batch.shares for batch in batches), full, strict=True)
     return np.concatenate([all_full if shares is None else shares for shares, all_full in pairs])
 
@@ -266,15 +267,15 @@ def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
 
 
 def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
-    """Yield batches that no step has changed as batches of `rows()` rows, or of fewer rows if these
-    have `size` bytes. `rows` is called for each batch."""
+    """Rechunk batches as they were read: yield up to `rows()` rows or `size` bytes each. `rows` is
+    called for each batch."""
     waiting: list[RowBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
         rest: RowBatch | None = batch
         while rest is not None:
             fitting = (size - waiting_bytes) * len(rest.ids) // max(1, rest.nbytes)
-            first, rest = rest.cut(max(1, min(rows() - waiting_rows, fitting)))
+            first, rest = rest.split_at(max(1, min(rows() - waiting_rows, fitting)))
             waiting.append(first)
             waiting_rows += len(first.ids)
             waiting_bytes += first.nbytes

@@ -125,13 +125,13 @@ def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
     """Return the groups with unique names: two truncated names may be equal, and the names of the
     `cpu` group and of the head are taken."""
-    taken = {CPU_GROUP, HEAD_GROUP, "headgroup"}
+    used = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:
         numbered = (f"{group.name[:15]}-{number}" for number in itertools.count(2))
         names = itertools.chain([group.name], numbered)
-        name = next(name for name in names if name not in taken)
-        taken.add(name)
+        name = next(name for name in names if name not in used)
+        used.add(name)
         result.append(replace(group, name=name))
     return result
 
@@ -161,10 +161,9 @@ def _cpu_group(
 
 
 def pods_needed(cpus: list[float], size: float) -> int:
-    """Return the number of pods of `size` CPUs that hold all of these CPU demands.
+    """Return how many pods of `size` CPUs the demands need (first-fit decreasing).
 
-    Demands are placed largest first, each on the first pod with enough free CPUs. No demand may be
-    larger than a pod.
+    No demand may be larger than a pod.
     """
     free: list[float] = []
     for demand in sorted(cpus, reverse=True):
@@ -200,8 +199,8 @@ def _check_step_cpus(stages: list[Stage], cpus: float) -> None:
 def _check_deadlock(needed: int, limit: int, cpus: float, actors: float, tasks: float) -> None:
     if needed > limit:
         message = (
-            f"this job would wait for ever: replicas that must run hold {actors:g} CPUs, reading "
-            f"and writing need {tasks:g} more, and {limit} worker(s) of {cpus:g} CPUs cannot hold "
-            f"both. Raise cluster.workers.max to {needed} or lower replicas.min"
+            f"the job can never start to read: its replicas occupy {actors:g} CPUs, reading and "
+            f"writing need {tasks:g}, and {limit} worker(s) of {cpus:g} CPUs cannot hold both. "
+            f"Raise cluster.workers.max to {needed} or lower replicas.min"
         )
         raise SpecError([Problem("spec.cluster.workers.max", message)])

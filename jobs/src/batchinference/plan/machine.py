@@ -12,10 +12,10 @@ from batchinference.spec.steps import Replicas, Step
 
 
 def fit_to_machine(
-    stages: Sequence[Stage], found: Mapping[str, float]
+    stages: Sequence[Stage], resources: Mapping[str, float]
 ) -> tuple[list[Stage], list[str]]:
     """Return the stages without the devices and custom resources that the machine lacks, and a note
-    for each. `found` maps Ray's resource names to the number of units that the machine has.
+    for each. `resources` maps Ray's resource names to the number of units that the machine has.
 
     A step whose device is missing is planned as if it had not requested the device, so that it may
     need no pool. Missing resources that are no devices, such as licenses, stay in the step, whose
@@ -25,7 +25,7 @@ def fit_to_machine(
     # on one machine, the accelerator type is ignored
     result = [_with_min_one_replica(replace(stage, accelerator=None)) for stage in stages]
     for name, wanted in _requested(stages).items():
-        available = int(found.get(name, 0))
+        available = int(resources.get(name, 0))
         if wanted > available:
             reason = (
                 f"the job needs {wanted} {name}(s) at the same time and this machine has "

@@ -60,10 +60,10 @@ class Plan:
         ]
         return sum(asked) if group.name == CPU_GROUP else max(asked, default=0)
 
-    def on_machine(self, found: Mapping[str, float]) -> Plan:
-        """Return the plan for one machine. `found` are its resources by Ray's names. Steps run on
+    def on_machine(self, resources: Mapping[str, float]) -> Plan:
+        """Return the plan for a machine with the Ray resources `resources`. Steps run on
         the CPU if there are not enough devices for one replica of each."""
-        stages, notes = fit_to_machine(self.stages, found)
+        stages, notes = fit_to_machine(self.stages, resources)
         single = is_single_segment(stages)
         return replace(self, stages=tuple(stages), single_segment=single, notes=tuple(notes))
 

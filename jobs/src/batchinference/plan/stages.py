@@ -226,8 +226,8 @@ def with_devices(stage: Stage, profiles: Profiles) -> Stage:
     if asked is None:
         return stage
     custom = tuple(sorted(asked.custom.items()))
-    found = profiles_of(stage.gpus, custom, asked.accelerator_type, profiles)
-    kinds = tuple((name, profile.device) for name, profile in found.items() if profile.device)
+    choices = profiles_of(stage.gpus, custom, asked.accelerator_type, profiles)
+    kinds = tuple((name, profile.device) for name, profile in choices.items() if profile.device)
     return replace(stage, custom=custom, accelerator=asked.accelerator_type, kinds=kinds)
 
 
@@ -241,8 +241,8 @@ def profiles_of(
     """
     known = known_profiles(profiles)
     names = [GPU, *dict(custom)] if gpus else list(dict(custom))
-    found = {name: known.get(name, Profile()) for name in names}
+    chosen = {name: known.get(name, Profile()) for name in names}
     if accelerator in known and names:
-        device = next((name for name in names if found[name].device), names[0])
-        found[device] = with_defaults(known[accelerator], found[device])
-    return found
+        device = next((name for name in names if chosen[name].device), names[0])
+        chosen[device] = with_defaults(known[accelerator], chosen[device])
+    return chosen

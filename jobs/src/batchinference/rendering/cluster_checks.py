@@ -41,8 +41,8 @@ def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
             names = [*profiles, *RAY_NAMES]
             yield Problem(f"{field}.acceleratorType", _unknown(name, names, "nodeSelector"))
     custom = tuple(asked.custom.items())
-    found = profiles_of(asked.gpu, custom, asked.accelerator_type, profiles)
-    kinds = {name: profile.device for name, profile in found.items() if profile.device}
+    devices = profiles_of(asked.gpu, custom, asked.accelerator_type, profiles)
+    kinds = {name: profile.device for name, profile in devices.items() if profile.device}
     if len(kinds) > 1:
         message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
         message += ". Request only one of them"

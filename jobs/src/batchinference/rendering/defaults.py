@@ -72,9 +72,9 @@ def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Prob
     be merged: then the job could mount the volume of the platform, or its pods were invalid."""
     lists = [patch.pod.spec.get("volumes") for patch in patches]
     patched = [volume for volumes in lists if isinstance(volumes, list) for volume in volumes]
-    taken = {str(volume.get("name")) for volume in patched if isinstance(volume, dict)}
+    names = {str(volume.get("name")) for volume in patched if isinstance(volume, dict)}
     for index, volume in enumerate(own.volumes):
-        if volume.name in taken:
+        if volume.name in names:
             message = f"the platform has a volume '{volume.name}'. Choose another name"
             yield Problem(f"spec.cluster.volumes[{index}].name", message)
 

@@ -30,8 +30,8 @@ def start_parameters(group: WorkerGroup) -> dict[str, str]:
 def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> None:
     """Add the settings from the profiles of the group's devices to its pod spec, in place."""
     counts = {GPU: group.gpus, **dict(group.custom)}
-    found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
-    for name, profile in found.items():
+    of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
+    for name, profile in of_group.items():
         apply_profile(pod, profile)
         if profile.resource_claim_template_name:
             _claim_devices(pod, profile.resource_claim_template_name, counts[name])
@@ -43,18 +43,18 @@ def device_count(group: WorkerGroup, profiles: Profiles) -> int:
     """Return the number of devices of a pod of the group: those that profiles request from
     Kubernetes, and those that only Ray counts."""
     counts = {GPU: group.gpus, **dict(group.custom)}
-    found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
+    of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     return sum(
         counts[name]
-        for name, profile in found.items()
+        for name, profile in of_group.items()
         if profile.resource or profile.device or profile.resource_claim_template_name
     )
 
 
 def idle_seconds(group: WorkerGroup, profiles: Profiles) -> int | None:
     """Return the longest `idleTimeout` of the profiles of the group; None if none has one."""
-    found = profiles_of(group.gpus, group.custom, group.accelerator, profiles).values()
-    given = [seconds_of(profile.idle_timeout) for profile in found if profile.idle_timeout]
+    of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles).values()
+    given = [seconds_of(profile.idle_timeout) for profile in of_group if profile.idle_timeout]
     return max(given, default=None)
 
 

@@ -16,16 +16,16 @@ def choices_of(job: BatchInference) -> list[Choice]:
     """Return the choices of a job with complete cluster settings, in the order in which they are
     tried; empty if it requests no type of device or capacity. Raises SpecError if the job cannot be
     planned."""
-    found = _combinations(job)
-    return [_choice(with_choice(job, number), number, len(found)) for number in found]
+    numbers = _combinations(job)
+    return [_choice(with_choice(job, number), number, len(numbers)) for number in numbers]
 
 
 def with_choice(job: BatchInference, number: int) -> BatchInference:
     """Return the job with only the devices and the capacity of choice `number`, or of its last
     choice if it has fewer."""
-    if not (found := _combinations(job)):
+    if not (pairs := _combinations(job)):
         return job
-    capacity, index = found[min(number, len(found))]
+    capacity, index = pairs[min(number, len(pairs))]
     spec, fallback = job.spec, job.spec.cluster.fallback
     fallback = fallback.model_copy(update={"capacity_types": [capacity] if capacity else []})
     return job.with_spec(
@@ -82,8 +82,8 @@ def _mean_price(job: BatchInference) -> str | None:
 
 def device_hour(group: WorkerGroup, cluster: Cluster) -> float | None:
     """Return the price of a device of a worker group per hour; None if no profile has one."""
-    found = profiles_of(group.gpus, group.custom, group.accelerator, cluster.profiles).values()
-    price = next((float(one.device_hour) for one in found if one.device_hour), None)
+    of_group = profiles_of(group.gpus, group.custom, group.accelerator, cluster.profiles).values()
+    price = next((float(one.device_hour) for one in of_group if one.device_hour), None)
     capacity = capacity_profile(cluster)
     factor = 1.0 if capacity is None or capacity.price_factor is None else capacity.price_factor
     return None if price is None else price * factor

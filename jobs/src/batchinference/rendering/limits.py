@@ -55,12 +55,12 @@ def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
         labels, ray = template["metadata"]["labels"], template["spec"]["containers"][0]
         devices.append((name, int(labels.get(DEVICES_LABEL, "0")), max_pods))
         cpus.append((name, cpus_of(ray["resources"]["limits"]["cpu"]), max_pods))
-    found = [
+    problems = [
         _check("devices", "devices", devices, limits.devices),
         _check("cpu", "CPUs", cpus, limits.cpu),
         _check_claims(limits, ray_cluster),
     ]
-    return [problem for problem in found if problem is not None]
+    return [problem for problem in problems if problem is not None]
 
 
 def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:

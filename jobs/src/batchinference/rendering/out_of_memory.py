@@ -44,15 +44,15 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
 def _distinct(groups: Sequence[WorkerGroup], raised: Mapping[str, str]) -> dict[str, str]:
     """Return the memory of the raised groups, lowered until no two groups have equal pods."""
     pools = [group for group in groups if group.name != CPU_GROUP]
-    found, taken = dict(raised), {group.shape for group in pools if group.name not in raised}
+    memory, shapes = dict(raised), {group.shape for group in pools if group.name not in raised}
     for group in (group for group in pools if group.name in raised):
         step = group.per_pod * 2**20  # so that each replica gets whole Mi
         if group.per_pod > 1:
-            found[group.name] = memory_quantity(memory_bytes(found[group.name]) // step * step)
-        while (shape := replace(group, memory=found[group.name]).shape) in taken:
-            found[group.name] = memory_quantity(memory_bytes(found[group.name]) - step)
-        taken.add(shape)
-    return found
+            memory[group.name] = memory_quantity(memory_bytes(memory[group.name]) // step * step)
+        while (shape := replace(group, memory=memory[group.name]).shape) in shapes:
+            memory[group.name] = memory_quantity(memory_bytes(memory[group.name]) - step)
+        shapes.add(shape)
+    return memory
 
 
 def _of_replica(memory: str, per_pod: int) -> str:

@@ -132,8 +132,8 @@ class Rule:
         if allowed is True:
             return
         shown = ", ".join(allowed or []) or ("false" if allowed is False else NONE)
-        found = (each for steps in self.steps for each in _find(settings, steps, "spec.cluster"))
-        for path, value in found:
+        values = (each for steps in self.steps for each in _find(settings, steps, "spec.cluster"))
+        for path, value in values:
             if not self._allows(allowed or [], value):
                 named = f"'{value}'" if isinstance(value, str) else "it"
                 yield Problem(path, f"{named} {not_allowed(self.policy, shown)}")

@@ -43,7 +43,7 @@ class Keys:
         changed_at = self._directory.stat().st_mtime_ns
         if changed_at != self._read_at:
             entries = set(self._entries())
-            uses = Counter(found for found, _ in entries)
+            uses = Counter(digest for digest, _ in entries)
             self._namespaces = {key: name for key, name in entries if uses[key] == 1}
             if len(self._namespaces) < len(entries):
                 _LOGGER.warning("a key of several namespaces gives access to none of them")
@@ -54,4 +54,4 @@ class Keys:
         files = ((_FILE.fullmatch(file.name), file) for file in self._directory.iterdir())
         named = ((file.read_bytes().strip(), name[1]) for name, file in files if name)
         hashes = ((content.decode(errors="replace"), namespace) for content, namespace in named)
-        return [(found, namespace) for found, namespace in hashes if _HASH.fullmatch(found)]
+        return [(digest, namespace) for digest, namespace in hashes if _HASH.fullmatch(digest)]

@@ -99,10 +99,10 @@ def open_store(config: ServiceConfig) -> ObjectStore:
     if root.local:
         return LocalStore(root.path, mkdir=True)
     bucket, _, prefix = root.path.partition("/")
-    found = obstore_bucket(root.scheme, bucket, config.storage, prefix)
-    if found is None:
+    store = obstore_bucket(root.scheme, bucket, config.storage, prefix)
+    if store is None:
         raise OSError(f"{config.path}: set the credentials of the store in the environment")
-    return found
+    return store
 
 
 class Files:
@@ -161,8 +161,8 @@ class Files:
                 raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, "file")
             await self._in_check_thread(checker.add, block)
             yield block
-        found = await self._in_check_thread(checker.end)
-        await obstore.put_async(self.store, result, found.model_dump_json().encode())
+        check = await self._in_check_thread(checker.end)
+        await obstore.put_async(self.store, result, check.model_dump_json().encode())
 
     async def _in_check_thread(self, check: Callable[..., Result], *arguments: Any) -> Result:
         """Call `check` in a thread, one at a time, because a line may need much memory."""
@@ -172,18 +172,18 @@ class Files:
     async def get(self, namespace: str, identifier: str) -> StoredFile:
         """Return a file. An expired file is deleted. Raises ApiError if the namespace has no file
         with this id."""
-        found = None
+        file = None
         if _UPLOADED.fullmatch(identifier):
-            found = await self._find_upload(namespace, identifier)
-            if found and found.expires_at and found.expires_at <= time.time():
+            file = await self._find_upload(namespace, identifier)
+            if file and file.expires_at and file.expires_at <= time.time():
                 if not await self._in_use(namespace, identifier):
-                    await self.delete(namespace, found)
-                found = None
+                    await self.delete(namespace, file)
+                file = None
         elif match := _OF_BATCH.fullmatch(identifier):
-            found = await self._find_batch_file(namespace, match[1], match[2])
-        if found is None:
+            file = await self._find_batch_file(namespace, match[1], match[2])
+        if file is None:
             raise not_found("File object", identifier)
-        return found
+        return file
 
     async def _find_upload(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return an uploaded file, even if it has expired; None if it does not exist."""
@@ -205,10 +205,10 @@ class Files:
             raise bad_request("input_file_id: the purpose of the file is batch_output")
         key = f"{file.parts[0]['path'].rpartition('/')[0]}/{CHECK}"
         try:
-            found = await obstore.get_async(self.store, key)
-            if found.meta["size"] > MAX_CHECK:
+            answer = await obstore.get_async(self.store, key)
+            if answer.meta["size"] > MAX_CHECK:
                 raise ValueError("too large")
-            return FileCheck.model_validate_json(bytes(await found.bytes_async()))
+            return FileCheck.model_validate_json(bytes(await answer.bytes_async()))
         except (FileNotFoundError, ValueError):  # the object is untrusted: tenants can write it
             message = "input_file_id: what is known about the file was changed. Upload it again"
             raise bad_request(message) from None
@@ -233,8 +233,8 @@ class Files:
         return sorted(set(identifiers), key=lambda each: (each.rpartition("-")[2], each))
 
     async def _names(self, key: str) -> list[str]:
-        found = await obstore.list_with_delimiter_async(self.store, key)
-        return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+        listed = await obstore.list_with_delimiter_async(self.store, key)
+        return [path.rstrip("/").rpartition("/")[2] for path in listed["common_prefixes"]]
 
     async def delete(self, namespace: str, file: StoredFile) -> None:
         """Delete a file. An error file is emptied instead, so that it is not written again."""

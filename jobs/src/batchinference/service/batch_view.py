@@ -130,15 +130,15 @@ def _times(job: Object, record: Record, status: str) -> Object:
 
 def _errors(job: Object, record: Record) -> Object:
     """Return the errors of lines of the file, or else the reason why the job failed."""
-    found = [error.model_dump() for error in record.errors]
-    if not found:
+    errors = [error.model_dump() for error in record.errors]
+    if not errors:
         failed = _condition(job, "Failed")
         code, message = failed.get("reason"), failed.get("message")
-        found = [{"code": code, "message": message, "line": None, "param": None}]
+        errors = [{"code": code, "message": message, "line": None, "param": None}]
     if record.more_errors:
         message = f"There are {record.more_errors} more errors"
-        found.append({"code": "more_errors", "message": message, "line": None, "param": None})
-    return {"object": "list", "data": found}
+        errors.append({"code": "more_errors", "message": message, "line": None, "param": None})
+    return {"object": "list", "data": errors}
 
 
 def _cancelled_at(job: Object) -> int | None:

@@ -113,9 +113,9 @@ class Batches:
         for number in range(MAX_RUNS):
             identity = json.dumps([request.model_dump(), key, number], sort_keys=True)
             name = f"{prefix}{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
-            found = await self._cluster.get(namespace, name)
-            latest = found or latest
-            if not found and not await self._files.objects(f"{namespace}/batches/{name}"):
+            job = await self._cluster.get(namespace, name)
+            latest = job or latest
+            if not job and not await self._files.objects(f"{namespace}/batches/{name}"):
                 return latest, name
         raise bad_request(f"There are {MAX_RUNS} equal batches. Set other metadata", "metadata")
 
@@ -145,25 +145,25 @@ class Batches:
             await self._files.write_error_file(namespace, name, record.input_file_id, error)
 
     async def _get(self, namespace: str, name: str) -> Object:
-        found = await self._cluster.get(namespace, name)
-        if found is None or record_of(found) is None:
+        job = await self._cluster.get(namespace, name)
+        if job is None or record_of(job) is None:
             raise not_found("Batch object", name)
-        return found
+        return job
 
     async def cancel(self, namespace: str, identifier: str) -> Object:
         """Suspend the job of a batch, so that it commits its finished lines and stops, and return
         the batch. Raises ApiError if the batch has ended."""
         name = _name_of(identifier)
-        found = await self._get(namespace, name)
-        if (status := status_of(found)) in ENDED:
+        job = await self._get(namespace, name)
+        if (status := status_of(job)) in ENDED:
             message = f"Cannot cancel a batch with status '{status}'"
             raise ApiError(HTTPStatus.CONFLICT, message)
         if status == "cancelling":
-            return as_batch(found)
+            return as_batch(job)
         annotations = {CANCELLED_AT: str(int(time.time()))}
         change = {"metadata": {"annotations": annotations}, "spec": {"suspend": True}}
         try:
-            return as_batch(await self._cluster.patch(namespace, name, change) or found)
+            return as_batch(await self._cluster.patch(namespace, name, change) or job)
         except AlreadyExists:  # a conflict: the client may repeat the request
             message = "The batch is being changed. Try again"
             raise ApiError(HTTPStatus.CONFLICT, message) from None
@@ -198,10 +198,8 @@ class Batches:
         names = await self._pages.after(
             namespace, lambda: self.names(namespace), after and _name_of(after)
         )
-        found = await asyncio.gather(
-            *(self._cluster.get(namespace, name) for name in names[:limit])
-        )
-        return [as_batch(each) for each in found if each and record_of(each)], len(names) > limit
+        jobs = await asyncio.gather(*(self._cluster.get(namespace, name) for name in names[:limit]))
+        return [as_batch(each) for each in jobs if each and record_of(each)], len(names) > limit
 
 
 def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) -> Object:

@@ -66,7 +66,7 @@ class Kubernetes:
 
     async def list_metadata(self, namespace: str, label: str) -> list[Object]:
         """Return the metadata of all objects with a label."""
-        found: list[Object] = []
+        items: list[Object] = []
         more = ""
         while True:
             query = {"labelSelector": label, "limit": str(PAGE), "continue": more}
@@ -74,10 +74,10 @@ class Kubernetes:
                 "GET", namespace, "", params=query, headers={"Accept": METADATA}
             )
             # if there are no objects, `items` is null
-            found += [item["metadata"] for item in (answer or {}).get("items") or []]
+            items += [item["metadata"] for item in (answer or {}).get("items") or []]
             more = (answer or {}).get("metadata", {}).get("continue", "")
             if not more:
-                return found
+                return items
 
     async def _request(
         self, method: str, namespace: str, name: str, **options: Any

@@ -76,7 +76,7 @@ class LineChecker:
     """Checks the blocks of a file in order. Keeps 8 bytes per line, and the line not yet ended."""
 
     def __init__(self, max_lines: int) -> None:
-        self.found = FileCheck()
+        self.check = FileCheck()
         self._max_lines = max_lines
         self._rest = bytearray()
         self._too_long = False
@@ -97,9 +97,9 @@ class LineChecker:
             self._end_line()
         for line in self._repeated():
             self._error("duplicate_custom_id", "custom_id: a line before has the same", line)
-        if not self.found.lines:
-            self.found.add(LineError(code="empty_file", message="The file has no requests"))
-        return self.found
+        if not self.check.lines:
+            self.check.add(LineError(code="empty_file", message="The file has no requests"))
+        return self.check
 
     def _append(self, part: bytes) -> None:
         if self._too_long or len(self._rest) + len(part) > MAX_LINE:
@@ -123,7 +123,7 @@ class LineChecker:
         elif too_long:
             self._error("invalid_json_line", f"The line has more than {MAX_LINE} bytes")
         elif line.strip():
-            self.found.lines += 1
+            self.check.lines += 1
             self._check(line)
 
     def _check(self, line: bytes) -> None:
@@ -151,24 +151,24 @@ class LineChecker:
             yield "invalid_method", "method", "expected POST"
         if path is None:
             yield "invalid_url", "url", f"expected one of {', '.join(ENDPOINTS)}"
-        elif f"/v1{path}" != (self.found.url or f"/v1{path}"):
-            yield "mismatched_url", "url", f"an earlier line has {self.found.url}. Use one per file"
+        elif f"/v1{path}" != (self.check.url or f"/v1{path}"):
+            yield "mismatched_url", "url", f"an earlier line has {self.check.url}. Use one per file"
         else:
-            self.found.url = f"/v1{path}"
+            self.check.url = f"/v1{path}"
         if not _is_text(model) or len(model) > MAX_MODEL:
             message = f"expected the name of a model, of at most {MAX_MODEL} characters"
             yield _MISSING, "body.model", message
-        elif model != (self.found.model or model):
-            message = f"an earlier line has {self.found.model}. Use one per file"
+        elif model != (self.check.model or model):
+            message = f"an earlier line has {self.check.model}. Use one per file"
             yield "mismatched_model", "body.model", message
         else:
-            self.found.model = model
+            self.check.model = model
 
     def _error(
         self, code: str, message: str, line: int | None = None, param: str | None = None
     ) -> None:
         number = len(self._id_hashes) if line is None else line
-        self.found.add(LineError(code=code, message=message, line=number, param=param))
+        self.check.add(LineError(code=code, message=message, line=number, param=param))
 
     def _repeated(self) -> list[int]:
         """Return the numbers of the lines whose custom_id an earlier line already has."""

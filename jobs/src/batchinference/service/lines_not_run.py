@@ -52,7 +52,7 @@ def _lines(
             ids = [load_unique(known)["custom_id"] if known else None] * chunk.rows
         else:
             ids = chunk.column("custom_id").to_pylist()
-        missing = ~committed.holds(np.arange(row, row + len(ids)))
+        missing = ~committed.contains(np.arange(row, row + len(ids)))
         for at in np.flatnonzero(missing).tolist():
             about = {"id": request_id(row + at), "custom_id": ids[at], "response": None}
             yield row + at, as_line(to_json({**about, "error": error})).encode()

@@ -35,20 +35,20 @@ async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamRes
     try:
         return await handler(request)
     except ApiError as error:
-        found = error
+        refusal = error
     except web.HTTPException as error:
-        found = ApiError(HTTPStatus(error.status), error.reason)
+        refusal = ApiError(HTTPStatus(error.status), error.reason)
     except TimeoutError:
-        found = ApiError(HTTPStatus.REQUEST_TIMEOUT, "The request is sent too slowly")
+        refusal = ApiError(HTTPStatus.REQUEST_TIMEOUT, "The request is sent too slowly")
     except (BaseError, OSError):
         _LOGGER.exception("the object store or the client does not answer")
-        found = ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "The object store does not answer")
+        refusal = ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "The object store does not answer")
     except Exception:
         _LOGGER.exception("a request failed")
-        found = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error")
+        refusal = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error")
     if request.get(SENDING):
         raise ConnectionResetError  # so that the client does not take a part for the whole file
-    response = web.json_response(found.body, status=found.status)
+    response = web.json_response(refusal.body, status=refusal.status)
     response.force_close()  # the rest of the request was not read
     return response
 
@@ -68,8 +68,8 @@ class Service:
 
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
-        found = web.Application(middlewares=[_with_errors, self._authenticated])
-        router = found.router
+        app = web.Application(middlewares=[_with_errors, self._authenticated])
+        router = app.router
         router.add_get("/healthz", self._health)
         router.add_get("/v1/models", self._models)
         router.add_post("/v1/files", self._upload)
@@ -83,7 +83,7 @@ class Service:
         router.add_get("/v1/batches", self._list_batches)
         router.add_get("/v1/batches/{id}", self._batch)
         router.add_post("/v1/batches/{id}/cancel", self._cancel_batch)
-        return found
+        return app
 
     @web.middleware
     async def _authenticated(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -115,18 +115,18 @@ class Service:
             async with self._uploads:
                 form = UploadForm(request, "data", uploads.MAX_PART)
                 await form.name_of_file()
-                found = await self._in_parts.add_part(namespace, info["id"], form.content())
-            return web.json_response(found)
+                upload = await self._in_parts.add_part(namespace, info["id"], form.content())
+            return web.json_response(upload)
         async with asyncio.timeout(GRACE_SECONDS):
             body = await request.read()
         if action is None:
-            found = await self._in_parts.create(namespace, body)
+            upload = await self._in_parts.create(namespace, body)
         elif action == "cancel":
-            found = await self._in_parts.cancel(namespace, info["id"])
+            upload = await self._in_parts.cancel(namespace, info["id"])
         else:
             async with self._uploads:
-                found = await self._in_parts.complete(namespace, info["id"], body)
-        return web.json_response(found)
+                upload = await self._in_parts.complete(namespace, info["id"], body)
+        return web.json_response(upload)
 
     async def _list_files(self, request: web.Request) -> web.Response:
         namespace, query = request[NAMESPACE], request.query
@@ -140,12 +140,12 @@ class Service:
 
         names = await self._pages.after((namespace, purpose, order), load, after)
         limit = _limit(request, MAX_PAGE)
-        found: list[dict[str, Any]] = []
-        while names and len(found) < limit:
-            page, names = names[: limit - len(found)], names[limit - len(found) :]
+        items: list[dict[str, Any]] = []
+        while names and len(items) < limit:
+            page, names = names[: limit - len(items)], names[limit - len(items) :]
             files = await asyncio.gather(*(self._listed_file(namespace, one) for one in page))
-            found += [each.as_json() for each in files if each]
-        return _listed(found, more=bool(names))
+            items += [each.as_json() for each in files if each]
+        return _listed(items, more=bool(names))
 
     async def _listed_file(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return a file; None if it does not exist, or if its state is too large."""
@@ -186,21 +186,21 @@ class Service:
             headers, body = request.headers, await request.read()
         repeated = headers.get("x-stainless-retry-count", "0") != "0"
         key = headers.get("Idempotency-Key", "")
-        found = await self._batches.create(request[NAMESPACE], body, key, repeated=repeated)
-        return web.json_response(found)
+        batch = await self._batches.create(request[NAMESPACE], body, key, repeated=repeated)
+        return web.json_response(batch)
 
     async def _list_batches(self, request: web.Request) -> web.Response:
         after, limit = request.query.get("after"), _limit(request, 20)
-        found, more = await self._batches.list_newest(request[NAMESPACE], after, limit)
-        return _listed(found, more=more)
+        batches, more = await self._batches.list_newest(request[NAMESPACE], after, limit)
+        return _listed(batches, more=more)
 
     async def _batch(self, request: web.Request) -> web.Response:
-        found = await self._batches.get(request[NAMESPACE], request.match_info["id"])
-        return web.json_response(found)
+        batch = await self._batches.get(request[NAMESPACE], request.match_info["id"])
+        return web.json_response(batch)
 
     async def _cancel_batch(self, request: web.Request) -> web.Response:
-        found = await self._batches.cancel(request[NAMESPACE], request.match_info["id"])
-        return web.json_response(found)
+        batch = await self._batches.cancel(request[NAMESPACE], request.match_info["id"])
+        return web.json_response(batch)
 
 
 def _limit(request: web.Request, default: int) -> int:

@@ -192,13 +192,13 @@ class Uploads:
     ) -> AsyncIterator[bytes]:
         """Yield the content of the parts. Raises ApiError if it has another size than announced, or
         (at its end) another checksum."""
-        found = {
+        objects = {
             each["path"].rpartition("/")[2]: each for each in await self._files.objects(directory)
         }
         for part in wanted.part_ids:
-            if not _PART.fullmatch(part) or part not in found:
+            if not _PART.fullmatch(part) or part not in objects:
                 raise bad_request(f"part_ids: there is no part {part[:64]}", "part_ids")
-        parts = [found[part] for part in wanted.part_ids]
+        parts = [objects[part] for part in wanted.part_ids]
         if (total := sum(part["size"] for part in parts)) != size:
             raise bad_request(f"bytes: the parts have {total} bytes, not {size}", "bytes")
         digest = hashlib.md5(usedforsecurity=False)
@@ -230,8 +230,8 @@ class Uploads:
             if not _UPLOAD.fullmatch(identifier):
                 raise FileNotFoundError
             key = f"{namespace}/uploads/{identifier}/upload.json"
-            found = await obstore.get_async(self._store, key)
-            return _Stored.model_validate_json(bytes(await found.bytes_async()))
+            answer = await obstore.get_async(self._store, key)
+            return _Stored.model_validate_json(bytes(await answer.bytes_async()))
         except (FileNotFoundError, ValidationError):  # the object is untrusted
             raise not_found("Upload", identifier) from None
 

@@ -40,15 +40,15 @@ def expanded(uri: str) -> Path:
 
 def unexpanded_variable(path: str) -> str:
     """Return the first shell variable in a path, such as `$HOME`; empty if there is none."""
-    found = _VARIABLE.search(path)
-    return found[1] or found[2] if found else ""
+    match = _VARIABLE.search(path)
+    return match[1] or match[2] if match else ""
 
 
 def reference_in(path: str) -> str:
     """Return the first reference to a variable in a path that does not exist, such as `{{ day }}`,
     `$(day)` or `%day%`; empty if there is none."""
-    found = _REFERENCE.search(path)
-    return found[0] if found else ""
+    match = _REFERENCE.search(path)
+    return match[0] if match else ""
 
 
 def fix_of_variable(variable: str) -> str:

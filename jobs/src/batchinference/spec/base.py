@@ -32,7 +32,7 @@ _PATH_PART = r"(\.?[^/.:][^/:]*|\.\.[^/:]+)"
 RELATIVE_PATH = f"^{_PATH_PART}(/{_PATH_PART})*$"
 DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
 """An ASCII character except NUL, line ends and DEL. Hive separates fields by U+0001."""
-MARK = "^[!-/:-@\\[-`{-~]?$"
+PUNCTUATION = "^[!-/:-@\\[-`{-~]?$"
 """A punctuation character with a meaning in CSV files, such as the quote, or an empty text."""
 WRITTEN_DELIMITER = r"^[\t!#-*,/;-@\[-`{-~]$"
 """Excludes the characters of numbers, dates and booleans, which are written without quotes."""
@@ -107,8 +107,8 @@ def keyed(key: str, max_items: int, *more_keys: str) -> tuple[Any, Any]:
     keys = [key, *more_keys]
 
     def check(items: list[Any]) -> list[Any]:
-        found = [tuple(getattr(item, to_snake(each)) for each in keys) for item in items]
-        if repeated := [each for each in found if found.count(each) > 1]:
+        values = [tuple(getattr(item, to_snake(each)) for each in keys) for item in items]
+        if repeated := [each for each in values if values.count(each) > 1]:
             name, value = " and ".join(keys), " ".join(map(str, repeated[0]))
             raise invalid(f"two items have the {name} '{value}'. Remove one of them")
         return items

@@ -76,7 +76,7 @@ def _check_http(url: object) -> object:
     return url
 
 
-ServerUrl = Annotated[DatabaseUrl, BeforeValidator(_check_http)]
+HttpUrl = Annotated[DatabaseUrl, BeforeValidator(_check_http)]
 TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 
@@ -116,7 +116,7 @@ class Database(Addressed):
 class Server(Addressed):
     """A server with an HTTP API."""
 
-    url: ServerUrl | None = None
+    url: HttpUrl | None = None
     """The URL of the server, without a password, such as http://search.example:9200."""
 
 

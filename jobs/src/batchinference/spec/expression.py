@@ -143,9 +143,9 @@ def syntax_tree(text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # about invalid escapes such as \d
             tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        place = _place(error, text)
+        where = _place(error, text)
         raise ValueError(
-            f"not an expression: {error.msg} at {place}{_hint(text, error.msg)}"
+            f"not an expression: {error.msg} at {where}{_hint(text, error.msg)}"
         ) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
@@ -441,8 +441,8 @@ def is_part_of_column(field: str) -> bool:
 
 def keys_of(field: str) -> list[str | int]:
     """Return the fields and the indexes of items in `name.field[0]`."""
-    found = _KEY.findall(field.removeprefix(root_of(field)))
-    return [int(index) if index else name or quoted for name, index, quoted in found]
+    matches = _KEY.findall(field.removeprefix(root_of(field)))
+    return [int(index) if index else name or quoted for name, index, quoted in matches]
 
 
 def _check_key(node: ast.Subscript) -> None:

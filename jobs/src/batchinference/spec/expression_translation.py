@@ -58,7 +58,7 @@ _SYNTAX = tuple(
         (r"^(len|lower|upper|length) ([^\W\d]\w*)(?= |$)", r"\1(\2)"),
         (r"^(?:and|or) | (?:and|or)$|(?<=\d)[$\u20ac](?!\w)", ""),
         (r"(?<!is )\bnot null\b", "is not None"),
-        (r"\bis (not )?empty\b", lambda found: f"{'!=' if found[1] else '=='} ''"),
+        (r"\bis (not )?empty\b", lambda match: f"{'!=' if match[1] else '=='} ''"),
         (r" mod ", " % "),
         (r"(?<=\b0),(?=\d)(?![^(\[]*[)\]])", "."),  # 0,5
         (r"(?<=\d),(?=\d{3}\b)(?![^(\[]*[)\]])", ""),  # 1,000
@@ -75,14 +75,14 @@ _SYNTAX = tuple(
             rf"({_HIDDEN}\d+{_HIDDEN})",
             r"\2\3(\1, \4)",
         ),
-        (r"\bcase (when .+ then .+?) end\b", lambda found: _choice(found[1])),
+        (r"\bcase (when .+ then .+?) end\b", lambda match: _choice(match[1])),
         (r"^if (.+) then (.+) else (.+?)(?: end)?$", r"iff(\1, \2, \3)"),
         (r"^(.+) if (?!.* else )(.+)$", r"\1 if \2 else None"),
         (rf"{_OPERAND} ?([<>]=?) ?([\w.]+) (and|or) (?=[<>=!])", r"\1 \2 \3 \4 \1 "),
         (rf"\b(?:date|timestamp) (?={_HIDDEN})", ""),
         (
             r"(?:\byear\(([^\W\d]\w*)\)|\b([^\W\d]\w*)(?:\.dt)?\.year) ?([<>=!]=?) ?(\d{4})\b",
-            lambda found: _of_year(found[1] or found[2], found[3], int(found[4])),
+            lambda match: _of_year(match[1] or match[2], match[3], int(match[4])),
         ),
         (r"\bif ?\(", "iff("),
         (r"(.+?) \? (.+) : (.+)", r"iff(\1, \2, \3)"),
@@ -229,8 +229,8 @@ class _Forms(ast.NodeTransformer):
             ) if isinstance(source, ast.List | ast.Tuple):
                 parts = [_Filled({item: each}).visit(deepcopy(part)) for each in source.elts]
                 operator = ast.Or() if quantor == "any" else ast.And()
-                whole: ast.expr = self.visit(ast.BoolOp(operator, parts))
-                return whole
+                joined: ast.expr = self.visit(ast.BoolOp(operator, parts))
+                return joined
         self.generic_visit(node)
         options = {each.arg: getattr(each.value, "value", None) for each in node.keywords}
         is_literal = options.get("regex") is False or options.get("literal") is True
@@ -306,8 +306,8 @@ class _Forms(ast.NodeTransformer):
             case ast.Is() | ast.IsNot(), _, ast.Constant(None) if called in _SEARCHES:
                 return left if isinstance(operator, ast.IsNot) else ast.UnaryOp(ast.Not(), left)
             case ast.In() | ast.NotIn(), ast.Constant(str()), right if isinstance(right, _VALUES):
-                found = _call("contains", right, left)
-                return found if isinstance(operator, ast.In) else ast.UnaryOp(ast.Not(), found)
+                call = _call("contains", right, left)
+                return call if isinstance(operator, ast.In) else ast.UnaryOp(ast.Not(), call)
             case ast.Eq(), ast.Subscript(), ast.Constant(str(text)):
                 return _compared_part(left, text) or node
         return _searched(left, operator, right) or _compared(left, operator, right) or node
@@ -338,11 +338,11 @@ def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
         case _, ast.Call(
             ast.Attribute(value, "find" | "indexOf"), [ast.Constant(str()) as text]
         ), _:
-            found, sign = _call("contains", value, text), ast.unparse(right)
+            call, sign = _call("contains", value, text), ast.unparse(right)
             if (type(operator), sign) in ((ast.GtE, "0"), (ast.NotEq, "-1"), (ast.Gt, "-1")):
-                return found
+                return call
             absent = (type(operator), sign) in ((ast.Lt, "0"), (ast.Eq, "-1"))
-            return ast.UnaryOp(ast.Not(), found) if absent else None
+            return ast.UnaryOp(ast.Not(), call) if absent else None
     return None
 
 

@@ -54,7 +54,7 @@ class _Measures(ast.NodeTransformer):
     """Replaces the calls of aggregate functions by columns, and collects them."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Measure] = {}
+        self.measures: dict[str, Measure] = {}
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -70,7 +70,7 @@ class _Measures(ast.NodeTransformer):
             raise ValueError(f"{text} reads no column")
         if name in ("count", "fraction") and isinstance(node.args[0], ast.Name):
             raise ValueError(f"{name}() takes a condition. Write {name}({inner} is not None)")
-        self.found[text] = Measure(name, inner)
+        self.measures[text] = Measure(name, inner)
         return ast.Call(ast.Name("col"), [ast.Constant(text)], [])
 
 
@@ -82,17 +82,17 @@ def parse_expectation(text: str) -> Expectation:
         tree = measures.visit(syntax_tree(text))
     except ValueError as error:
         fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
-        fixed = re.sub(r"\b(\w+)\(", lambda found: f"{_OTHERS.get(found[1], found[1])}(", fixed)
+        fixed = re.sub(r"\b(\w+)\(", lambda match: f"{_OTHERS.get(match[1], match[1])}(", fixed)
         problem = str(error).partition(". ")[0]
         raise ValueError(f"{problem}. Write {fixed}" if fixed != text else str(error)) from None
     condition = ast.unparse(tree)
-    others = columns_of(parse_expression(condition)) - measures.found.keys()
-    if others or not measures.found:
+    others = columns_of(parse_expression(condition)) - measures.measures.keys()
+    if others or not measures.measures:
         what = f"{min(others)} has a value for each row" if others else "it measures nothing"
         raise ValueError(f"{what}. Use one of {', '.join(AGGREGATES)}, {_EXAMPLE}")
     if isinstance(getattr(tree, "body", tree), ast.Call):
         raise ValueError(f"it is no condition. Write {text.strip()} > NUMBER")
-    return Expectation(measures.found, condition)
+    return Expectation(measures.measures, condition)
 
 
 class Gate(SpecModel):

@@ -76,8 +76,8 @@ class RunRecord(SpecModel):
     def parse(cls, content: bytes) -> RunRecord:
         """Return the record in a JSON text, with strings that are safe to display. Raises
         ValueError if it is invalid."""
-        found = cls.model_validate_json(content, extra="ignore")
-        return cls.model_validate(printable(found.model_dump(mode="json", by_alias=True)))
+        record = cls.model_validate_json(content, extra="ignore")
+        return cls.model_validate(printable(record.model_dump(mode="json", by_alias=True)))
 
 
 def figures_of(report: Report, before: Counts) -> dict[str, Any]:

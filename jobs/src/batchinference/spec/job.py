@@ -176,7 +176,7 @@ class BatchInferenceSpec(SpecModel):
     def first_rows_columns(self) -> dict[str, set[str]]:
         """Return the output columns that the gate and cascades read in the first rows, by field;
         empty if the job has none of both."""
-        found = {
+        columns = {
             f"steps[{number}].cascade": {
                 *columns_read_by(step.cascade.score),
                 *columns_read_by(step.cascade.agree),
@@ -185,8 +185,8 @@ class BatchInferenceSpec(SpecModel):
             if step.cascade is not None
         }
         if self.gate is not None:
-            found["gate.expect"] = parse_expectation(self.gate.expect).columns
-        return found
+            columns["gate.expect"] = parse_expectation(self.gate.expect).columns
+        return columns
 
     @model_validator(mode="after")
     def _check_retry(self) -> BatchInferenceSpec:

@@ -88,7 +88,7 @@ class Notification(SpecModel):
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:
     """Return a JSON value with the references in its texts replaced by values of a job."""
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: str(values.get(found[1], "")), value)
+        return _REFERENCE.sub(lambda match: str(values.get(match[1], "")), value)
     if isinstance(value, dict):
         return {name: _filled(child, values) for name, child in value.items()}
     return [_filled(child, values) for child in value] if isinstance(value, list) else value
@@ -134,8 +134,8 @@ class EndedJob:
             "completionTime": self.completion_time,
             "duration": start and end and duration_text(max(0, (end - start).total_seconds())),
         }
-        found = {name: in_one_line(text)[:MAX_VALUE] for name, text in texts.items() if text}
-        return {**found, **{name: self.counts[name] for name in ROWS if name in self.counts}}
+        values = {name: in_one_line(text)[:MAX_VALUE] for name, text in texts.items() if text}
+        return {**values, **{name: self.counts[name] for name in ROWS if name in self.counts}}
 
     @property
     def cloud_event(self) -> dict[str, Any]:

@@ -99,8 +99,8 @@ class ParameterValues:
     def of(self, parameter: Parameter) -> str | None:
         """Return the value of a parameter as a string; None if it has none."""
         variable = VARIABLE_PREFIX + parameter.name.upper()
-        found = self.given.get(parameter.name, self.environment.get(variable))
-        return parameter.value if found is None else found
+        value = self.given.get(parameter.name, self.environment.get(variable))
+        return parameter.value if value is None else value
 
 
 def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
@@ -205,8 +205,8 @@ class _Substitution(_Search):
         """Names of parameters to which arguments of user code refer."""
 
     def text(self, text: str, location: Location) -> Value:
-        if whole := REFERENCE.fullmatch(text):
-            return self._value(whole[1], location)
+        if match := REFERENCE.fullmatch(text):
+            return self._value(match[1], location)
         literal = REFERENCE.sub("\0", text)
         for near in _UNPREFIXED.findall(literal):
             if near in self._declared:

@@ -60,8 +60,8 @@ class SpecError(Exception):
 
 def raise_for_problems(problems: Iterable[Problem]) -> None:
     """Raise SpecError if there are problems, of which at most MAX_PROBLEMS + 1 are computed."""
-    if found := list(islice(problems, MAX_PROBLEMS + 1)):
-        raise SpecError(found)
+    if first := list(islice(problems, MAX_PROBLEMS + 1)):
+        raise SpecError(first)
 
 
 def type_name(value: object) -> str:

@@ -97,7 +97,7 @@ def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int
         size: int | str = handler(value)
     except ValidationError:
         expected = f"expected a whole number from 1 to {MAX_BATCH}, or 'auto'"
-        fix = number_fix(value, whole=True) if isinstance(value, str | float) else ""
+        fix = number_fix(value, integer=True) if isinstance(value, str | float) else ""
         if not re.fullmatch(r"\. Write [1-9][0-9]{0,5}", fix):
             fix = ". Write a number such as 32"
         raise invalid(f"{expected}{fix}", "batch_size_type") from None

@@ -44,8 +44,8 @@ _URI_FIELD = Field(
 def _fix_of_other_address(uri: str) -> str:
     """Return the fix for an address in the syntax of another tool; empty for other addresses."""
     for pattern, address in _OTHER_ADDRESSES:
-        if found := re.fullmatch(pattern, uri):
-            return f"Write {found.expand(address)}"
+        if match := re.fullmatch(pattern, uri):
+            return f"Write {match.expand(address)}"
     scheme, rest = scheme_of(uri), local_path(uri)
     other, bucket = _OTHER_SCHEMES.get(scheme, ""), rest.partition("/")[0]
     if " " in other:

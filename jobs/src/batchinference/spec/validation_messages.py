@@ -67,7 +67,7 @@ PATTERNS = {
     base.START_VALUE: "letters, digits and _ . / : , = @ % + -",
     base.DELIMITER: "one ASCII character or a tab",
     base.WRITTEN_DELIMITER: "a tab, or punctuation that is not in numbers or dates",
-    base.MARK: "one ASCII character that is no letter, digit or space, or an empty text",
+    base.PUNCTUATION: "one ASCII character that is no letter, digit or space, or an empty text",
     COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
@@ -312,12 +312,12 @@ def _field_with(model: object, value: str | int) -> str | None:
 def _field_below(parent: object, name: str) -> str | None:
     """Return how to write a field of this name or meaning one level below `parent`, such as
     `resources: {gpu: ...}`; None unless exactly one field of `parent` has it."""
-    found = {
+    fields = {
         f"{key}: {{{inner}: ...}}"
         for key, kind in _fields(parent).items()
         if (inner := name if name in _fields(kind) else unknown_names.meant_by(name, _fields(kind)))
     }
-    return found.pop() if len(found) == 1 else None
+    return fields.pop() if len(fields) == 1 else None
 
 
 def _field_of_another_variant(
@@ -390,11 +390,11 @@ def _is_gpu_name(field: str, value: object) -> bool:
 
 def _with_numbers(expected: str, context: dict[str, Any]) -> str:
     """Return the text with its placeholders replaced by numbers without `.0`, and `1 item`."""
-    whole = {
+    numbers = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value
         for key, value in context.items()
     }
-    return re.sub(r"\b1 (item|character)s", r"1 \1", expected.format(**whole))
+    return re.sub(r"\b1 (item|character)s", r"1 \1", expected.format(**numbers))
 
 
 def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
@@ -417,7 +417,7 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
             return _NO_PART_OF_A_GPU
         case "a number" | "a whole number" as expected:
             return value_fixes.percent_fix(field, known) or value_fixes.number_fix(
-                known, whole=expected == "a whole number"
+                known, integer=expected == "a whole number"
             )
     if kind in _UNITS:
         is_sign = kind == "string_too_long" and context["max_length"] == 1

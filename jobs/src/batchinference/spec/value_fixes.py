@@ -203,8 +203,8 @@ def label_name(value: object, sign: str = "-") -> str:
 def memory_fix(value: object) -> str:
     """Return the fix for a size of memory with another unit, or without a unit."""
     if isinstance(value, str):
-        found = _MEMORY.fullmatch(value)
-        return _quoted(f"{found[1]}{found[2].upper()}i") if found else ""
+        match = _MEMORY.fullmatch(value)
+        return _quoted(f"{match[1]}{match[2].upper()}i") if match else ""
     number = _number_in(value) or 0
     if number >= 1024:
         return _quoted(f"{int(number) if number < 2**20 else int(number) >> 20}Mi")
@@ -214,12 +214,12 @@ def memory_fix(value: object) -> str:
 def duration_fix(value: object) -> str:
     """Return the fix for a duration in words, or for a number, which is taken as seconds."""
     if isinstance(value, str):
-        found = _DURATION.fullmatch(value)
-        if found is None:
+        match = _DURATION.fullmatch(value)
+        if match is None:
             return _compact_duration(value)
-        unit = found[2][0].lower()
-        part = float(found[1]) * _SECONDS[unit]
-        return _quoted(in_units(part) if "." in found[1] else f"{found[1]}{unit}")
+        unit = match[2][0].lower()
+        part = float(match[1]) * _SECONDS[unit]
+        return _quoted(in_units(part) if "." in match[1] else f"{match[1]}{unit}")
     fix = _quoted(in_units(value))
     if isinstance(value, int) and 60 <= value < 24 * 60:  # YAML reads 1:30 as 90
         fix += f', or "{in_units(value * 60)}" for {value // 60}:{value % 60:02}'
@@ -257,13 +257,13 @@ def quantity_fix(value: object) -> str:
     return f". Write {number:.15g}" if 0 < number < _MAX_NUMBER else ""
 
 
-def number_fix(value: object, *, whole: bool) -> str:
+def number_fix(value: object, *, integer: bool) -> str:
     """Return the fix for a text, boolean or fraction in place of a (whole) number."""
-    number = None if whole and "%" in _plain(value) else _number_in(value)
-    if whole and re.fullmatch(r"[0-9.]+ *[kKMGT]i?B", _plain(value)):
+    number = None if integer and "%" in _plain(value) else _number_in(value)
+    if integer and re.fullmatch(r"[0-9.]+ *[kKMGT]i?B", _plain(value)):
         return ". Write a number such as 100000, and not a size"
-    if number is None or (whole and not number.is_integer()):
-        return ". Write a whole number such as 2" if whole else ". Write a number such as 0.5"
+    if number is None or (integer and not number.is_integer()):
+        return ". Write a whole number such as 2" if integer else ". Write a number such as 0.5"
     return f". Write {int(number) if number.is_integer() else number}"
 
 
@@ -287,8 +287,8 @@ def _number_in(value: object) -> float | None:
         value = value.replace(",", "").replace("_", "")
         if re.fullmatch(r"[1-9](\.[0-9]+)?[eE]\+?[0-9]{1,2}", value):
             return float(value)
-        found = _NUMBER.fullmatch(value)
-        return float(found[1]) * _FACTORS.get(found[2], 1) if found else None
+        match = _NUMBER.fullmatch(value)
+        return float(match[1]) * _FACTORS.get(match[2], 1) if match else None
     if isinstance(value, int | float) and abs(value) < _MAX_NUMBER:  # false for NaN
         return float(value)
     return None

@@ -100,9 +100,9 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
             raise SpecError([Problem("", problem)])
     ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
-        found = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
+        given = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
         raise SpecError(
-            [Problem("kind", f"expected {' or '.join(kinds)}, got {found[:MAX_SHOWN]}")]
+            [Problem("kind", f"expected {' or '.join(kinds)}, got {given[:MAX_SHOWN]}")]
         )
     return ours
 
@@ -110,9 +110,9 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
 def _load(text: str) -> list[Any]:
     """Return the non-empty documents of a YAML stream. Raises SpecError."""
     try:
-        found = _documents_of(text)
-        _check_repetitions(found, {})
-        return found
+        documents = _documents_of(text)
+        _check_repetitions(documents, {})
+        return documents
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError([Problem("", f"not valid YAML: {_reason(error, text)}")]) from None
 
@@ -145,12 +145,12 @@ def _reason(error: Exception, text: str) -> str:
     mark = error.problem_mark or error.context_mark
     if error.context == "while scanning a quoted scalar":
         mark = error.context_mark  # where the text begins, not where the file ends
-    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     if _is_syntax(error, text) and (fix := repair(text, error, _documents_of)):
         return fix
     reason = _indentation(error, text) or error.problem or error.context or ""
     hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
-    return place + reason + next(hints, "")
+    return where + reason + next(hints, "")
 
 
 def _indentation(error: MarkedYAMLError, text: str) -> str:

@@ -21,7 +21,7 @@ from batchinference.api.output_status import (
     status_of,
 )
 from batchinference.api.targets import Target
-from batchinference.pipeline.errors import JobFailure, shown
+from batchinference.pipeline.errors import JobFailure, redact
 from batchinference.pipeline.output.error_groups import Record
 from batchinference.spec.history import table_of
 from batchinference.ui.pages import JobDetails, JobEntry
@@ -46,7 +46,7 @@ def readable() -> Iterator[None]:
     except JobFailure as failure:
         raise Unreadable(failure.message) from None
     except OSError as error:
-        raise Unreadable(shown(str(error))) from None
+        raise Unreadable(redact(str(error))) from None
     except MemoryError:
         raise Unreadable("the memory of this process is not sufficient") from None
 
@@ -114,8 +114,8 @@ class ObservedJob:
 
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:
-        read_at, found = details
-        return found.entry.ended != entry.ended or monotonic() - read_at >= DETAILS_SECONDS
+        read_at, job = details
+        return job.entry.ended != entry.ended or monotonic() - read_at >= DETAILS_SECONDS
 
     def _read_details(self, entry: JobEntry) -> JobDetails:
         if entry.seen is None:
@@ -169,11 +169,11 @@ class JobsOfNamespace:
     def entries(self) -> list[JobEntry]:
         """Return the entries of all jobs. Jobs that have not ended are first. Raises Unreadable."""
         with readable():
-            found = [JobStatus.of(job) for job in self._cluster.list_jobs()]
+            ofs = [JobStatus.of(job) for job in self._cluster.list_jobs()]
         with self._lock:
-            self._jobs = {job.name: self._jobs.get(job.name) or self._job(job) for job in found}
+            self._jobs = {job.name: self._jobs.get(job.name) or self._job(job) for job in ofs}
             jobs = self._jobs
-        entries = [jobs[job.name].record(observed_job(job)) for job in found]
+        entries = [jobs[job.name].record(observed_job(job)) for job in ofs]
         return sorted(entries, key=lambda entry: (entry.ended, entry.target))
 
     def find(self, key: str) -> ObservedJob | None:

@@ -76,5 +76,5 @@ def script() -> str:
 
 
 def _render(template: str, **values: object) -> str:
-    found = page_environment("batchinference").get_template(f"ui/{template}")
-    return found.render(refresh=REFRESH_SECONDS, **values)
+    page = page_environment("batchinference").get_template(f"ui/{template}")
+    return page.render(refresh=REFRESH_SECONDS, **values)

@@ -68,8 +68,8 @@ class JobController:
     """When the status of each job was last written."""
     unreachable_since: dict[JobKey, datetime] = field(default_factory=dict)
     """When the creation of a job's objects first failed because of an unreachable API server."""
-    backstop_requests: dict[JobKey, tuple[str, KubeRayDeadlines]] = field(default_factory=dict)
-    """The uid of each job's RayJob, and the backstop deadlines that were last requested for it. The
+    deadline_requests: dict[JobKey, tuple[str, KubeRayDeadlines]] = field(default_factory=dict)
+    """The uid of each job's RayJob, and KubeRay's deadlines that were last requested for it. The
     request is not repeated, because an admission policy may reject or change it."""
     large_status_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held during the status write of a job with a very large spec."""
@@ -188,7 +188,7 @@ class JobController:
         self.queue.drop(key)
         self.last_write.pop(key, None)
         self.unreachable_since.pop(key, None)
-        self.backstop_requests.pop(key, None)
+        self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
         for ray_job in self.cache.ray_jobs(key):
             if not ray_job.deleting or ray_job.owner_uid is None:  # users may set the label
@@ -235,7 +235,7 @@ class JobController:
             logger.info("released the cluster of RayJob %s", ray_job.name)
         for ray_job in actions.remove_workers:
             await self._remove_workers(job, ray_job)
-        await self._update_backstop(job, actions)
+        await self._update_deadlines(job, actions)
         await self._release_pods(job, actions)
         if actions.delete_job:
             await self.api.delete_job(*job.key, job.uid, resourceVersion=job.resource_version)
@@ -292,17 +292,17 @@ class JobController:
         except (Conflict, Refused) as error:
             logger.warning("the gated pods of RayJob %s are not released: %s", ray_job.name, error)
 
-    async def _update_backstop(self, job: JobView, actions: Actions) -> None:
-        """Change the backstop deadlines of a RayJob. If that fails, the job continues."""
-        if actions.update_backstop is None:
-            self.backstop_requests.pop(job.key, None)
+    async def _update_deadlines(self, job: JobView, actions: Actions) -> None:
+        """Change KubeRay's deadlines of a RayJob. If that fails, the job continues."""
+        if actions.update_deadlines is None:
+            self.deadline_requests.pop(job.key, None)
             return
-        ray_job, backstop = actions.update_backstop
-        change = (ray_job.uid, backstop)
-        if self.backstop_requests.get(job.key) == change:
+        ray_job, deadlines = actions.update_deadlines
+        change = (ray_job.uid, deadlines)
+        if self.deadline_requests.get(job.key) == change:
             return
         try:
-            await self.api.set_backstop(job.namespace, ray_job, backstop)
+            await self.api.set_deadlines(job.namespace, ray_job, deadlines)
         except (Unreachable, Conflict) as error:
             logger.warning(
                 "the deadlines of RayJob %s are not changed yet: %s", ray_job.name, error
@@ -310,7 +310,7 @@ class JobController:
             return
         except Refused as error:
             logger.warning("the deadlines of RayJob %s are not changed: %s", ray_job.name, error)
-        self.backstop_requests[job.key] = change
+        self.deadline_requests[job.key] = change
 
     async def _report_create_error(self, job: JobView, error: Refused) -> None:
         """Report in the status why the objects of a job cannot be created."""

@@ -142,7 +142,7 @@ class Observer:
         The attempt fails only if the API server does not have the RayJob either.
         """
         job = observed.job
-        name = job.last_names.ray_job
+        name = job.last_attempt_names.ray_job
         if not is_running(job.status) or name in observed.ray_jobs:
             return observed
         return await self._read_live(observed, name)

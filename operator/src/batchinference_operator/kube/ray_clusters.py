@@ -36,11 +36,11 @@ class RayClusterClient(ObjectClient):
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
         await self._object("PATCH", path, {"metadata": read, "spec": spec}, MERGE_PATCH)
 
-    async def set_backstop(
-        self, namespace: str, ray_job: RayJobView, backstop: KubeRayDeadlines
+    async def set_deadlines(
+        self, namespace: str, ray_job: RayJobView, deadlines: KubeRayDeadlines
     ) -> None:
         """Set the deadlines at which KubeRay ends a RayJob if the operator does not."""
-        await self._patch(namespace, ray_job, {"spec": backstop.fields})
+        await self._patch(namespace, ray_job, {"spec": deadlines.fields})
 
     async def release_pods(self, namespace: str, ray_job: RayJobView, now: str) -> None:
         """Change an annotation of a RayJob, so that Kueue looks at its gated pods."""

@@ -40,7 +40,7 @@ class JobSummary:
 
     namespace: str
     phase: str
-    gpus: int = 0
+    devices: int = 0
     """Number of devices that its pods have now."""
     waiting_since: str = ""
     """Since when the job waits; empty if it processes rows, is suspended or is finished."""
@@ -54,12 +54,12 @@ class JobSummary:
             complete = is_condition_true(job.status, "Complete")
             return cls(namespace, Phase.SUCCEEDED if complete else Phase.FAILED)
         phase = str(job.status.get("phase", Phase.PENDING))
-        gpus = int(job.status.get("devices", 0))
+        devices = int(job.status.get("devices", 0))
         if phase in _NOT_WAITING:
-            return cls(namespace, phase, gpus)
+            return cls(namespace, phase, devices)
         ready = find_condition(job.status, "Ready")
         reason = sys.intern(str(ready.get("reason", phase)))
-        return cls(namespace, phase, gpus, _waiting_since(job), reason)
+        return cls(namespace, phase, devices, _waiting_since(job), reason)
 
 
 def _waiting_since(job: JobView) -> str:
@@ -193,12 +193,12 @@ class JobMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the gauges. A namespace without jobs keeps its series with the value 0."""
         phases, waiting = Counts[tuple[str, ...]](), Counts[tuple[str, ...]]()
-        gpus = Counts[str]()
+        devices = Counts[str]()
         oldest: dict[str, str] = {}
         for job in self._jobs():
             label = self._namespace_label(job.namespace)
             phases[label, job.phase] += 1
-            gpus[label] += job.gpus
+            devices[label] += job.devices
             if job.waiting_since:
                 waiting[label, self._reasons.value(job.reason)] += 1
                 oldest[label] = min(oldest.get(label, job.waiting_since), job.waiting_since)
@@ -230,7 +230,7 @@ class JobMetrics(Collector):
             "batchinference_devices",
             "Devices, such as GPUs, that the pods of jobs have now.",
             ("namespace",),
-            {(label,): gpus[label] for label in labels},
+            {(label,): devices[label] for label in labels},
         )
 
 

@@ -22,12 +22,12 @@ from batchinference_operator.reconcile.attempt_start import (
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import (
     attempt_deadlines,
-    backstop_of,
     capacity_deadline,
     job_deadlines,
+    ray_deadlines,
     track_waiting,
 )
-from batchinference_operator.reconcile.device_usage import current_gpus
+from batchinference_operator.reconcile.device_usage import current_devices
 from batchinference_operator.reconcile.driver_report import (
     awaits_report,
     driver_problem,
@@ -105,7 +105,7 @@ def _without_ray_job(
 ) -> Actions:
     """Return the actions for an attempt without a RayJob: a user has deleted it, it has not been
     created yet, or `ray_job` of another owner has its name."""
-    names = job.last_names
+    names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
         return fail_attempt(job, spec, Cause.RAY_JOB_DELETED, message, now)
@@ -212,13 +212,13 @@ def _enforce_deadlines(
         cause = _cause_at_deadline(passed[0].cause, ray_job, update)
         job = record_out_of_memory(observed, ray_job, cause)
         return fail_attempt(job, spec, cause, passed[0].message, now, update)
-    limits += job_deadlines(job, spec, now, current_gpus(observed))
-    interval, backstop = requeue_after(observed, ray_job, now), backstop_of(job, spec, ray_job)
-    changed = backstop != ray_job.backstop and not ray_job.deleting
+    limits += job_deadlines(job, spec, now, current_devices(observed))
+    interval, deadlines = requeue_after(observed, ray_job, now), ray_deadlines(job, spec, ray_job)
+    changed = deadlines != ray_job.deadlines and not ray_job.deleting
     return Actions(
         status=job.status,
         requeue_after=min([interval, *(limit.remaining for limit in limits)]),
-        update_backstop=(ray_job, backstop) if changed else None,
+        update_deadlines=(ray_job, deadlines) if changed else None,
         release_pods=ray_job if needs_release(observed, ray_job, now) else None,
     )
 

@@ -16,7 +16,7 @@ from batchinference.text import decimal_text
 from batchinference_operator.status.attempts import Attempt, last_attempt
 from batchinference_operator.status.job_status import Status, internal, without
 from batchinference_operator.status.pods import requested_cpus
-from batchinference_operator.status.ray_job import Object, gpus_of
+from batchinference_operator.status.ray_job import Object, devices_of
 
 Price = Annotated[Decimal, Field(ge=0, le=10**9, allow_inf_nan=False)]
 
@@ -37,11 +37,12 @@ class Prices(BaseModel):
         Device seconds of attempts with a price of their own are priced when they are counted
         (`device_usage`); the status of a job has their sum and their cost.
         """
-        cpus, gpus = Decimal(usage.get("cpuSeconds", 0)), usage.get("deviceSeconds", 0)
+        cpu_seconds = Decimal(usage.get("cpuSeconds", 0))
+        device_seconds = usage.get("deviceSeconds", 0)
         device_hour = Decimal(usage.get("choice", {}).get("deviceHour", self.device_hour))
         priced = internal(usage)
-        gpus -= priced.get("pricedSeconds", 0)
-        cost = (cpus * self.cpu_hour + gpus * device_hour) / 3600
+        device_seconds -= priced.get("pricedSeconds", 0)
+        cost = (cpu_seconds * self.cpu_hour + device_seconds * device_hour) / 3600
         return Decimal(cost + Decimal(priced.get("pricedCost", 0)))
 
 
@@ -92,7 +93,7 @@ def _usage_per_hour(cluster: Object) -> Iterator[tuple[str, Status]]:
         containers = running_containers(template["spec"])
         if group == HEAD_GROUP and "autoscalerOptions" in cluster:
             containers.append(cluster["autoscalerOptions"])  # KubeRay adds this container
-        gpus = gpus_of(template["metadata"]["labels"])
-        usage = {"cpuSeconds": 3600 * requested_cpus(containers), "deviceSeconds": 3600 * gpus}
+        devices = devices_of(template["metadata"]["labels"])
+        usage = {"cpuSeconds": 3600 * requested_cpus(containers), "deviceSeconds": 3600 * devices}
         price = (template["metadata"].get("annotations") or {}).get(DEVICE_HOUR)
         yield group, {**usage, "choice": {"deviceHour": price}} if price else usage

@@ -39,9 +39,9 @@ class Deadline:
 
 
 def job_deadlines(
-    job: JobView, spec: MutableSpec, now: datetime, gpus: int = 0
+    job: JobView, spec: MutableSpec, now: datetime, devices: int = 0
 ) -> Iterator[Deadline]:
-    """Yield the deadlines for all attempts of a job together. `gpus` is its number of GPUs now."""
+    """Yield the deadlines for all attempts of a job together. `devices` is what it uses now."""
     limit = spec.deadlines.total
     if limit is not None:
         suspended = internal(job.status).get("suspendedSeconds", 0)
@@ -54,7 +54,7 @@ def job_deadlines(
         message = (
             f"the job has used the {hours:g} device hours that cluster.limits.deviceHours allows"
         )
-        remaining = left if left <= 0 else max(1.0, left / gpus) if gpus else inf
+        remaining = left if left <= 0 else max(1.0, left / devices) if devices else inf
         yield Deadline(remaining, Cause.LIMIT_EXCEEDED, f"{message}; the written output is kept")
 
 
@@ -85,7 +85,7 @@ def attempt_deadlines(
         yield Deadline(seconds_of(limits.stall) - seconds_since(last, now), Cause.STALLED, message)
 
 
-def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRayDeadlines:
+def ray_deadlines(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeRayDeadlines:
     """Return when KubeRay must end the RayJob and delete its cluster if the operator does not."""
     attempt, queued = last_attempt(job.status), bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
@@ -155,7 +155,7 @@ def _waiting_since(observed: Observed, ray_job: RayJobView, attempt: Attempt) ->
 def _pods_of_choice(observed: Observed, ray_job: RayJobView) -> list[PodView]:
     """Return the pods to which the choice applies: those with devices, or else all workers."""
     workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended_at is None]
-    return [pod for pod in workers if not pod.deleting and (pod.gpus or not ray_job.max_gpus)]
+    return [pod for pod in workers if not pod.deleting and (pod.devices or not ray_job.max_devices)]
 
 
 def _waits(pod: PodView) -> bool:

@@ -20,19 +20,19 @@ from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 
 def add_usage(observed: Observed, now: datetime) -> Status:
-    """Return the status with the current number of GPUs, and with the usage until now added to that
-    of the job and of the running attempt."""
+    """Return the status with the current number of devices, and with the usage until now
+    added to that of the job and of the running attempt."""
     status = without(observed.job.status, "devices")
-    if gpus_now := current_gpus(observed):
-        status["devices"] = gpus_now
+    if devices := current_devices(observed):
+        status["devices"] = devices
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     pods, plan = observed.pods_of_attempt, observed.ray_job
     last = last_attempt(status)
     start, counted = _usage_start(plan, last), internal(status).get("usageTime")
     since = unix_seconds(counted) if counted else start
-    gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
+    seconds = _usage_seconds([(_devices_of(pod, plan), pod) for pod in pods], since, until)
     used = {
-        "deviceSeconds": min(gpus, _max_device_seconds(plan, last, since, until)),
+        "deviceSeconds": min(seconds, _max_device_seconds(plan, last, since, until)),
         "cpuSeconds": _usage_seconds([(pod.cpus, pod) for pod in pods], since, until),
     }
     if not any(used.values()):
@@ -54,10 +54,10 @@ def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> Status:
     }
 
 
-def current_gpus(observed: Observed) -> int:
-    """Return the number of GPUs that the pods of the last attempt have now."""
+def current_devices(observed: Observed) -> int:
+    """Return the number of devices that the pods of the last attempt have now."""
     scheduled = [pod for pod in observed.pods_of_attempt if pod.scheduled_at is not None]
-    return sum(_gpus(pod, observed.ray_job) for pod in scheduled if pod.ended_at is None)
+    return sum(_devices_of(pod, observed.ray_job) for pod in scheduled if pod.ended_at is None)
 
 
 def _usage_start(plan: RayJobView | None, attempt: Attempt) -> float:
@@ -69,22 +69,22 @@ def _usage_start(plan: RayJobView | None, attempt: Attempt) -> float:
     return unix_seconds(created) if created else 0.0
 
 
-def _gpus(pod: PodView, plan: RayJobView | None) -> int:
-    """Return the number of GPUs in the label of a pod, at most that of the largest planned worker,
-    because users may change the label."""
-    if plan is None or plan.max_gpus is None:
-        return pod.gpus
-    return min(pod.gpus, plan.max_gpus_per_pod)
+def _devices_of(pod: PodView, plan: RayJobView | None) -> int:
+    """Return the number of devices in the label of a pod, at most that of the largest planned
+    worker, because users may change the label."""
+    if plan is None or plan.max_devices is None:
+        return pod.devices
+    return min(pod.devices, plan.max_devices_per_pod)
 
 
 def _max_device_seconds(
     plan: RayJobView | None, attempt: Attempt, since: float, until: float
 ) -> int:
     """Return the device seconds of an interval in which all planned pods run."""
-    if plan is None or plan.max_gpus is None:
+    if plan is None or plan.max_devices is None:
         return MAX_ROWS
     start = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since
-    return max(0, round(plan.max_gpus * (until - max(since, start))))
+    return max(0, round(plan.max_devices * (until - max(since, start))))
 
 
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:

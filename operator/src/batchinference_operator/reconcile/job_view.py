@@ -128,7 +128,7 @@ class JobView(ResourceView):
         return Names(self.name, self.uid, attempt)
 
     @property
-    def last_names(self) -> Names:
+    def last_attempt_names(self) -> Names:
         return self.names(attempt_number(self.status))
 
     @property

@@ -55,7 +55,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
         remove_workers=tuple(one for one in clusters if one.ended and _has_workers(observed, one)),
-        update_backstop=_longer_backstop(clusters, spec.ttl),
+        update_deadlines=_longer_backstop(clusters, spec.ttl),
         status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=requeue_after if requeue_after < inf else None,
     )
@@ -66,8 +66,8 @@ def _longer_backstop(
 ) -> tuple[RayJobView, KubeRayDeadlines] | None:
     """Return a RayJob whose cluster KubeRay would delete before `ttl.cluster` has passed, because
     this was raised, and its new deadlines; None if there is none."""
-    wanted = ((one, one.backstop.keeping(ttl)) for one in ray_jobs if one.cluster_retained)
-    return next(((one, new) for one, new in wanted if one.backstop.kept < new.kept), None)
+    wanted = ((one, one.deadlines.keeping(ttl)) for one in ray_jobs if one.cluster_retained)
+    return next(((one, new) for one, new in wanted if one.deadlines.kept < new.kept), None)
 
 
 def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetime) -> Actions:

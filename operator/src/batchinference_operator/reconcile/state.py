@@ -111,8 +111,8 @@ class Actions:
     """Whether to send the notifications about the end of the job."""
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
-    update_backstop: tuple[RayJobView, KubeRayDeadlines] | None = None
-    """The RayJob of the last attempt and its new backstop deadlines, if these have changed."""
+    update_deadlines: tuple[RayJobView, KubeRayDeadlines] | None = None
+    """The RayJob of the last attempt and KubeRay's new deadlines, if these have changed."""
     release_pods: RayJobView | None = None
     """The RayJob of the running attempt if Kueue must look at its gated pods."""
     status: Status | None = None

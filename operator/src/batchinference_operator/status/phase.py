@@ -23,7 +23,7 @@ _FAILED = Phase.FAILED, Summary("", "", failed=True)
 DRIVER = "/driver"
 """The key of the driver in messages. No object has this name."""
 DRIVER_SILENT = "DriverSilent"
-REPORT_UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"
+REPORT_UNREAD = "the final report could not be read, so counts may be missing; they are in {report}"
 
 
 def derive_phase(

@@ -21,7 +21,7 @@ from batchinference.spec.durations import time_of
 from batchinference.spec.quantities import cpus_of
 from batchinference.text import in_one_line
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, gpus_of
+from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, devices_of
 from batchinference_operator.status.timestamps import unix_seconds
 
 
@@ -257,7 +257,7 @@ class PodView:
     """The KubeRay worker group; empty for the head."""
     deleting: bool
     created_at: float
-    gpus: int
+    devices: int
     cpus: float
     scheduled_at: float | None
     """When it got a node; None before."""
@@ -282,7 +282,7 @@ class PodView:
             group=labels.get(POD_GROUP_LABEL, ""),
             deleting="deletionTimestamp" in metadata,
             created_at=unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN),
-            gpus=gpus_of(labels),
+            devices=devices_of(labels),
             cpus=requested_cpus(running_containers(body.get("spec") or {})),
             scheduled_at=_scheduled_at(status),
             ended_at=pod_ended_at(status),

@@ -59,8 +59,8 @@ def _pod_creation_error(cluster: Object) -> str:
     return message if fails and _FAILED_DELETE not in f"{failure.get('reason')} {message}" else ""
 
 
-def _planned_gpus(spec: Object) -> tuple[int, int | None]:
-    """Return the GPUs of the largest pod, and the maximum GPUs of all pods.
+def _planned_devices(spec: Object) -> tuple[int, int | None]:
+    """Return the devices of the largest pod, and the maximum devices of all pods.
 
     The maximum is None if the spec has no worker groups.
     """
@@ -70,9 +70,9 @@ def _planned_gpus(spec: Object) -> tuple[int, int | None]:
     head = {**(cluster.get("headGroupSpec") or {}), "maxReplicas": 1}
     groups = [head, *cluster["workerGroupSpecs"]]
     templates = [(group.get("template") or {}).get("metadata") or {} for group in groups]
-    gpus = [gpus_of(metadata.get("labels") or {}) for metadata in templates]
+    devices = [devices_of(metadata.get("labels") or {}) for metadata in templates]
     counts = [int(group.get("maxReplicas", 0)) for group in groups]
-    return max(gpus, default=0), sum(map(operator.mul, gpus, counts))
+    return max(devices, default=0), sum(map(operator.mul, devices, counts))
 
 
 def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
@@ -114,8 +114,8 @@ def bounded(value: object, limit: int = 253) -> str:
     return value[:limit] if isinstance(value, str) else ""
 
 
-def gpus_of(labels: dict[str, str]) -> int:
-    """Return the number of GPUs in the labels of a pod; 0 if the untrusted value is invalid."""
+def devices_of(labels: dict[str, str]) -> int:
+    """Return the number of devices in the labels of a pod; 0 if the untrusted value is invalid."""
     return _parse_number(labels.get(DEVICES_LABEL)) or 0
 
 
@@ -173,16 +173,16 @@ class RayJobView:
     """Whether Kueue runs it on another Kubernetes cluster, so that KubeRay here ignores it."""
     released_at: str
     """When the operator last asked Kueue to look at its gated pods; empty if never."""
-    backstop: KubeRayDeadlines
+    deadlines: KubeRayDeadlines
     """The deadlines after which KubeRay ends it."""
     generation: int | None
     """The generation of the BatchInference from which it was created; None if unknown."""
     memory: tuple[tuple[str, str], ...]
     """Pairs of a group's name and the memory of its pods, including the head."""
-    max_gpus: int | None
-    """Maximum GPUs of all its pods; None if its spec has no worker groups."""
-    max_gpus_per_pod: int
-    """GPUs of the largest pod."""
+    max_devices: int | None
+    """Maximum devices of all its pods; None if its spec has no worker groups."""
+    max_devices_per_pod: int
+    """Devices of the largest pod."""
     choice: Choice | None
     """The alternative of `cluster.fallback` that it was created with; None without alternatives."""
     head_protected: bool
@@ -197,7 +197,7 @@ class RayJobView:
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
         deployment = bounded(status.get("jobDeploymentStatus"))
         annotations = body["metadata"].get("annotations") or {}
-        per_pod, max_gpus = _planned_gpus(spec)
+        per_pod, max_devices = _planned_devices(spec)
         return cls(
             name=body["metadata"]["name"],
             uid=body["metadata"].get("uid", ""),
@@ -219,12 +219,12 @@ class RayJobView:
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
             multikueue=spec.get("managedBy") == "kueue.x-k8s.io/multikueue",
             released_at=_valid_time(annotations, RELEASED),
-            backstop=KubeRayDeadlines.in_spec(spec),
+            deadlines=KubeRayDeadlines.in_spec(spec),
             suspend=bool(spec.get("suspend")) or deployment in ("Suspending", "Suspended"),
             generation=_parse_number(annotations.get(GENERATION)),
             memory=tuple(_group_memory(spec)) if owner_uid(body, "BatchInference") else (),
-            max_gpus=max_gpus,
-            max_gpus_per_pod=per_pod,
+            max_devices=max_devices,
+            max_devices_per_pod=per_pod,
             choice=_choice(annotations),
             head_protected=_is_head_protected(spec),
             pod_creation_error=truncate_message(_pod_creation_error(cluster)),

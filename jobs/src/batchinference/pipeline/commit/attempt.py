@@ -266,7 +266,7 @@ def start_file(layout: Layout, lease: Lease) -> Location:
 def work_files_in(directory: Location, key: str) -> list[Location]:
     """Return the data or error files of the work with this key in a directory, and what interrupted
     writes of such files have left."""
-    names = (directory.below(info.path) for info in directory.data_files())
+    names = (directory.relative(info.path) for info in directory.data_files())
     return [directory / name for name in names if is_work_file(name, key)]
 
 

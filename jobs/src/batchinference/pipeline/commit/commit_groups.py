@@ -24,17 +24,17 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     1. most rows, and also filtered rows and warnings of input rows that are in other batches
     2. failed rows that also have other output rows or file warnings, which a retry must replace
     3. input rows that are split, because their other parts are in other batches"""
-    if not (len(batch.source) or len(batch.filtered) or batch.warnings.num_rows):
+    if not (len(batch.input_ids) or len(batch.filtered) or batch.warnings.num_rows):
         return
     split, with_output = _is_split(batch), _failed_with_output(batch)
     kinds = (~split & ~with_output, ~split & with_output, split)
-    groups = [batch.source[kind] for kind in kinds if kind.any()]
+    groups = [batch.input_ids[kind] for kind in kinds if kind.any()]
     if len(groups) < 2:
         yield batch
         return
-    first, *others = map(batch.only, groups)
-    filtered = batch.filtered[~np.isin(batch.filtered, batch.source)]
-    warned = ~np.isin(batch.warnings.column("id").to_numpy(), batch.source)
+    first, *others = map(batch.select_inputs, groups)
+    filtered = batch.filtered[~np.isin(batch.filtered, batch.input_ids)]
+    warned = ~np.isin(batch.warnings.column("id").to_numpy(), batch.input_ids)
     first = replace(first, filtered=np.concatenate([first.filtered, filtered]))
     yield first.with_warnings(batch.warnings.filter(pa.array(warned)))
     yield from others
@@ -68,7 +68,7 @@ def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, Warn
         return []
     ids = group.warnings.column("id").to_numpy()
     # other tasks may have written the rest of a split row
-    remaining = np.concatenate([group.ids, group.filtered, group.source[_is_split(group)]])
+    remaining = np.concatenate([group.ids, group.filtered, group.input_ids[_is_split(group)]])
     failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, remaining)
     kept = (~failed | _are_about_files(group)) & ~_are_token_counts(group)
     table = group.warnings.filter(pa.array(kept))
@@ -92,7 +92,7 @@ def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
     `data` has for each data file the indexes of its rows."""
     failed, warned = (table.column("id").to_numpy() for table in (group.errors, group.warnings))
     outcomes = {"written": group.ids, "failed": failed, "filtered": group.filtered}
-    files = np.unique(np.concatenate([*outcomes.values(), group.source, warned]) >> ROW_BITS)
+    files = np.unique(np.concatenate([*outcomes.values(), group.input_ids, warned]) >> ROW_BITS)
     sums = {name: _sums(files, ids) for name, ids in outcomes.items()} | _token_sums(files, group)
     warnings, rows = defaultdict[int, list[WarningCount]](list), defaultdict[int, list[Any]](list)
     warned_by_file = Counter[int]()
@@ -127,7 +127,7 @@ def _token_sums(files: np.ndarray, group: RowBatch) -> dict[str, list[int]]:
 
 def row_ranges_of(group: RowBatch) -> list[Range]:
     """Return the ranges of the input rows that are not split."""
-    return ranges_of(group.source[~_is_split(group)])
+    return ranges_of(group.input_ids[~_is_split(group)])
 
 
 def shares_of(group: RowBatch) -> list[Share]:
@@ -135,7 +135,7 @@ def shares_of(group: RowBatch) -> list[Share]:
     split = _is_split(group)
     if group.shares is None or not split.any():
         return []
-    files, rows = unpack_ids(group.source[split])
+    files, rows = unpack_ids(group.input_ids[split])
     shares = group.shares[split]
     return list(zip(files.tolist(), rows.tolist(), shares.tolist(), strict=True))
 
@@ -143,7 +143,7 @@ def shares_of(group: RowBatch) -> list[Share]:
 def _is_split(batch: RowBatch) -> np.ndarray:
     """Return a mask (bool) of the input rows of which the batch holds only a part."""
     if batch.shares is None:
-        return np.zeros(len(batch.source), dtype=bool)
+        return np.zeros(len(batch.input_ids), dtype=bool)
     return np.asarray(batch.shares != FULL_SHARE)
 
 
@@ -152,10 +152,10 @@ def _failed_with_output(batch: RowBatch) -> np.ndarray:
     have warnings about their file."""
     failed = batch.errors.column("id").to_numpy()
     if not len(failed):
-        return np.zeros(len(batch.source), dtype=bool)
+        return np.zeros(len(batch.input_ids), dtype=bool)
     warned = batch.warnings.column("id").to_numpy()[_are_about_files(batch)]
     output = np.concatenate([batch.ids, batch.filtered, warned])
-    return np.asarray(np.isin(batch.source, output) & np.isin(batch.source, failed))
+    return np.asarray(np.isin(batch.input_ids, output) & np.isin(batch.input_ids, failed))
 
 
 def _are_about_files(batch: RowBatch) -> np.ndarray:

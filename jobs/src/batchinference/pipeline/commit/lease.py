@@ -112,7 +112,7 @@ class Lease:
         errors = Location(self.errors, output.storage)
         if errors.path == job_errors.path and errors.in_store_of(job_errors):
             return job_errors
-        inside = output.holds(errors) and is_inside(output.below(errors.path))
+        inside = output.contains(errors) and is_inside(output.relative(errors.path))
         return errors.without_links_below(output) if inside else None
 
 

@@ -90,7 +90,7 @@ class Layout:
     def __post_init__(self) -> None:
         """Refuse symbolic links below the output, because others may have planted them. The path of
         the output itself may contain links."""
-        errors_root = self.output if self.output.holds(self.errors) else self.errors
+        errors_root = self.output if self.output.contains(self.errors) else self.errors
         roots = {"output": self.output, "state": self.output, "errors": errors_root}
         for name, root in roots.items():
             object.__setattr__(self, name, getattr(self, name).without_links_below(root))

@@ -40,7 +40,7 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
     new, current = read_lease(layout.replacement), read_lease(layout)
     if new is None or new.key != layout.key:
         return  # another run has swapped it in
-    staged = layout.replacement
+    replacement = layout.replacement
     ensure_not_running(layout, current, job)
     moving = replace(new, begun=False, errors=layout.errors.uri, process=this_process())
     if current is None or current.run != new.run:
@@ -52,51 +52,51 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
         # from this lease on, a repeated call deletes nothing, and only moves the other files
         moving.write_if_unchanged(layout, current)
         with keep_heartbeat(heartbeat_file(layout, moving)):
-            _move_files(staged, layout)
+            _move_files(replacement, layout)
         heartbeat_file(layout, moving).delete()
         replace(moving, begun=True).write_if_unchanged(layout, moving)
         new.write_success_marker(layout)
-    staged.success.delete()  # delete the marker first, so that nothing is swapped in again
-    staged.state.delete_directory()
+    replacement.success.delete()  # delete the marker first, so that nothing is swapped in again
+    replacement.state.delete_directory()
 
 
 def _check_files(layout: Layout, current: Lease | None) -> None:
     """Raise Incomplete if files of the replacement are missing or damaged. In that case, delete its
     completion marker, so that the next run computes the missing rows."""
-    staged = layout.replacement
+    replacement = layout.replacement
     try:
-        final = Snapshot.read(staged.final_snapshot, staged.key)
-        _state_files(staged, final)
-        if len(without_missing_files(staged, final).entries) == len(final.entries):
+        final = Snapshot.read(replacement.final_snapshot, replacement.key)
+        _state_files(replacement, final)
+        if len(without_missing_files(replacement, final).entries) == len(final.entries):
             return
     except BadOutput as error:  # a state file is missing or damaged
         if isinstance(error, LinkedPath):
             raise
     check_unchanged(layout, current)  # another run may have moved the files
-    staged.success.delete()
-    staged.final_snapshot.delete()
+    replacement.success.delete()
+    replacement.final_snapshot.delete()
     raise Incomplete(
-        f"files of the new output in '{staged.state.uri}' are missing or damaged. The old output "
-        "is unchanged. Run the job again to compute the missing rows"
+        f"files of the new output in '{replacement.state.uri}' are missing or damaged. The old "
+        "output is unchanged. Run the job again to compute the missing rows"
     )
 
 
-def _move_files(staged: Layout, layout: Layout) -> None:
-    final = Snapshot.read(staged.final_snapshot, staged.key)
-    state = _state_files(staged, final)
+def _move_files(replacement: Layout, layout: Layout) -> None:
+    final = Snapshot.read(replacement.final_snapshot, replacement.key)
+    state = _state_files(replacement, final)
     data = [file.name for entry in final.entries for file in entry.data]
     errors = [entry.errors.name for entry in final.entries if entry.errors]
-    _move_all(staged.data, layout.data, data)
-    _move_all(staged.errors, layout.errors, errors)
-    if staged.errors_jsonl.exists():
-        staged.errors_jsonl.move(layout.errors_jsonl)
+    _move_all(replacement.data, layout.data, data)
+    _move_all(replacement.errors, layout.errors, errors)
+    if replacement.errors_jsonl.exists():
+        replacement.errors_jsonl.move(layout.errors_jsonl)
     if len(without_missing_files(layout, final).entries) < len(final.entries):
-        raise Incomplete(f"files of the new output in '{staged.state.uri}' are missing")
+        raise Incomplete(f"files of the new output in '{replacement.state.uri}' are missing")
     for name, content in state.items():
         getattr(layout, name).write(content)
 
 
-def _state_files(staged: Layout, final: Snapshot) -> dict[str, bytes]:
+def _state_files(replacement: Layout, final: Snapshot) -> dict[str, bytes]:
     """Return the contents of the state files of a replacement, by attribute of `Layout`.
 
     The files are untrusted. Raises BadOutput if a file is missing, damaged or from other work."""
@@ -105,7 +105,7 @@ def _state_files(staged: Layout, final: Snapshot) -> dict[str, bytes]:
     from batchinference.spec.report import Report
 
     try:
-        state = {name: getattr(staged, name).read() for name in _STATE_FILES}
+        state = {name: getattr(replacement, name).read() for name in _STATE_FILES}
         BatchInferenceSpec.model_validate(load_json(state["spec"]))
         Report.parse(state["report"])
         parse_code(state["code"])
@@ -113,12 +113,12 @@ def _state_files(staged: Layout, final: Snapshot) -> dict[str, bytes]:
             return state
     except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
         pass
-    raise damaged_state(staged.state)
+    raise damaged_state(replacement.state)
 
 
 def _move_all(source: Location, target: Location, names: list[str]) -> None:
     """Move those of the named files that an earlier call has not moved yet."""
-    present = {source.below(info.path) for info in source.data_files()}
+    present = {source.relative(info.path) for info in source.data_files()}
     with ThreadPoolExecutor(MOVE_THREADS) as pool:
         left = [name for name in names if name in present]
         list(pool.map(lambda name: (source / name).move(target / name), left))

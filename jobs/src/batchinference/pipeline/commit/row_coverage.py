@@ -79,7 +79,7 @@ def _keep_complete_rows(entries: list[ManifestEntry], others: RowSet) -> list[Ma
     """Return the entries of which all split rows are complete and are not in `others`."""
     while True:  # without an entry, split rows of other entries may become incomplete
         rows, shares = summed_shares(entries)
-        invalid = set(rows[(shares != FULL_SHARE) | others.holds(rows)].tolist())
+        invalid = set(rows[(shares != FULL_SHARE) | others.contains(rows)].tolist())
         remaining = [entry for entry in entries if invalid.isdisjoint(_split_rows(entry))]
         if len(remaining) == len(entries):
             return remaining
@@ -127,7 +127,7 @@ class RowSet:
     def rows(self) -> int:
         return int((self.stops - self.starts).sum())
 
-    def holds(self, ids: np.ndarray) -> np.ndarray:
+    def contains(self, ids: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the ids (int64) that are in the set."""
         ranges = np.searchsorted(self.starts, ids, side="right") - 1
         stops = np.append(self.stops, 0)  # for ids before the first range, whose index is -1
@@ -156,9 +156,9 @@ class RowSet:
         for file in self._unfinished(edges, ends, rows_each).tolist():
             ranges = slice(int(edges[file]), int(edges[file + 1]))
             base = file << ROW_BITS
-            held = list(zip((self.starts[ranges] - base).tolist(),
+            pairs = list(zip((self.starts[ranges] - base).tolist(),
                             (self.stops[ranges] - base).tolist(), strict=True))  # fmt: skip
-            if gaps := _gaps_between(held, ends.get(file, rows_each)):
+            if gaps := _gaps_between(pairs, ends.get(file, rows_each)):
                 missing[file] = gaps
         return missing
 
@@ -188,11 +188,11 @@ def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> i
     return files * rows_each + sum(rows - rows_each for rows in ends.values())
 
 
-def _gaps_between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
+def _gaps_between(ranges: list[tuple[int, int]], end: int | None) -> list[RowRange]:
     """Return the row ranges between the held ranges and after the last one."""
     gaps: list[RowRange] = []
     expected = 0
-    for first, after in held:
+    for first, after in ranges:
         if first > expected:
             gaps.append((expected, first))
         expected = after

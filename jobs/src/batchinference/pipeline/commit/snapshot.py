@@ -207,4 +207,4 @@ def without_missing_files(
 
 
 def _sizes(directory: Location) -> dict[str, int]:
-    return {directory.below(info.path): info.size for info in directory.data_files()}
+    return {directory.relative(info.path): info.size for info in directory.data_files()}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from batchinference.pipeline.errors import BadOutput, JobFailure, shown
+from batchinference.pipeline.errors import BadOutput, JobFailure, redact
 from batchinference.pipeline.storage.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Fence:
     driver takes over. A commit is refused if the table has one with the mark of its series."""
 
     commit_id: str
-    series: str
+    series_id: str
     check: Callable[[], None]
     """Raises BadOutput if another attempt has begun."""
     has_earlier_attempts: bool = False
@@ -54,7 +54,7 @@ class Fence:
     @property
     def marks(self) -> dict[str, str]:
         """The marks to store with the commit, by property name."""
-        return {MARK: self.commit_id, SERIES: self.series}
+        return {MARK: self.commit_id, SERIES: self.series_id}
 
     def has_committed(self, commits: Callable[[str], int]) -> bool:
         """Return whether this attempt has already committed. Raises BadOutput if another attempt of
@@ -62,7 +62,7 @@ class Fence:
         is about to be changed."""
         if commits(self.commit_id):
             return True
-        if commits(self.series):
+        if commits(self.series_id):
             raise BadOutput("another attempt has already committed the rows to the table")
         return False
 
@@ -91,7 +91,7 @@ def table_errors_as_bad_output() -> Iterator[None]:
     except (JobFailure, OSError):
         raise
     except Exception as error:
-        text = shown(" ".join(str(error).split()))
+        text = redact(" ".join(str(error).split()))
         raise BadOutput(
             f"write: the table cannot be used ({type(error).__name__}: {text})"
         ) from error

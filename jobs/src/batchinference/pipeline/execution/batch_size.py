@@ -109,8 +109,8 @@ class BatchSize:
         the rows were unusually large, and the size may grow again up to its old value."""
         if rows <= 1:
             raise JobFailure(
-                f"step '{self.step}': memory runs out with one row a batch: the model needs a "
-                f"device with more memory, several of them, or smaller rows: {error}"
+                f"step '{self.step}': out of memory with a batch of one row. Use a device with "
+                f"more memory, split the model over several, or make rows smaller: {error}"
             ) from error
         half = max(1, rows // 2)
         of_large_rows = rows < self.size or self.size < self._limit
@@ -148,11 +148,11 @@ class BatchRows:
         """Yield the rows of a window in batches, each with its number of input rows, which is about
         `next`. All rows of an input row, and its errors, are in the same batch. `record_batch` may
         change `next` between batches."""
-        rows, inputs = max(1, len(window.ids)), len(window.source)
+        rows, inputs = max(1, len(window.ids)), len(window.input_ids)
         units = max(1, inputs) * self._unit
         simple = window.has_unique_ids and not window.errors.num_rows
         simple = simple and window.shares is None
-        cut = RowBatch.cut if simple else RowBatch.cut_between_inputs
+        cut = RowBatch.split_at if simple else RowBatch.split_between_inputs
         rest: RowBatch | None = window
         while rest is not None:
             wanted = math.ceil(self.next * rows / units) * self._unit

@@ -124,17 +124,17 @@ class Shares:
         among its rows, including failed ones."""
         outcomes = np.concatenate([batch.ids, batch.errors.column("id").to_numpy()])
         if batch.shares is None and _all_differ(outcomes):
-            if len(outcomes) == len(batch.source):
+            if len(outcomes) == len(batch.input_ids):
                 return cls(NO_IDS)
-            return cls(batch.source[~np.isin(batch.source, outcomes)])
-        order = np.argsort(batch.source)
-        parents = order[np.searchsorted(batch.source, outcomes, sorter=order)]
-        full = np.full(len(batch.source), FULL_SHARE, dtype=np.int64)
+            return cls(batch.input_ids[~np.isin(batch.input_ids, outcomes)])
+        order = np.argsort(batch.input_ids)
+        parents = order[np.searchsorted(batch.input_ids, outcomes, sorter=order)]
+        full = np.full(len(batch.input_ids), FULL_SHARE, dtype=np.int64)
         shares = full if batch.shares is None else batch.shares
         divided = _divide_shares(shares, parents)
         lost = np.bincount(parents, minlength=len(shares)) == 0
         rows, errors = np.split(divided, [len(batch.ids)])
-        return cls(batch.source[lost], rows, errors, shares[lost])
+        return cls(batch.input_ids[lost], rows, errors, shares[lost])
 
 
 def _all_differ(ids: np.ndarray) -> bool:

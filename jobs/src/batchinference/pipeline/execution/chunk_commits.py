@@ -88,7 +88,7 @@ class ChunkCommits:
         columns of the rows cannot be written."""
         self._committer.encoder.check_columns(batch.table.column_names)
         self._batches.append(batch)
-        self._rows += len(batch.source)
+        self._rows += len(batch.input_ids)
         self._bytes += batch.nbytes
         is_short = self._rows < self._rules.rows_per_file
         if self._bytes >= (SIZED_FILE_BYTES if is_short else FILE_BYTES) or self._is_due():
@@ -158,4 +158,4 @@ def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Ite
                     f"rows were committed before: {problem}. Run the job again to compute the "
                     "missing rows"
                 )
-        yield batch.only(batch.source[~committed.holds(batch.source)])
+        yield batch.select_inputs(batch.input_ids[~committed.contains(batch.input_ids)])

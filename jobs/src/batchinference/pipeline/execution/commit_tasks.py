@@ -59,7 +59,7 @@ class CommitTask:
             ChunkCommits(self.committer, self.rules, self.number, notes) as commits,
         ):
             commits.add_results(
-                read_time.of(self.read(), lambda batch: len(batch.source)),
+                read_time.of(self.read(), lambda batch: len(batch.input_ids)),
                 lambda rows: until_stopped(self.segment.of_read(rows, stopping), stopping),
                 retried=retried,
                 isolated=self.segment.replaces_process(),

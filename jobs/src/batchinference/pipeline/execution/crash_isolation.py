@@ -72,9 +72,9 @@ class CrashNote:
     def is_one_row(self) -> bool:
         return self.rows == 1
 
-    def holds(self, ids: np.ndarray) -> np.ndarray:
+    def contains(self, ids: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the IDs (int64) that the note contains."""
-        return RowSet(*np.array(self.ranges, np.int64).T).holds(ids)
+        return RowSet(*np.array(self.ranges, np.int64).T).contains(ids)
 
     def serialized(self) -> str:
         return json.dumps(asdict(self))
@@ -135,11 +135,11 @@ class Isolation:
         parts: list[RowBatch] = []
         for note in self.suspects:
             ids = np.unique(batch.ids)
-            apart = ids[note.holds(ids)]
+            apart = ids[note.contains(ids)]
             if len(apart):
-                suspects = replace(batch.only(apart), ends=(), notes=())
+                suspects = replace(batch.select_inputs(apart), ends=(), notes=())
                 parts += _cut(suspects, apart, math.ceil(note.rows / PARTS))
-                batch = batch.only(np.setdiff1d(batch.all_ids(), apart))
+                batch = batch.select_inputs(np.setdiff1d(batch.all_ids(), apart))
         return parts, batch
 
     def crashed_rows(self, batch: RowBatch) -> dict[int, CrashNote]:
@@ -155,4 +155,4 @@ NO_DEATHS = Isolation()
 def _cut(batch: RowBatch, ids: np.ndarray, rows: int) -> Iterator[RowBatch]:
     """Yield a batch in parts of up to `rows` input rows. `ids` are the IDs of its input rows."""
     for start in range(0, len(ids), rows):
-        yield batch.only(ids[start : start + rows])
+        yield batch.select_inputs(ids[start : start + rows])

@@ -295,7 +295,7 @@ class BlockReader:
 
     def _blocks(self) -> Iterator[pa.Table]:
         read_time = StepTime(READ_STEP)
-        read = read_time.of(self.read(), lambda batch: len(batch.source))
+        read = read_time.of(self.read(), lambda batch: len(batch.input_ids))
         with StopRequest(self.segment.run_id).watched() as stopping:
             yield from map(encode, until_stopped(self._results(read, stopping), stopping))
         process = (*peak_memory(self.segment.run_id).notes(READ_STEP), *retry_notes(READ_STEP))

@@ -36,7 +36,7 @@ from batchinference.pipeline.errors import (
     JobFailure,
     TooManyErrors,
     describe,
-    shown,
+    redact,
 )
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.crash_notes import noted_rows
@@ -106,7 +106,7 @@ class ErrorHandling:
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
         kept = row if self.values else row.select([n for n in row.column_names if n == self.key])
         values = values_as_json(kept, self.key) if kept.num_columns else None
-        columns = [row_id], [step], [describe(error)], [shown("".join(lines))], [values]
+        columns = [row_id], [step], [describe(error)], [redact("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
     def has_too_many(self, failed: int) -> bool:
@@ -241,7 +241,7 @@ class StepRunner:
             results = self._results(rest)
             batch, rest = rest, None
             if results.rows < len(batch.ids):
-                batch, rest = batch.divided(results.rows)
+                batch, rest = batch.split_with_outcomes(results.rows)
             with self._sharing:
                 sizes = [(self.name, note) for note in self._batch.take_notes()]
             own = [(self.name, note) for note in [*self._take_own_notes(), *results.token_notes()]]
@@ -348,7 +348,7 @@ class StepRunner:
         """Return the results of rows, or only of the first ones if the results are large, too many
         rows fail, or an error follows. `offset` is the index of the first row in the batch."""
         results = StepResults()
-        for part in _before_error(isolate(self._transform, rows, self._errors.failing)):
+        for part in _before_error(bisect_failures(self._transform, rows, self._errors.failing)):
             start = offset + part.start
             results.rows = part.start + part.rows
             results.warnings += [w._replace(row=start + w.row) for w in part.warnings]
@@ -514,7 +514,7 @@ def _before_error(parts: Iterator[Part]) -> Iterator[Part]:
         yield from parts
 
 
-def isolate(
+def bisect_failures(
     apply: Transform, batch: pa.Table, failing: Collection[str] = (), start: int = 0
 ) -> Iterator[Part]:
     """Yield the results of `apply` over a batch, in order. Each failed row is a separate part. If a
@@ -537,8 +537,8 @@ def isolate(
     del result  # its traceback holds the tensors of the batch, whose memory the halves need
     half = batch.num_rows // 2
     parts = itertools.chain(
-        isolate(apply, batch.slice(0, half), failing, start),
-        isolate(apply, batch.slice(half), failing, start + half),
+        bisect_failures(apply, batch.slice(0, half), failing, start),
+        bisect_failures(apply, batch.slice(half), failing, start + half),
     )
     for part in parts:
         yield replace(part, warnings=[*warnings, *part.warnings])

@@ -270,8 +270,8 @@ class _Translation:
             case ast.In() | ast.NotIn():
                 elements = right.elts if isinstance(right, ast.List | ast.Tuple) else []
                 values = [e.value for e in elements if isinstance(e, ast.Constant)]
-                found = self._is_in(value, values)
-                return found if isinstance(op, ast.In) else self._apply(operator.invert, found)
+                inside = self._is_in(value, values)
+                return inside if isinstance(op, ast.In) else self._apply(operator.invert, inside)
         return self._operation(op, value, self.of(right))
 
     def _operation(self, op: ast.cmpop | ast.operator, left: Operand, right: Operand) -> Operand:
@@ -292,11 +292,11 @@ class _Translation:
         if value.is_null:
             return constant(True) if None in values else NULL
         value = _without_decimal(value)
-        found = value.expression.isin(_list_values(values, value.kind))
+        inside = value.expression.isin(_list_values(values, value.kind))
         if None not in values:
             null = pc.scalar(pa.scalar(None, pa.bool_()))
-            found = pc.if_else(value.expression.is_valid(), found, null)
-        return Operand(found, pa.bool_())
+            inside = pc.if_else(value.expression.is_valid(), inside, null)
+        return Operand(inside, pa.bool_())
 
     def _division(self, op: ast.operator, left: Operand, right: Operand) -> Operand:
         """Return a quotient or remainder; null for a division by zero."""
@@ -306,8 +306,8 @@ class _Translation:
                 raise TypeError(f"{kind} cannot be divided")
         zero, null = (pc.scalar(pa.scalar(value, right.kind)) for value in (0, None))
         divisor = Operand(pc.if_else(right.expression == zero, null, right.expression), right.kind)
-        whole = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
-        kind = pa.int64() if whole and isinstance(op, ast.Mod) else pa.float64()
+        integers = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
+        kind = pa.int64() if integers and isinstance(op, ast.Mod) else pa.float64()
         function = operator.truediv if isinstance(op, ast.Div) else _remainder(kind)
         return self._apply(function, left.cast(kind), divisor.cast(kind))
 

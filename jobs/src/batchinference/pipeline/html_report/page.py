@@ -135,7 +135,7 @@ def render(data: PageData) -> str:
 def page_environment(package: str) -> Environment:
     """Return the Jinja environment for the templates in a package. It escapes all values, and
     removes control characters from plain strings."""
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
@@ -143,10 +143,10 @@ def page_environment(package: str) -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: without_controls(value) if type(value) is str else value,
     )
-    found.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
-    found.filters |= {"fields": fields_of, "row_key": key_of_row}
-    found.filters["rows"] = lambda number: counted(number, "row", ",")
-    return found
+    templates.filters |= {"duration": duration_text, "bytes": byte_size, "line": in_one_line}
+    templates.filters |= {"fields": fields_of, "row_key": key_of_row}
+    templates.filters["rows"] = lambda number: counted(number, "row", ",")
+    return templates
 
 
 def _input(spec: BatchInferenceSpec) -> str:
@@ -181,12 +181,12 @@ def _resources(step: Step, report: Report) -> str:
         flat["replicas"] = "-".join(
             str(copies[bound]) for bound in ("min", "max") if bound in copies
         )
-    found = [f"{name} {value}" for name, value in flat.items()]
+    texts = [f"{name} {value}" for name, value in flat.items()]
     if step.name in report.batch_sizes:
-        found.append(f"ran with batches of {report.batch_sizes[step.name]}")
+        texts.append(f"ran with batches of {report.batch_sizes[step.name]}")
     if step.name in report.replicas_per_device:
-        found.append(f"ran with {report.replicas_per_device[step.name]} replicas on a device")
-    return ", ".join(found)
+        texts.append(f"ran with {report.replicas_per_device[step.name]} replicas on a device")
+    return ", ".join(texts)
 
 
 def _job_file(report: Report, spec: BatchInferenceSpec) -> str:

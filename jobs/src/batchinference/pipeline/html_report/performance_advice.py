@@ -60,8 +60,8 @@ def _time_advice(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
     if not report.steps or running < MIN_SECONDS or measured < MEASURED * read:
         return
     total = sum(times.seconds for times in report.steps.values())
-    if found := bottleneck(report, spec):
-        yield found
+    if text := bottleneck(report, spec):
+        yield text
     elif total < ACTIVE * running:
         yield (
             f"Reading, steps and writing took {total:.0f} s while the job ran for {running:.0f} s. "
@@ -113,8 +113,8 @@ class Load:
 
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
     """Return what limits the job and what to add; None if the report does not show it."""
-    if found := _server_advice(report, spec):
-        return found
+    if text := _server_advice(report, spec):
+        return text
     pools = [step for step in spec.steps if _has_pool(step, report)]
     load = measured_load(report, spec)
     if load is None or len(pools) > 1:

@@ -14,7 +14,7 @@ from PIL import Image
 from batchinference.credentials import MASK, is_credential
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.errors import shown
+from batchinference.pipeline.errors import redact
 from batchinference.pipeline.media.images import is_pixels, open_image
 from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.output.tables import table_for
@@ -71,7 +71,7 @@ def cell(name: str, value: Any) -> Cell:
     """Return a value as a cell. Values of columns with credentials are masked."""
     image = None if is_credential(name) else _image_of(value)
     if image is None:
-        return Cell(shown(_text_of(name, value), MAX_TEXT))
+        return Cell(redact(_text_of(name, value), MAX_TEXT))
     size = f"{image.width} x {image.height} pixels"
     return Cell(size, _thumbnail(image))
 

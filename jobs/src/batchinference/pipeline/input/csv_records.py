@@ -301,7 +301,7 @@ class CsvText:
 
     def rest(self, problem: str, header: bytes, fix: str) -> Damage:
         """Remove the rest of the file, and return it as damage, because its header is damaged."""
-        lines, size = self._drop(whole=True)
+        lines, size = self._drop(all_text=True)
         damage = Fault(problem, header, fix).damage(lines, size)
         return damage._replace(rows=max(1, lines - 1))
 
@@ -317,10 +317,10 @@ class CsvText:
                 yield self._block(text[:stop] if removed else text, stop, removed, columns)
                 self._begin += stop
             if fault:
-                yield fault.damage(*self._drop(whole=True))
+                yield fault.damage(*self._drop(all_text=True))
             elif not stop and size >= self._row_bytes:
                 fault = Fault(self._too_long, text, RAISE_LIMIT)
-                yield fault.damage(*self._drop(whole=False))
+                yield fault.damage(*self._drop(all_text=False))
             size = BLOCK_BYTES if stop or size >= self._row_bytes else 2 * size
 
     @property
@@ -340,9 +340,9 @@ class CsvText:
         parts.append(for_parser(text[done:stop], self.dialect))
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
-    def _drop(self, *, whole: bool) -> tuple[int, int]:
+    def _drop(self, *, all_text: bool) -> tuple[int, int]:
         """Remove a record that cannot be read: the text up to the first line end after an even
-        number of quotes. With `whole`, remove all text. Return the removed lines and bytes."""
+        number of quotes. With `all_text`, remove all text. Return the removed lines and bytes."""
         lines = size = quotes = 0
         complete, quote = True, self.dialect.quote
         while self._load(BLOCK_BYTES):
@@ -352,7 +352,7 @@ class CsvText:
             for line_end in LINE_END.finditer(text):
                 quotes += text.count(quote, at, line_end.end()) if quote else 0
                 at, lines = line_end.end(), lines + 1
-                if not whole and quotes % 2 == 0:
+                if not all_text and quotes % 2 == 0:
                     self._begin += at
                     return lines, size + at
             quotes += text.count(quote, at) if quote else 0

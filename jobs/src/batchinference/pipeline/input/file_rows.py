@@ -141,7 +141,7 @@ class FileRows:
         ids = consecutive_ids(file.number, row, size_of(chunk))
         if isinstance(chunk, BadRow):
             if chunk.error is FILTERED:
-                return RowBatch(source=ids, filtered=ids)
+                return RowBatch(input_ids=ids, filtered=ids)
             batch = RowBatch.unreadable(ids, chunk.error)
             return batch.with_warnings(warning_table(READ_STEP, ids, chunk.warnings))
         uri = self.root.at(file.path).uri

@@ -304,8 +304,8 @@ def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
 def _shape_of(rows: bytes) -> Shape:
     """Return the types of sampled rows. Invalid rows are left out; they fail when they are read."""
     shape, surrogates = Shape(), _SURROGATE.search(rows)
-    found = (row for row in documents_in(rows.decode(errors="replace")) if isinstance(row, dict))
-    shape.add([row for row in found if not (surrogates and _has_lone_surrogate(row))])
+    records = (row for row in documents_in(rows.decode(errors="replace")) if isinstance(row, dict))
+    shape.add([row for row in records if not (surrogates and _has_lone_surrogate(row))])
     return shape
 
 

@@ -136,7 +136,7 @@ class Glob:
         for info in self._content(directory, recursive=True):
             # skip directories that match `**`, because their content matches, too
             if not (parts[-1] == _ANY_DEPTH and _is_directory(info)):
-                names = directory.below(info.path).split("/")
+                names = directory.relative(info.path).split("/")
                 if _fits(names, parts):
                     yield info
 

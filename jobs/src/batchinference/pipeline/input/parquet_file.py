@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.column_names import unique_names
-from batchinference.pipeline.storage.arrow_files import checked, row_group_tables
+from batchinference.pipeline.storage.arrow_files import refuse_pickles, row_group_tables
 from batchinference.pipeline.type_widening import is_list, register_tensors
 from batchinference.spec.reserved import OWN_PREFIX
 
@@ -110,7 +110,7 @@ def _schema_of(footer: pq.FileMetaData, unit: Unit) -> pa.Schema:
 
 def _check_wanted(schema: pa.Schema, names: list[str], wanted: Container[str]) -> None:
     fields = zip(schema, names, strict=True)
-    checked(pa.schema([field for field, name in fields if name in wanted]))
+    refuse_pickles(pa.schema([field for field, name in fields if name in wanted]))
 
 
 def names_of(schema: pa.Schema, options: ParquetOptions) -> list[str]:
@@ -189,4 +189,4 @@ def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Containe
     chosen = [index for index, name in enumerate(unique) if name in wanted]
     if unique != table.column_names:
         table = table.rename_columns(unique)
-    return checked(table if len(chosen) == len(unique) else table.select(chosen))
+    return refuse_pickles(table if len(chosen) == len(unique) else table.select(chosen))

@@ -278,9 +278,9 @@ def encode(value: Any, file_format: str) -> bytes:
         return _encoded_again(value, file_format)
     if not is_pixels(value):
         array = isinstance(value, np.ndarray)
-        found = f"{value.dtype} {value.shape}" if array else type(value).__name__
+        kind = f"{value.dtype} {value.shape}" if array else type(value).__name__
         raise ValueError(
-            f"{found} is no image, which is bytes or uint8 pixels: height x width, or height x "
+            f"{kind} is no image, which is bytes or uint8 pixels: height x width, or height x "
             "width x 1, 3 or 4 channels"
         )
     pixels = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value

@@ -65,9 +65,9 @@ def key_of_row(record: Record) -> str:
 def fields_of(values: str) -> list[tuple[str, str]]:
     """Return the columns in the field `values` of an error record: names and values as text."""
     try:
-        found = json.loads(values)
+        fields = json.loads(values)
     except (TypeError, ValueError, RecursionError):
-        found = None  # the record is untrusted
-    if not isinstance(found, dict):
+        fields = None  # the record is untrusted
+    if not isinstance(fields, dict):
         return [("", str(values))]
-    return [(name, one if isinstance(one, str) else to_json(one)) for name, one in found.items()]
+    return [(name, one if isinstance(one, str) else to_json(one)) for name, one in fields.items()]

@@ -13,7 +13,7 @@ from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.errors import BadOutput, shown
+from batchinference.pipeline.errors import BadOutput, redact
 from batchinference.pipeline.row_batch import unpack_ids
 from batchinference.pipeline.storage.arrow_files import tables_in
 from batchinference.spec.reserved import OWN_PREFIX
@@ -67,7 +67,7 @@ def _short(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     text = value if isinstance(value, str) else to_json(value)
-    safe = shown(text, MAX_VALUE)
+    safe = redact(text, MAX_VALUE)
     return value if safe == text else safe
 
 

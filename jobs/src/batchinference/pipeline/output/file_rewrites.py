@@ -32,7 +32,7 @@ from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import ROW_BITS
-from batchinference.pipeline.storage.arrow_files import checked, parquet_footer
+from batchinference.pipeline.storage.arrow_files import parquet_footer, refuse_pickles
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.state_json import damaged_state
 from batchinference.pipeline.type_widening import unify_field
@@ -95,8 +95,8 @@ class OutputSchema:
                 arrays[field.name] = arrays[field.name].cast(field.type)
         return pa.table(dict(self._ordered(arrays)))
 
-    def _ordered(self, found: dict[str, Any]) -> list[tuple[str, Any]]:
-        return [(name, found[name]) for name in self.names if name in found]
+    def _ordered(self, types: dict[str, Any]) -> list[tuple[str, Any]]:
+        return [(name, types[name]) for name in self.names if name in types]
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schem
         if new:
             file = entry.data[0]
             footer = parquet_footer(directory / file.name, file.bytes)
-            schema = checked(footer.schema.to_arrow_schema())
+            schema = refuse_pickles(footer.schema.to_arrow_schema())
             type_names = dict(entry.columns)
             for name in new:
                 kinds[name][type_names[name]] = schema.field(name)

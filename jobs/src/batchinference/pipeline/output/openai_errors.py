@@ -33,19 +33,19 @@ def write_error_file(
     """Write a line for each failed row of an output, in the order of the input. The custom id is
     the value of the column `id_column`. `first_file` is the number of the first input file, from
     which request ids are made. `others` are further lines with their row numbers in this file."""
-    with TemporaryFile() as found, TemporaryFile() as ordered:  # the lines may not fit into memory
+    with TemporaryFile() as spool, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):
             for record in table.to_pylist():
                 file, row = map(int, record["id"].split(":"))
                 numbers.append((file + first_file) * NUMBERS_PER_FILE + row)
-                starts.append(found.tell())
-                found.write(_line(record, id_column, numbers[-1]))
+                starts.append(spool.tell())
+                spool.write(_line(record, id_column, numbers[-1]))
         for number, line in others:
             numbers.append(first_file * NUMBERS_PER_FILE + number)
-            starts.append(found.tell())
-            found.write(line)
-        lines = _mapped(found)
+            starts.append(spool.tell())
+            spool.write(line)
+        lines = _mapped(spool)
         for index in np.argsort(np.frombuffer(numbers, dtype=np.uint64), kind="stable"):
             lines.seek(starts[index])
             ordered.write(lines.readline())

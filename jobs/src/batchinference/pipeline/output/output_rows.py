@@ -22,7 +22,7 @@ from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
-from batchinference.pipeline.storage.arrow_files import checked, schema_in
+from batchinference.pipeline.storage.arrow_files import refuse_pickles, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.job import BatchInferenceSpec
@@ -74,7 +74,7 @@ def _files_with_partition_values(write: Write) -> Iterator[tuple[Location, dict[
     """Yield the location of each data file, and the values of its partition columns as texts."""
     output = Location(write.path, write.storage)
     for info in files_of(write):
-        yield output.at(info.path), partition_values(output.below(info.path))
+        yield output.at(info.path), partition_values(output.relative(info.path))
 
 
 def _table_of(rows: list[Row]) -> pa.Table:
@@ -129,7 +129,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
     files = output.without_links(output.visible_files())
     if not files:
         return pa.table({})
-    partitioning = _partitioning(output.below(info.path) for info in files)
+    partitioning = _partitioning(output.relative(info.path) for info in files)
     factory = pads.FileSystemDatasetFactory(
         output.filesystem,
         sorted(str(info.path) for info in files),
@@ -138,7 +138,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
     )
     try:
         schema = factory.inspect(promote_options="permissive", fragments=None)
-        return factory.finish(checked(schema)).to_table()
+        return factory.finish(refuse_pickles(schema)).to_table()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise BadOutput(
             f"output: the files cannot be read as one table ({error}). Read them with another "

@@ -82,7 +82,7 @@ class RunHistory:
                 self._file.write(content)
                 self._stored = content
 
-    def shown(self) -> list[RunRecord]:
+    def last_runs(self) -> list[RunRecord]:
         """Return the last runs for the HTML report; empty if they cannot be read."""
         if self._directory is None:
             return []

@@ -207,9 +207,9 @@ class FlatTokenizer:
         tokenizer. Return None if the places of special tokens are not known from a sample text, if
         they are not only at the ends of a text, or if they leave no room for the text."""
         self._reset()
-        plain, whole = (self._sample(special=added) for added in (False, self._adds_special))
-        size, added = len(plain.ids), len(whole.ids) - len(plain.ids)
-        special = whole.special_tokens_mask
+        plain, full = (self._sample(special=added) for added in (False, self._adds_special))
+        size, added = len(plain.ids), len(full.ids) - len(plain.ids)
+        special = full.special_tokens_mask
         if not size or 0 not in special or added >= limit:
             return None
         before = special.index(0)

@@ -32,8 +32,8 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RateLimiter,
     RequestFailed,
     RequestInvalid,
+    RequestTimeout,
     Retries,
-    TimedOut,
 )
 from batchinference.pipeline.runtimes.openai_requests import json_bytes
 from batchinference.pipeline.runtimes.prompts import rows_of
@@ -95,7 +95,7 @@ class Endpoint:
         except (RateLimited, Overloaded) as error:
             if self._limit.value == 1:  # it cannot be halved
                 self._pace.pause(retry.HTTP.first_wait)
-            self._limit.record_overload(began, clock(), late=isinstance(error, TimedOut))
+            self._limit.record_overload(began, clock(), late=isinstance(error, RequestTimeout))
             raise
         self._limit.record_answer(began)
         return answer
@@ -107,7 +107,7 @@ class Endpoint:
             async with post as response:
                 content = await response.read()
         except TimeoutError:
-            raise TimedOut(f"no answer within {self._model.timeout}") from None
+            raise RequestTimeout(f"no answer within {self._model.timeout}") from None
         except (aiohttp.ClientError, OSError) as error:
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise NoResponse(f"the endpoint cannot be reached: {problem}") from None

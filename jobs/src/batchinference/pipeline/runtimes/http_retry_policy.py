@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.retry import TryAgain
+from batchinference.pipeline.storage.retry import TransientError
 
 DOWN_AFTER = 10
 """Number of consecutive failed rows after which the endpoint is considered down."""
@@ -28,7 +28,7 @@ class EndpointDown(ConnectionError):
     """The endpoint does not answer any row, and the retries are exhausted."""
 
 
-class NoResponse(TryAgain):
+class NoResponse(TransientError):
     """No response, or only one from a gateway in front of the endpoint. Not caused by the row."""
 
 
@@ -36,15 +36,15 @@ class Overloaded(NoResponse):
     """No response in time, or status 503 or 504: the endpoint has too much to do."""
 
 
-class TimedOut(Overloaded):
+class RequestTimeout(Overloaded):
     """No response in time."""
 
 
-class BadAnswer(TryAgain):
+class BadAnswer(TransientError):
     """The endpoint returned an invalid response, such as status 500 or a body that is not JSON."""
 
 
-class RateLimited(TryAgain):
+class RateLimited(TransientError):
     """The endpoint asked for fewer requests (rate limit), and to wait `wait` seconds (0: it named
     no time). Not caused by the row."""
 
@@ -93,8 +93,8 @@ class Retries:
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make a request when it is its turn, and return its result. Retries while the request
-        raises TryAgain and attempts are left. A rate-limited request is an attempt only if the
-        endpoint answered no row meanwhile.
+        raises TransientError and attempts are left. A rate-limited request is an attempt only if
+        the endpoint answered no row meanwhile.
 
         Raises RequestFailed if only this row gets no response, and EndpointDown if the endpoint is
         down."""
@@ -107,7 +107,7 @@ class Retries:
                     await self._pace.wait()
                     sent = min(sent, _now())
                     return await self._recorded(request)
-            except TryAgain as error:
+            except TransientError as error:
                 if isinstance(error, RateLimited):
                     self._pace.pause(error.wait)
                     self._rejections += 1
@@ -146,7 +146,7 @@ class Retries:
         by_chance: float = ((others + 1) / (others + answered + 1)) ** rejections
         return by_chance < CHANCE
 
-    def _final_error(self, error: TryAgain, sent: float) -> Exception:
+    def _final_error(self, error: TransientError, sent: float) -> Exception:
         """Return the exception for a row whose retries are exhausted. `sent` is the time of its
         first attempt.
 

@@ -79,7 +79,7 @@ def fetch_source(
         return str(_cached_copy(Location(source, storage), without))
     path = expanded(source)
     if not path.exists():
-        near = f"; did you mean '{found}'?" if (found := _similar(path)) else "."
+        near = f"; did you mean '{similar}'?" if (similar := _similar(path)) else "."
         raise ModelLoad(
             f"model '{source}' not found: there is no {path.absolute()}{near} Correct the path, or "
             "put the model there"
@@ -120,10 +120,10 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
         return
     problem: Exception = FileNotFoundError()
     for file in files:
-        found = _problem_of_hub(model_id, file, revision)
-        if found is None:
+        cause = _problem_of_hub(model_id, file, revision)
+        if cause is None:
             return
-        problem = found
+        problem = cause
         if not isinstance(problem, OSError | ValueError):
             break  # the Hub does not answer
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
@@ -149,9 +149,9 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
     from huggingface_hub import try_to_load_from_cache
 
     for file in files:
-        found = try_to_load_from_cache(model_id, file, revision=revision)
-        if isinstance(found, str):
-            return Path(found).parts[-1 - len(Path(file).parts)]
+        cached = try_to_load_from_cache(model_id, file, revision=revision)
+        if isinstance(cached, str):
+            return Path(cached).parts[-1 - len(Path(file).parts)]
     raise ModelLoad(
         f"the commit of model '{model_id}' is unknown, which `cache` needs. Use source: ./folder"
     )
@@ -201,8 +201,8 @@ def _cached_copy(source: Location, without: Sequence[str] = ()) -> Path:
     if not files:
         raise ModelLoad(f"model '{source.uri}' not found: nothing there. Correct the address")
     listing = sorted((info.path, info.size, str(info.mtime)) for info in files)
-    found = (source.scheme, source.storage.endpoint, listing)
-    name = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+    key = (source.scheme, source.storage.endpoint, listing)
+    name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     target = cache_directory() / "models" / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock"):

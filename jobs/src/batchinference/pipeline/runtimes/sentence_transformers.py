@@ -133,9 +133,9 @@ class SentenceTransformersRuntime:
             return None, {}
         expected = self._model.preprocess(samples, prompt=prompt or None)
         settings = {name: expected.pop(name) for name in list(expected) if name not in FEATURES}
-        found = _padded(flat, cut)
-        same = found.keys() == expected.keys() and all(
-            torch.equal(found[name], expected[name]) for name in found
+        padded = _padded(flat, cut)
+        same = padded.keys() == expected.keys() and all(
+            torch.equal(padded[name], expected[name]) for name in padded
         )
         return (flat, settings) if same else (None, {})
 
@@ -154,11 +154,11 @@ class SentenceTransformersRuntime:
         """Return the embeddings of texts, as the library's `encode` computes them."""
         features = {name: x.to(self._model.device) for name, x in _padded(flat, tokens).items()}
         with computing(), torch.inference_mode():
-            found = self._model({**features, **self._settings})["sentence_embedding"]
-            found = found[..., : self._model.truncate_dim]
+            vectors = self._model({**features, **self._settings})["sentence_embedding"]
+            vectors = vectors[..., : self._model.truncate_dim]
             if self._spec.normalize:
-                found = torch.nn.functional.normalize(found, dim=1)
-            return np.asarray(found.float().cpu().numpy())
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
+            return np.asarray(vectors.float().cpu().numpy())
 
     def _text(self, value: Any) -> str | dict[str, str]:
         if not isinstance(value, str):

@@ -12,7 +12,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from batchinference.pipeline.declared_types import fitting, name_of, parse_declared, shown
+from batchinference.pipeline.declared_types import fitting, json_excerpt, name_of, parse_declared
 from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.exact_json import has_json, load_exact
 from batchinference.pipeline.row_warnings import collect_warnings, warn
@@ -89,7 +89,7 @@ class AnswerCheck:
         if rule == "required":
             path += self._key(next(name for name in limit if name not in error.instance))
         what = _RULES.get(rule, "does not fit").format(
-            limit if isinstance(limit, str) else shown(limit)
+            limit if isinstance(limit, str) else json_excerpt(limit)
         )
         return f"{path}: {what} ({rule})"
 
@@ -171,7 +171,7 @@ class StructuredRuntime:
         part = {name: [values[row] for row in rows] for name, values in inputs.items()}
         part[REPAIR] = [self._repair_messages(results[row]) for row in rows]
         try:
-            found = self._answers(part, rows)
+            answers = self._answers(part, rows)
         except Exception as error:
             if not is_about_the_row(error):
                 raise
@@ -179,7 +179,7 @@ class StructuredRuntime:
             for half_of_rows in (rows[:half], rows[half:]) if half else ():
                 yield from self._ask_again(inputs, results, half_of_rows)
             return
-        for row, result in zip(rows, found, strict=True):
+        for row, result in zip(rows, answers, strict=True):
             warn(WarningName.ANSWER_REPAIRED, row=row, amount=1)
             if isinstance(result, InvalidAnswer) or not isinstance(result, Exception):
                 yield row, result
@@ -188,11 +188,11 @@ class StructuredRuntime:
         """Run the model on some rows of the batch, and return their results. Reports all warnings
         except those of cut texts, because their answers are invalid or complete all the same."""
         with collect_warnings() as warnings:
-            found = self._runtime(inputs)
+            answers = self._runtime(inputs)
         for warning in warnings:
             if warning.name is not WarningName.ANSWER_CUT:
                 warn(warning.name, row=rows[warning.row], amount=warning.amount)
-        return [*map(self._result, found)]
+        return [*map(self._result, answers)]
 
     def _result(self, result: Any) -> Any:
         if isinstance(result, Exception):

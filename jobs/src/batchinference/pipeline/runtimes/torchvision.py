@@ -51,8 +51,8 @@ class TorchvisionRuntime:
                     return output.cpu().numpy()
                 scores = torch.softmax(output, dim=-1)
                 best, indices = scores.topk(self._classes_wanted(scores), dim=-1)
-                found = best.cpu().numpy(), indices.cpu().numpy()
-        return self._classes(*found)
+                arrays = best.cpu().numpy(), indices.cpu().numpy()
+        return self._classes(*arrays)
 
     def _prepared(self, images: np.ndarray) -> torch.Tensor:
         """Return images (height x width x 3) as a tensor of rows x 3 x height x width."""

@@ -54,8 +54,8 @@ def model_digest(model: Model, device: Device) -> str:
     facts = model.facts
     settings = model.model_dump(mode="json", exclude_defaults=True, exclude=set(_WITHOUT_EFFECT))
     adapters = [] if getattr(model, "lora_path", None) else getattr(model, "lora_adapters", [])
-    places = [*facts.model_files, *adapters]
-    hub = [place for place in places if is_local(place) and not is_path(place)]
+    sources = [*facts.model_files, *adapters]
+    hub = [source for source in sources if is_local(source) and not is_path(source)]
     if not hub:
         settings.pop("source", None)
     files, revision = (*model.HUB_FILES, "adapter_config.json"), getattr(model, "revision", None)
@@ -68,7 +68,7 @@ def model_digest(model: Model, device: Device) -> str:
         "inputs": sorted(model.inputs),
         "outputs": len(model.extra_outputs),
         "files": sorted(_hashes_of(facts, sampled=False)),
-        "commits": [commit_of(place, files, revision) for place in hub],
+        "commits": [commit_of(source, files, revision) for source in hub],
         "versions": [__version__, *(_package_version(name) for name in packages)],
         "device": device.used_name,
     }
@@ -79,12 +79,12 @@ def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str,
     """Yield the name and hash of each module and model file that a step names."""
     for path in facts.modules:
         yield from hashes_of_module(path).items()
-    for place in facts.model_files:
-        if is_path(place):
-            local = str(expanded(place))
+    for address in facts.model_files:
+        if is_path(address):
+            local = str(expanded(address))
             yield from _hashes_of_files(Location(local, facts.storage), sampled)
-        elif not is_local(place):  # otherwise, it is a model of the Hub
-            yield from _hashes_of_files(Location(place, facts.storage), sampled)
+        elif not is_local(address):  # otherwise, it is a model of the Hub
+            yield from _hashes_of_files(Location(address, facts.storage), sampled)
 
 
 def hashes_of_module(path: str) -> dict[str, str]:
@@ -95,11 +95,11 @@ def hashes_of_module(path: str) -> dict[str, str]:
     the package."""
     module = path.partition(":")[0]
     top = module.partition(".")[0]
-    found = spec_of(top)
-    if found is None or not (found.submodule_search_locations or found.has_location):
+    spec = spec_of(top)
+    if spec is None or not (spec.submodule_search_locations or spec.has_location):
         return {}
-    packages = list(found.submodule_search_locations or [])
-    root = Path(packages[0] if packages else found.origin or "").parent
+    packages = list(spec.submodule_search_locations or [])
+    root = Path(packages[0] if packages else spec.origin or "").parent
     installed = root == _STANDARD_LIBRARY or any(root.glob("*.dist-info"))
     if installed and (version := _package_version(top)):
         return {f"package {top}": version}
@@ -149,14 +149,14 @@ def _imported_names(content: bytes, package: str) -> list[str]:
     return names
 
 
-def _hashes_of_files(place: Location, sampled: bool) -> Iterator[tuple[str, str]]:
+def _hashes_of_files(root: Location, sampled: bool) -> Iterator[tuple[str, str]]:
     """Yield the name and hash of a file, or of each file in a directory and below except hidden
     files. Reads several files at once."""
-    info = place.info()
-    infos = [info] if info.is_file else place.files(recursive=True)
-    names = [base_name(info.path)] if info.is_file else [place.below(one.path) for one in infos]
+    info = root.info()
+    infos = [info] if info.is_file else root.files(recursive=True)
+    names = [base_name(info.path)] if info.is_file else [root.relative(one.path) for one in infos]
     files = {
-        f"file {name}": place.at(one.path)
+        f"file {name}": root.at(one.path)
         for name, one in zip(names, infos, strict=True)
         if not any(part.startswith(".") for part in name.split("/"))
     }

@@ -47,11 +47,11 @@ def spec_of(module: str) -> ModuleSpec | None:
     """Return the import spec of a module, without importing its packages; None if there is none."""
     top, *others = module.split(".")
     try:
-        found = importlib.util.find_spec(top)
+        spec = importlib.util.find_spec(top)
         for name in others:  # find_spec of the full name would import the packages
-            if found is None or found.submodule_search_locations is None:
+            if spec is None or spec.submodule_search_locations is None:
                 return None
-            found = PathFinder.find_spec(name, list(found.submodule_search_locations))
-        return found
+            spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+        return spec
     except (ImportError, ValueError):
         return None

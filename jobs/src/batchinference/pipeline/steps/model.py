@@ -44,8 +44,8 @@ class ModelTransform(Transform):
         storage = settings.facts.storage
         names = ("source", "revision", "factory")
         source, revision, factory = (getattr(settings, name, None) for name in names)
-        for place in settings.extra_locations:
-            check_source(place, storage=storage)
+        for extra_location in settings.extra_locations:
+            check_source(extra_location, storage=storage)
         if source is not None:
             check_source(source, settings.HUB_FILES, revision, storage)
         check_folder(settings)

@@ -29,7 +29,7 @@ from batchinference.pipeline.steps.result_columns import (
 )
 from batchinference.pipeline.steps.returned_values import input_columns, own
 from batchinference.pipeline.steps.transform import Transform, TransformResult
-from batchinference.pipeline.storage.arrow_files import UnsafeColumn, checked
+from batchinference.pipeline.storage.arrow_files import UnsafeColumn, refuse_pickles
 from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article
 
@@ -299,7 +299,7 @@ def columns_of(step: str, result: Any) -> dict[str, Any]:
         if count > 1:
             raise JobFailure(f"step '{step}' returned {count} columns with the name '{name}'")
     try:
-        checked(_arrow_schema(result, columns))
+        refuse_pickles(_arrow_schema(result, columns))
     except UnsafeColumn as error:
         raise JobFailure(f"step '{step}' returned a table whose {error}") from None
     return dict(columns)

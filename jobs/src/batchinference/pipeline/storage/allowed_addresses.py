@@ -78,7 +78,7 @@ class Allowed:
         plain = address.local or _is_plain(real)  # a local path is already resolved
         if not plain or not any(_is_below(real, folder) for folder in (*own_folders, *allowed)):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
-        return replace(address, places=(*own_folders, *allowed)) if address.local else address
+        return replace(address, allowed=(*own_folders, *allowed)) if address.local else address
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:

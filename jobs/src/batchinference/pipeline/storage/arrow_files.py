@@ -36,7 +36,7 @@ class UnsafeColumn(pa.ArrowInvalid):  # type: ignore[misc]
         )
 
 
-def checked(data: Typed) -> Typed:
+def refuse_pickles(data: Typed) -> Typed:
     """Return a table or schema as it is. Raises UnsafeColumn for pickles, at any depth."""
     schema = data.schema if isinstance(data, pa.Table) else data
     for field in schema:
@@ -72,7 +72,7 @@ def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> 
         wanted = list(columns or schema.names)
         if wrong := [name for name in wanted if schema.names.count(name) != 1]:
             raise pa.ArrowInvalid(f"there is no column '{wrong[0]}', or more than one")
-        checked(pa.schema([field for field in schema if field.name in wanted]))
+        refuse_pickles(pa.schema([field for field in schema if field.name in wanted]))
         check_footer(opened.metadata)
         yield schema.empty_table().select(wanted)
         for group in range(opened.num_row_groups):
@@ -118,7 +118,7 @@ def check_footer(footer: pq.FileMetaData) -> None:
 def open_parquet(source: Any) -> pq.ParquetFile:
     """Open a Parquet file and return it. Raises UnsafeColumn."""
     opened = _parquet_file(source)
-    checked(opened.schema_arrow)
+    refuse_pickles(opened.schema_arrow)
     return opened
 
 
@@ -145,7 +145,7 @@ def parquet_footer(file: Location, size: int) -> pq.FileMetaData:
 
 def schema_of(content: bytes) -> pa.Schema:
     """Return the Arrow schema in serialized bytes. Raises UnsafeColumn."""
-    return checked(pa.ipc.read_schema(pa.py_buffer(content)))
+    return refuse_pickles(pa.ipc.read_schema(pa.py_buffer(content)))
 
 
 def schema_text(schema: pa.Schema) -> str:
@@ -161,5 +161,5 @@ def schema_in(text: str) -> pa.Schema:
 def read_stream(content: bytes) -> pa.Table:
     """Return the rows of an Arrow IPC stream. Raises UnsafeColumn."""
     with pa.ipc.open_stream(content) as stream:
-        checked(stream.schema)
+        refuse_pickles(stream.schema)
         return stream.read_all()

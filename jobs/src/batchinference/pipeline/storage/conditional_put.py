@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, cast
 
-from batchinference.pipeline.errors import shown
+from batchinference.pipeline.errors import redact
 from batchinference.pipeline.storage.object_stores import obstore_bucket
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
         raise OSError("The specified bucket does not exist") from None
     except BaseError as error:
         message = str(error).partition("\n")[0]
-        raise _NotOffered if not_offered.search(message) else OSError(shown(message)) from None
+        raise _NotOffered if not_offered.search(message) else OSError(redact(message)) from None
 
 
 def _read(

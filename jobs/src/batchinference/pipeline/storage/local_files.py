@@ -41,18 +41,18 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.E
 """The errors of file systems without locks."""
 
 
-def read(path: str, root: str, limit: int | None = None, places: tuple[str, ...] = ()) -> bytes:
+def read(path: str, root: str, limit: int | None = None, allowed: tuple[str, ...] = ()) -> bytes:
     """Return the content of a regular file, or its first `limit` bytes. Raises OSError for anything
     else, because a named pipe, for example, could block forever; and like `contained` for a file
-    that is not in `places`, if there are any."""
-    with opened(path, root) as file:
-        if places:
-            _check_place(path, file, places)
+    that is not in `allowed`, if there are any."""
+    with open_regular(path, root) as file:
+        if allowed:
+            _check_allowed(path, file, allowed)
         size = os.fstat(file.fileno()).st_size
         return file.read(size if limit is None else min(limit, size))
 
 
-def opened(path: str, root: str) -> BinaryIO:
+def open_regular(path: str, root: str) -> BinaryIO:
     """Open a regular file for reading and return it."""
     directory, name = os.path.split(os_path(path))
     with _named(path):
@@ -334,17 +334,17 @@ def _info(path: str, status: os.stat_result | None) -> pafs.FileInfo:
 
 
 class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
-    """A file system for reading, with only the directories and files `places`."""
+    """A file system for reading, with only the directories and files `allowed`."""
 
-    def __init__(self, places: tuple[str, ...]) -> None:
-        self._places = places
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = allowed
         self._local = pafs.LocalFileSystem()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Handler) and self._places == other._places
+        return isinstance(other, _Handler) and self._allowed == other._allowed
 
     def __hash__(self) -> int:
-        return hash(self._places)
+        return hash(self._allowed)
 
     def get_type_name(self) -> str:
         return "contained"
@@ -366,8 +366,8 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def _opened(self, path: str, open_: Any) -> pa.NativeFile:
         """Open a file, and then check its real path, because others may replace it by a link."""
-        with opened(path, root="") as file:
-            _check_place(path, file, self._places)
+        with open_regular(path, root="") as file:
+            _check_allowed(path, file, self._allowed)
             descriptor = f"/proc/self/fd/{file.fileno()}"
             here = os.path.exists(descriptor)  # only on Linux
             return open_(descriptor if here else os_path(path))
@@ -379,21 +379,21 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
-def contained(places: tuple[str, ...]) -> pafs.FileSystem:
+def contained(allowed: tuple[str, ...]) -> pafs.FileSystem:
     """Return a local file system that opens only these files and files in these directories. For
     other files, also through a link, it raises OSError without errno."""
-    return pafs.PyFileSystem(_Handler(places))
+    return pafs.PyFileSystem(_Handler(allowed))
 
 
-def _check_place(path: str, file: BinaryIO, places: tuple[str, ...]) -> None:
-    """Raise OSError if the real path of an opened file is not in `places`."""
+def _check_allowed(path: str, file: BinaryIO, allowed: tuple[str, ...]) -> None:
+    """Raise OSError if the real path of an opened file is not in `allowed`."""
     try:
         real = os.readlink(f"/proc/self/fd/{file.fileno()}")
     except OSError:  # not on Linux
         real = os.path.realpath(os_path(path))
-    named = _paths(places)
-    # resolving `places` is slow, and only needed if one of them is a link
-    if not (_is_in(real, named) or _is_in(real, {os.path.realpath(place) for place in named})):
+    named = _paths(allowed)
+    # resolving `allowed` is slow, and only needed if one of them is a link
+    if not (_is_in(real, named) or _is_in(real, {os.path.realpath(folder) for folder in named})):
         raise OSError(
             f"'{path}' is read through a symbolic link, and the file is outside of "
             "read.paths. Add a directory that holds both to read.paths"
@@ -401,13 +401,13 @@ def _check_place(path: str, file: BinaryIO, places: tuple[str, ...]) -> None:
 
 
 @lru_cache(maxsize=8)
-def _paths(places: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(map(os_path, places))
+def _paths(allowed: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(os_path, allowed))
 
 
-def _is_in(path: str, places: Collection[str]) -> bool:
-    """Return whether a path, or a directory above it, is in `places`."""
-    while path not in places:
+def _is_in(path: str, paths: Collection[str]) -> bool:
+    """Return whether a path, or a directory above it, is in `paths`."""
+    while path not in paths:
         path, below = os.path.dirname(path), path
         if path == below:
             return False

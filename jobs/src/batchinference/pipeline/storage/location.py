@@ -42,18 +42,18 @@ class Location:
 
     `uri` is the address as the user has written it, `storage` the settings of the object store.
     `root` is a local directory: below it, symbolic links are refused with BadOutput (empty: links
-    are followed). `places` are local directories and files: if there are any, only files in them
+    are followed). `allowed` are local directories and files: if there are any, only files in them
     are read, and links to other files are refused."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
     root: str = field(default="", compare=False, repr=False)
-    places: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    allowed: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def filesystem(self) -> pafs.FileSystem:
-        if self.local and (self.places or "\\x" in self.path):  # pyarrow cannot open such names
-            return local_files.contained(self.places or ("/",))
+        if self.local and (self.allowed or "\\x" in self.path):  # pyarrow cannot open such names
+            return local_files.contained(self.allowed or ("/",))
         if self.local:
             return pafs.LocalFileSystem()
         return object_store(self.scheme, self.path.split("/", 1)[0], self.storage)
@@ -89,12 +89,12 @@ class Location:
         return self.scheme == other.scheme and same_service
 
     def __truediv__(self, name: str) -> Location:
-        return Location(f"{self.uri.rstrip('/')}/{name}", self.storage, self.root, self.places)
+        return Location(f"{self.uri.rstrip('/')}/{name}", self.storage, self.root, self.allowed)
 
     def at(self, path: str) -> Location:
         """Return the address of another path in the same file system."""
         uri = path if self.local else f"{self.scheme}://{path}"
-        return Location(uri, self.storage, self.root, self.places)
+        return Location(uri, self.storage, self.root, self.allowed)
 
     def without_links_below(self, root: Location) -> Location:
         """Return this address with a `root` below which symbolic links are refused. With such
@@ -107,8 +107,8 @@ class Location:
         if not self.local:
             return self
         paths = (Location(path).path for path in paths)
-        places = (path if os.path.exists(os_path(path)) else _GLOB.split(path)[0] for path in paths)
-        return replace(self, places=tuple(places))
+        roots = (path if os.path.exists(os_path(path)) else _GLOB.split(path)[0] for path in paths)
+        return replace(self, allowed=tuple(roots))
 
     def info(self) -> pafs.FileInfo:
         self._refuse_links()
@@ -126,7 +126,7 @@ class Location:
     def read(self, limit: int | None = None) -> bytes:
         """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
         if self.local:
-            return with_retries(lambda: local_files.read(self.path, self.root, limit, self.places))
+            return with_retries(lambda: local_files.read(self.path, self.root, limit, self.allowed))
         return with_retries(lambda: self._read(limit))
 
     def _read(self, limit: int | None) -> bytes:
@@ -154,8 +154,8 @@ class Location:
 
     def open_input_file(self) -> pa.NativeFile:
         """Open this file for random access, without decompressing it."""
-        if self.local and not self.places:
-            return pa.PythonFile(local_files.opened(self.path, self.root), mode="r")
+        if self.local and not self.allowed:
+            return pa.PythonFile(local_files.open_regular(self.path, self.root), mode="r")
         return self.filesystem.open_input_file(self.path)
 
     def write(self, content: bytes | memoryview) -> None:
@@ -234,23 +234,23 @@ class Location:
         for directory in self.directories():
             if not is_hidden(base_name(directory.path)):
                 files += directory.files(recursive=True)
-        parts = ((info, self.below(info.path).split("/")) for info in files)
+        parts = ((info, self.relative(info.path).split("/")) for info in files)
         visible = [info for info, names in parts if not any(map(is_hidden, names))]
-        if but is None or not self.holds(but):
+        if but is None or not self.contains(but):
             return visible
-        return [info for info in visible if not but.holds(self.at(info.path))]
+        return [info for info in visible if not but.contains(self.at(info.path))]
 
     def directories(self) -> list[Location]:
         """Return the directories in this directory; none if it does not exist."""
         entries = self.content()
         return [self.at(info.path) for info in entries if info.type == pafs.FileType.Directory]
 
-    def holds(self, other: Location) -> bool:
+    def contains(self, other: Location) -> bool:
         """Return whether the other address is below this directory."""
         inside = other.path.startswith(self.path.rstrip("/") + "/")
         return inside and other.in_store_of(self)
 
-    def below(self, path: str) -> str:
+    def relative(self, path: str) -> str:
         """Return a path in the file system relative to this directory."""
         return path.removeprefix(self.path.rstrip("/") + "/")
 

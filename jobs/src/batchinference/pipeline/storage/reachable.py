@@ -16,29 +16,29 @@ SECONDS = 4.0
 """How long a store, or the proxy in front of it, may take to accept a connection."""
 
 
-def unreachable(places: dict[str, Location]) -> dict[str, str]:
-    """Return a message for each store that does not answer, by the first of its names in `places`.
+def unreachable(locations: dict[str, Location]) -> dict[str, str]:
+    """Return a message for each store that does not answer, by its first name in `locations`.
     Stores with wrong settings are left to their libraries."""
     hosts: dict[tuple[str, int], str] = {}
-    for name, place in places.items():
-        if not place.local and (host := _host_of(place)) is not None:
+    for name, location in locations.items():
+        if not location.local and (host := _host_of(location)) is not None:
             hosts.setdefault(host, name)
     tries = {host: _in_thread(_connect, host) for host in hosts}
-    problems = {hosts[host]: (host[0], _problem_of(found)) for host, found in tries.items()}
+    problems = {hosts[host]: (host[0], _problem_of(problem)) for host, problem in tries.items()}
     return {
-        name: f"'{places[name].uri}' cannot be reached: {host} does not answer ({problem})"
+        name: f"'{locations[name].uri}' cannot be reached: {host} does not answer ({problem})"
         for name, (host, problem) in problems.items()
         if problem is not None
     }
 
 
-def _host_of(place: Location) -> tuple[str, int] | None:
+def _host_of(location: Location) -> tuple[str, int] | None:
     """Return the host and port to which the library of a store connects first; None if unsure."""
     if any(map(os.environ.get, ("ALL_PROXY", "all_proxy"))):
         return None  # only some libraries use this proxy
     try:
-        address = service_url(place.scheme, place.storage)
-        proxy = proxy_of_store(place.scheme, place.storage)
+        address = service_url(location.scheme, location.storage)
+        proxy = proxy_of_store(location.scheme, location.storage)
         parts = urlsplit(proxy or address or "")
         port = parts.port
     except (OSError, ValueError):

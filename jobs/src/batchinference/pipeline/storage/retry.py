@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import tenacity
 
 from batchinference.pipeline.error_classification import is_transient
-from batchinference.pipeline.errors import shown
+from batchinference.pipeline.errors import redact
 
 Result = TypeVar("Result")
 _LOGGER = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ LONGEST_PAUSE = 900.0
 """The longest wait in seconds that a server may ask for, because the job occupies its resources."""
 
 
-class TryAgain(Exception):
+class TransientError(Exception):
     """A transient error of a request. `wait` is the wait in seconds that the server asks for."""
 
     def __init__(self, message: str, wait: float = 0.0) -> None:
@@ -73,18 +73,18 @@ class RetryPolicy:
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        requested = error.wait if isinstance(error, TryAgain) else 0.0
+        requested = error.wait if isinstance(error, TransientError) else 0.0
         return max(requested, self.backoff(state.attempt_number))
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
-    _LOGGER.debug("a request is repeated after an error: %s", shown(str(error)))
+    _LOGGER.debug("a request is repeated after an error: %s", redact(str(error)))
 
 
 STORAGE = RetryPolicy(ATTEMPTS, 1.0, is_transient)
-HTTP = RetryPolicy(5, 0.5, lambda e: isinstance(e, TryAgain) and e.wait <= LONGEST_PAUSE)
-"""The policy for HTTP requests. It retries TryAgain, unless its wait exceeds LONGEST_PAUSE."""
+HTTP = RetryPolicy(5, 0.5, lambda e: isinstance(e, TransientError) and e.wait <= LONGEST_PAUSE)
+"""The policy for HTTP requests. It retries TransientError, except for waits above LONGEST_PAUSE."""
 
 
 def with_retries(call: Callable[[], Result]) -> Result:

@@ -40,7 +40,7 @@ from batchinference.pipeline.storage.allowed_addresses import (
     check_public,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.retry import LONGEST_PAUSE, TryAgain, retry_after
+from batchinference.pipeline.storage.retry import LONGEST_PAUSE, TransientError, retry_after
 from batchinference.spec.addresses import SCHEMES, scheme_of
 
 THREADS = 16
@@ -57,7 +57,7 @@ class PermanentFetchError(Exception):
     """A permanent error: an address is invalid, or its content is missing or unusable."""
 
 
-class TransientFetchError(TryAgain):
+class TransientFetchError(TransientError):
     """A transient error: the server does not respond now."""
 
 
@@ -104,17 +104,19 @@ class Fetcher:
         try:
             return self._follow(url, deadline)
         except EOFError:
-            raise TransientFetchError(f"{shown(url)} breaks off within its gzip stream") from None
+            raise TransientFetchError(
+                f"{redact_url(url)} breaks off within its gzip stream"
+            ) from None
         except (requests.RequestException, HTTPError, ValueError, TimeoutError, *BAD_GZIP) as error:
             if not is_network_error(error):
                 raise PermanentFetchError(
-                    f"{shown(url)} cannot be fetched: {type(error).__name__}"
+                    f"{redact_url(url)} cannot be fetched: {type(error).__name__}"
                 ) from None
             if time.monotonic() < deadline:
                 raise TransientFetchError(
-                    f"{shown(url)} gives no answer: {type(error).__name__}"
+                    f"{redact_url(url)} gives no answer: {type(error).__name__}"
                 ) from None
-            slow = f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s"
+            slow = f"{redact_url(url)} has not sent everything within {MAX_SECONDS:g} s"
             raise TransientFetchError(slow, math.inf) from None  # no retry, as it takes as long
 
     def _follow(self, url: str, deadline: float) -> bytes:
@@ -126,9 +128,9 @@ class Fetcher:
                 url = urljoin(url, answer.headers["location"])
             if scheme_of(url) not in ("http", "https"):
                 raise PermanentFetchError(
-                    f"{shown(url)}: redirects lead to http:// and https:// only"
+                    f"{redact_url(url)}: redirects lead to http:// and https:// only"
                 )
-        raise PermanentFetchError(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
+        raise PermanentFetchError(f"{redact_url(url)}: more than {MAX_REDIRECTS} redirects")
 
     def _answer(self, url: str) -> requests.Response:
         """Send a request and return the response with its body unread. The URL is checked in the
@@ -152,7 +154,7 @@ class Fetcher:
         )
 
     def _content(self, url: str, answer: requests.Response, deadline: float) -> bytes:
-        message = f"{shown(url)} answers {answer.status_code} {answer.reason}"
+        message = f"{redact_url(url)} answers {answer.status_code} {answer.reason}"
         if is_transient_status(answer.status_code):
             raise TransientFetchError(message, retry_after(answer.headers) or 0.0)
         if answer.status_code != HTTPStatus.OK:
@@ -166,13 +168,13 @@ class Fetcher:
     def _check_size(self, uri: str, size: int) -> None:
         if size > self._max_bytes:
             limit = f"{self._limit} ({self._max_bytes})"
-            raise PermanentFetchError(f"{shown(uri)} has more bytes than {limit}")
+            raise PermanentFetchError(f"{redact_url(uri)} has more bytes than {limit}")
 
     def _from_storage(self, uri: str, manifest: Location) -> bytes:
         """Return the bytes at an address in storage. Location.read has retries itself."""
         if scheme_of(uri) not in SCHEMES:
             raise PermanentFetchError(
-                f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://"
+                f"{redact_url(uri)}: nothing can be fetched from {scheme_of(uri)}://"
             )
         address = self._allowed.stored(_address(uri, manifest), manifest)
         try:
@@ -196,7 +198,7 @@ def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
     if encoding in ("gzip", "x-gzip"):
         return gzip.GzipFile(fileobj=cast(Any, stream), mode="rb")
     raise PermanentFetchError(
-        f"{shown(url)} answers with the Content-Encoding '{encoding}': only gzip is known"
+        f"{redact_url(url)} answers with the Content-Encoding '{encoding}': only gzip is known"
     )
 
 
@@ -215,7 +217,7 @@ def _address(uri: str, manifest: Location) -> Location:
     return manifest.at(posixpath.normpath(posixpath.join(posixpath.dirname(manifest.path), uri)))
 
 
-def shown(uri: str) -> str:
+def redact_url(uri: str) -> str:
     """Return an address without the parts that may contain secrets."""
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]

@@ -102,7 +102,7 @@ class StoredFiles:
 
 
 def _sizes(directory: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
-    return {directory.below(info.path): info.size for info in files}
+    return {directory.relative(info.path): info.size for info in files}
 
 
 class ChecksumReader(io.RawIOBase):

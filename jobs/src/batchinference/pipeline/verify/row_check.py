@@ -65,7 +65,7 @@ class Sizes:
 class AccountedRows:
     """The rows of the manifest entries of an output."""
 
-    held: RowSet
+    row_set: RowSet
     repeated: list[Range]
     """The rows that are there more than once."""
 
@@ -75,28 +75,28 @@ class AccountedRows:
         complete, repeated = split[shares >= FULL_SHARE], split[shares > FULL_SHARE]
         starts, stops, _ = edges(entries)
         starts, stops = np.append(starts, complete), np.append(stops, complete + 1)
-        held = RowSet.merged(starts, stops)
+        rows = RowSet.merged(starts, stops)
         incomplete = split[shares < FULL_SHARE]
-        repeated = np.append(repeated, incomplete[held.holds(incomplete)])
-        return cls(held, sorted(_repeated(starts, stops) + _as_ranges(repeated, repeated + 1)))
+        repeated = np.append(repeated, incomplete[rows.contains(incomplete)])
+        return cls(rows, sorted(_repeated(starts, stops) + _as_ranges(repeated, repeated + 1)))
 
     @property
     def rows(self) -> int:
         """The number of different rows."""
-        return self.held.rows
+        return self.row_set.rows
 
     def missing(self, sizes: Sizes) -> MissingRows:
         """Return the rows of the input that no manifest entry holds."""
-        return self.held.missing(sizes.files, sizes.ends, sizes.rows_each)
+        return self.row_set.missing(sizes.files, sizes.ends, sizes.rows_each)
 
     def beyond(self, sizes: Sizes) -> list[Range]:
         """Return the rows of manifest entries that the input does not have."""
-        files, firsts = unpack_ids(self.held.starts)
+        files, firsts = unpack_ids(self.row_set.starts)
         base = files << ROW_BITS
         ends = sizes.of(files)
-        over = self.held.stops - base > ends
-        starts = base + np.maximum(firsts, np.minimum(ends, self.held.stops - base))
-        return _as_ranges(starts[over], self.held.stops[over])
+        over = self.row_set.stops - base > ends
+        starts = base + np.maximum(firsts, np.minimum(ends, self.row_set.stops - base))
+        return _as_ranges(starts[over], self.row_set.stops[over])
 
 
 def _repeated(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
@@ -118,7 +118,7 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     """Return the number of error records of a manifest entry that are duplicates, or whose rows the
     entry does not hold. Raises ValueError or OSError if the file cannot be read."""
     ids = ids_of(table_in(file, ["id"]))
-    inside, counts = RowSet.of([entry]).holds(ids), entry.counts
+    inside, counts = RowSet.of([entry]).contains(ids), entry.counts
     # if an input row has become several rows, these could all fail with its id
     outcomes = counts.written + counts.failed + counts.filtered
     is_one_to_one = not entry.shares and counts.read == outcomes

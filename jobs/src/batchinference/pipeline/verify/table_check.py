@@ -53,8 +53,8 @@ def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
         detail = f"it has {counted(number, 'key')}, and {rows} rows were committed"
         yield Kind.STATE, Position(stored.uri, detail=detail), 1
         return
-    found = keys.matched_numbers(table.find_keys(existing, keys.table))
-    counts = np.bincount(found, minlength=number)
+    matched = keys.matched_numbers(table.find_keys(existing, keys.table))
+    counts = np.bincount(matched, minlength=number)
     for kind, chosen in ((Kind.MISSING_KEYS, counts == 0), (Kind.REPEATED_KEYS, counts > 1)):
         if count := int(chosen.sum()):
             yield kind, Position(stored.uri, detail=keys.examples(chosen)), count

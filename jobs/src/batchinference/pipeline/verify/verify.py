@@ -147,8 +147,8 @@ class Commits:
             if self.data is not None:
                 checked = pool.map(self.data.check, (f for entry in entries for f in entry.data))
                 for entry in entries:
-                    found = list(itertools.islice(checked, len(entry.data)))
-                    yield from self._data_defects(entry, found)
+                    files = list(itertools.islice(checked, len(entry.data)))
+                    yield from self._data_defects(entry, files)
             failures = pool.map(self._error_defects, entries)
             for entry, defects in zip(entries, failures, strict=True):
                 yield from defects

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from batchinference.spec.base import DELIMITER, MARK, ColumnName, Columns, Unique, invalid
+from batchinference.spec.base import DELIMITER, PUNCTUATION, ColumnName, Columns, Unique, invalid
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
 from batchinference.spec.media import Encoding, FrameFields, ImageFields, SoundFields
@@ -118,14 +118,14 @@ class CsvOptions(TableOptions, RowOptions):
     """The column names, for files without a header line."""
     encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
-    quote: Annotated[str, Field(pattern=MARK, max_length=1)] = '"'
+    quote: Annotated[str, Field(pattern=PUNCTUATION, max_length=1)] = '"'
     """The character around a value that contains delimiters or line ends. Within the value, it is
     doubled. Empty if the files have no quotes, so that the character is a part of the values."""
-    escape: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
+    escape: Annotated[str, Field(pattern=PUNCTUATION, max_length=1)] = ""
     """The character that makes a quote, delimiter or line end after it a part of the value, such
     as a backslash. A field that is this character and `N` is null. If `quote` is empty, it also
     begins the sequences of MySQL and PostgreSQL: `\\n` is a line feed and `\\t` a tab."""
-    comment: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
+    comment: Annotated[str, Field(pattern=PUNCTUATION, max_length=1)] = ""
     """The character at the beginning of lines to leave out, such as `#`."""
     skip_lines: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Number of lines before the header to leave out."""

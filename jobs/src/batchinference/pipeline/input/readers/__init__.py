@@ -302,7 +302,7 @@ def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Itera
         yield chunk
 
 
-def part(chunk: Chunk, start: int, rows: int) -> Chunk:
+def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
     """Return at most `rows` rows of a chunk, from row `start` of the chunk."""
     if isinstance(chunk, BadRow):
         warnings = () if start else chunk.warnings
@@ -325,7 +325,7 @@ def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[
         if start >= size:
             return
         if start < stop:
-            yield start, part(chunk, start, stop - start)
+            yield start, slice_chunk(chunk, start, stop - start)
 
 
 def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -357,7 +357,7 @@ def skip_rows(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
             return
         row, last = row + size_of(chunk), chunk
         if row > rows:
-            yield part(chunk, rows - row + size_of(chunk), size_of(chunk))
+            yield slice_chunk(chunk, rows - row + size_of(chunk), size_of(chunk))
     yield from chunks
 
 
@@ -378,7 +378,7 @@ def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
 def take_rows(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     """Yield the first `rows` rows of the chunks. Further chunks are not read."""
     while rows > 0 and (chunk := next(chunks, None)) is not None:
-        yield part(chunk, 0, rows)
+        yield slice_chunk(chunk, 0, rows)
         rows -= size_of(chunk)
 
 
@@ -394,7 +394,7 @@ READERS = {
     "audio": ("whole_file", "AudioReader", "soundfile", "av"),
     "video": ("video", "VideoReader", "av"),
     "webdataset": ("webdataset", "WebdatasetReader"),
-    "manifest": ("url_manifest", "ManifestReader"),
+    "manifest": ("url_manifest", "UrlManifestReader"),
     "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
 }
 """The reader of each format: a module of this package, which is imported when it is needed, its

@@ -83,7 +83,7 @@ class PageReader(FrameReader):
     def frames(self, file: Location) -> Iterator[Frame | Exception]:
         content = self._files.fetch(file)
         try:
-            yield from page_frames(self._files.checked(content), self._options)
+            yield from page_frames(self._files.check_size(content), self._options)
         except Exception as error:
             if not is_about_the_file(error):
                 raise

@@ -21,8 +21,8 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspect
 from batchinference.pipeline.input.readers.text_lines import (
     estimated_rows,
     line_chunks,
+    read_whole,
     samples_of,
-    whole,
 )
 from batchinference.pipeline.input.signatures import no_json, packed_as
 from batchinference.pipeline.storage.location import Location
@@ -116,13 +116,13 @@ class JsonReader(Reader):
         """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
         for number, chunk in enumerate(line_chunks(file, self._row_bytes)):
             if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
-                yield as_lines(whole(file, self._row_bytes))
+                yield as_lines(read_whole(file, self._row_bytes))
                 return
             yield chunk
 
     def _elements(self, file: Location) -> Iterator[bytes | BadRow]:
         """Yield the objects of a file that is one array or one object, as JSON Lines."""
-        content = whole(file, self._row_bytes)
+        content = read_whole(file, self._row_bytes)
         if format_ := packed_as(content):
             raise ValueError(f"the file is {format_}")
         for is_row, lines in itertools.groupby(lines_of(content), lambda line: line[:1] == "{"):

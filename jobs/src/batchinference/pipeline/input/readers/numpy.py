@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.input.readers import CHUNK_ROWS, BadRow, Chunk, FileStats, StatsReader
-from batchinference.pipeline.input.readers.text_lines import BUFFER_BYTES, opened
+from batchinference.pipeline.input.readers.text_lines import BUFFER_BYTES, open_raw
 from batchinference.pipeline.input.signatures import is_numpy
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, with_warnings
 from batchinference.pipeline.storage.location import Location
@@ -49,7 +49,7 @@ class NumpyReader(StatsReader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         try:
-            with opened(file, BUFFER_BYTES) as source, collect_warnings() as warnings:
+            with open_raw(file, BUFFER_BYTES) as source, collect_warnings() as warnings:
                 headers = array_headers(source, self._row_bytes)
                 with_types(_schema_of(headers).empty_table(), self._types)
                 arrays = load_arrays(source, headers)
@@ -74,7 +74,7 @@ class NumpyReader(StatsReader):
         return self._columns or None
 
     def _headers(self, file: Location) -> dict[str, ArrayHeader]:
-        with opened(file, HEADER_BYTES) as source:
+        with open_raw(file, HEADER_BYTES) as source:
             return array_headers(source, self._row_bytes)
 
 

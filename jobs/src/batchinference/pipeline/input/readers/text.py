@@ -13,8 +13,8 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped
 from batchinference.pipeline.input.readers.text_lines import (
     estimated_rows,
     line_chunks,
+    read_whole,
     samples_of,
-    whole,
 )
 from batchinference.pipeline.storage.location import Location
 from batchinference.text import decode_text
@@ -36,7 +36,7 @@ class TextReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         limit = self._row_bytes
-        chunks = line_chunks(file, limit) if self._by_line else [whole(file, limit)]
+        chunks = line_chunks(file, limit) if self._by_line else [read_whole(file, limit)]
         for number, content in enumerate(chunks):
             decode = bytes.decode if number else decode_text
             if isinstance(content, BadRow):

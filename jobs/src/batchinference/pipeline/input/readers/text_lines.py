@@ -39,7 +39,7 @@ SAMPLE_THREADS = 16
 
 
 @contextmanager
-def opened(file: Location, buffer_bytes: int = BUFFER_BYTES) -> Iterator[io.BufferedReader]:
+def open_raw(file: Location, buffer_bytes: int = BUFFER_BYTES) -> Iterator[io.BufferedReader]:
     """Open a file for reading and seeking, without decompressing it."""
     with file.filesystem.open_input_file(file.path) as source:
         yield io.BufferedReader(source, buffer_bytes)
@@ -145,7 +145,7 @@ def _too_long(limit: int) -> ValueError:
     return ValueError(TOO_LARGE.format("line", limit))
 
 
-def whole(file: Location, max_bytes: int) -> bytes:
+def read_whole(file: Location, max_bytes: int) -> bytes:
     """Return the content of a file. Raises ValueError if it has more than `max_bytes`."""
     content = bytearray()
     for block in _blocks(file):

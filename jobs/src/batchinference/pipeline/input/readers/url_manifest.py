@@ -85,7 +85,7 @@ class _Value(NamedTuple):
     warnings: list[RowWarning]
 
 
-class ManifestReader(DivisibleReader):
+class UrlManifestReader(DivisibleReader):
     rows_exact = True
 
     def __init__(self, options: ManifestOptions) -> None:

@@ -27,7 +27,7 @@ from batchinference.pipeline.input.readers.text_lines import (
     archive_in,
     beginning,
     estimate,
-    opened,
+    open_raw,
     up_to_damage,
 )
 from batchinference.pipeline.input.signatures import is_tar
@@ -127,7 +127,7 @@ class WebdatasetReader(Reader):
     def _beginning(self, file: Location) -> list[Sample]:
         """Return the first samples of an archive. If members of a sample may be elsewhere in the
         archive, the headers of all members are read."""
-        with opened(file) as source:
+        with open_raw(file) as source:
             first = self._first(adjacent_samples, source)
             unique = len({sample.key for sample in first}) == len(first)
             if unique and any(len(sample.suffixes) > 1 for sample in first):
@@ -149,7 +149,7 @@ class WebdatasetReader(Reader):
         return up_to_damage(read(archive, self._suffixes, max_bytes), DAMAGE)
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        with opened(file) as source:
+        with open_raw(file) as source:
             yield from self._tables(self._samples(samples_of, source))
 
     def counter(self) -> Reader:
@@ -245,7 +245,7 @@ class WebdatasetReader(Reader):
         return pa.array(values, pa.int64() if name in self._integers else _TYPES[kind])
 
     def rows_in(self, file: Location, size: int) -> int | None:
-        with opened(file) as source:
+        with open_raw(file) as source:
             samples = up_to_damage(adjacent_samples(archive_in(source), [], 0), DAMAGE)
             return estimate(samples, source, size)
 

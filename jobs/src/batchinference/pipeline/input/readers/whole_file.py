@@ -42,7 +42,7 @@ class WholeFileReader(Reader):
         """Return the first `maxRowBytes` + 1 bytes of a file. The last means it is too large."""
         return file.read(self.max_row_bytes + 1)
 
-    def checked(self, content: bytes) -> bytes:
+    def check_size(self, content: bytes) -> bytes:
         """Return the content of a file. Raises ValueError if it is too large."""
         if len(content) > self.max_row_bytes:
             raise ValueError(TOO_LARGE.format("file", self.max_row_bytes))
@@ -50,7 +50,7 @@ class WholeFileReader(Reader):
 
     def decode_or_bad(self, content: bytes) -> Any | BadRow:
         """Return the decoded content of a file; a BadRow if it is damaged (see `or_bad`)."""
-        return or_bad(lambda: self.decode(self.checked(content)))
+        return or_bad(lambda: self.decode(self.check_size(content)))
 
     def table(self, decoded: list[Any]) -> pa.Table:
         return pa.table(self.columns_of(decoded), names=list(self.names))

@@ -37,7 +37,7 @@ from batchinference.pipeline.row_batch import (
     consecutive_ids,
     pack_id,
 )
-from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.arrow_files import refuse_pickles
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import Read
 
@@ -148,7 +148,7 @@ class ReadPart:
     def _tables(self) -> Iterator[pa.Table]:
         try:
             for block in self.task():
-                yield checked(ray_compat().BlockAccessor.for_block(block).to_arrow())
+                yield refuse_pickles(ray_compat().BlockAccessor.for_block(block).to_arrow())
         except JobFailure:
             raise
         except Exception as error:  # noqa: BLE001 - each library has its own errors

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyroaring import BitMap64
 
-from batchinference.pipeline.errors import BadInput, describe, shown
+from batchinference.pipeline.errors import BadInput, describe, redact
 from batchinference.pipeline.input.file_pruning import Bounds
 from batchinference.pipeline.input.readers.table_data_file import START_OVER, VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
@@ -166,15 +166,15 @@ class DeltaVersions:
         """Return the bitmap of deleted positions of each file with such, by its path in the log."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
-        found, known = {}, {unquote(path): path for path in paths}
+        deleted, known = {}, {unquote(path): path for path in paths}
         root = unquote(table.table_uri).rstrip("/") + "/"
         for batch in table.deletion_vectors():
             rows = pa.record_batch(batch)
             for uri, kept in zip(rows["filepath"], rows["selection_vector"], strict=True):
                 positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
                 path = known[unquote(uri.as_py()).removeprefix(root)]
-                found[path] = BitMap64(positions).serialize()
-        return found
+                deleted[path] = BitMap64(positions).serialize()
+        return deleted
 
     def live(self) -> set[str]:
         return set(map(self._path, self._latest_files.column("path").to_pylist()))
@@ -278,7 +278,7 @@ class DeltaVersions:
             except pa.ArrowException:
                 raise BadInput(
                     f"read.path: version {commit.version} of {self._name} has the partition "
-                    f"{name}={shown(text)}, and the column is {kind} in the version to read. "
+                    f"{name}={redact(text)}, and the column is {kind} in the version to read. "
                     f"{START_OVER}"
                 ) from None
         return values

@@ -215,8 +215,8 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
 
 def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
     """Return the first of these schemas, given as texts; no columns if it has an unknown type."""
-    found = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
-    return found[0] if found else pa.schema([])
+    complete = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
+    return complete[0] if complete else pa.schema([])
 
 
 def _mixed_types(problem: str) -> BadOutput:
@@ -245,20 +245,20 @@ def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Sch
     return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
 
 
-def check_columns(found: Sequence[str], existing: Sequence[str], table: str) -> None:
+def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:
     """Raise BadOutput if a table to which columns cannot be added lacks a column of the rows."""
-    if missing := [name for name in found if name not in existing]:
+    if missing := [name for name in columns if name not in existing]:
         raise BadOutput(
             f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "
             "columns in write.columns"
         )
 
 
-def check_case(found: Sequence[str], existing: Sequence[str] = ()) -> None:
+def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
     """Raise BadOutput if the name of a new column differs only in case from that of another column
     of the rows or of the table, because readers of the table ignore case."""
     known = {name.lower(): name for name in existing}
-    for name in found:
+    for name in columns:
         other = known.setdefault(name.lower(), name)
         if other != name and name not in existing:
             raise BadOutput(

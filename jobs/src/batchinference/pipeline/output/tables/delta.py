@@ -20,7 +20,7 @@ from batchinference.pipeline.output.file_split import partitions
 from batchinference.pipeline.output.tables import lake_types, partitions_of, typed_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.storage.arrow_files import checked, tables_in
+from batchinference.pipeline.storage.arrow_files import refuse_pickles, tables_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.partitions import value_text
 from batchinference.pipeline.type_widening import cast_to, unify_schemas
@@ -43,8 +43,8 @@ class DeltaLakeTable(MergingTable):
     def load(self) -> None:
         table = self.existing()
         if table is not None:
-            where, found = f"at '{self._address.uri}'", table.metadata().partition_columns
-            self.partition_by = partitions_of(where, self.partition_by, found)
+            where, columns = f"at '{self._address.uri}'", table.metadata().partition_columns
+            self.partition_by = partitions_of(where, self.partition_by, columns)
             self.types = pa.schema(table.schema().to_arrow()) if self._adds else None
 
     def convert(self, table: pa.Table) -> pa.Table:
@@ -85,12 +85,12 @@ class DeltaLakeTable(MergingTable):
         return int(existing.transaction_version(_application(mark)) is not None)
 
     def head(self, existing: DeltaTable, count: int) -> pa.Table:
-        return checked(existing.to_pyarrow_dataset().head(min(count, MAX_ROWS)))
+        return refuse_pickles(existing.to_pyarrow_dataset().head(min(count, MAX_ROWS)))
 
     def keys_in(self, existing: DeltaTable) -> Iterator[pa.Table]:
         names = ", ".join(map(_quoted, self.key))
-        found = QueryBuilder().register("rows", existing).execute(f"SELECT {names} FROM rows")  # noqa: S608 - quoted names
-        yield from (pa.table(batch) for batch in pa.RecordBatchReader.from_stream(found))
+        batches = QueryBuilder().register("rows", existing).execute(f"SELECT {names} FROM rows")  # noqa: S608 - quoted names
+        yield from (pa.table(batch) for batch in pa.RecordBatchReader.from_stream(batches))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         conflicts = (CommitFailedError,) if self._adds else ()
@@ -99,7 +99,7 @@ class DeltaLakeTable(MergingTable):
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
         # Delta reports a conflict if a concurrent commit has one of the same transaction IDs
-        marks = fence.commit_id, fence.series
+        marks = fence.commit_id, fence.series_id
         transactions = [Transaction(_application(mark), 1) for mark in marks]
         properties = CommitProperties(app_transactions=transactions)
         if rows.keys is not None:
@@ -172,11 +172,11 @@ class DeltaLakeTable(MergingTable):
     def _check_partitions_kept(self, table: DeltaTable) -> None:
         """Raise BadOutput if the partition columns of the table are no longer those of the files,
         because Delta would then read their values as null."""
-        found = table.metadata().partition_columns
-        if found != list(self.partition_by):
+        columns = table.metadata().partition_columns
+        if columns != list(self.partition_by):
             raise BadOutput(
                 f"write.path: the partition columns of the table at '{self._address.uri}' have "
-                f"changed during the job ({', '.join(found) or 'none'}, before "
+                f"changed during the job ({', '.join(columns) or 'none'}, before "
                 f"{', '.join(self.partition_by) or 'none'}). Restore them and run the job again, "
                 "or choose another path"
             )

@@ -30,7 +30,7 @@ from batchinference.pipeline.output.tables import (
 )
 from batchinference.pipeline.output.tables.iceberg_merge import IcebergMerge, keys_in
 from batchinference.pipeline.output.tables.keys import MergingTable
-from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.arrow_files import refuse_pickles
 from batchinference.pipeline.storage.iceberg_catalog import open_catalog, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import unify_schemas
@@ -120,14 +120,14 @@ class IcebergTable(MergingTable):
 
     def commit_count_in(self, existing: ExistingTable, mark: str) -> int:
         summaries = (snapshot.summary for snapshot in existing.snapshots())
-        found = [summary.additional_properties for summary in summaries if summary is not None]
-        return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
+        commits = [summary.additional_properties for summary in summaries if summary is not None]
+        return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in commits)
 
     def keys_in(self, existing: ExistingTable) -> Iterator[pa.Table]:
         return keys_in(existing.transaction(), self.key)
 
     def head(self, existing: ExistingTable, count: int) -> pa.Table:
-        return checked(existing.scan(limit=count).to_arrow())
+        return refuse_pickles(existing.scan(limit=count).to_arrow())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         conflicts = (CommitFailedException, TableAlreadyExistsError)

@@ -20,7 +20,7 @@ from pyiceberg.table import DataScan, FileScanTask, Transaction
 
 from batchinference.pipeline.output.tables.keys import Keys
 from batchinference.pipeline.storage import iceberg_nulls  # noqa: F401 - corrects pyiceberg
-from batchinference.pipeline.storage.arrow_files import checked, table_in
+from batchinference.pipeline.storage.arrow_files import refuse_pickles, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import cast_to
 
@@ -89,8 +89,8 @@ class IcebergMerge:
 
     def _rewrite(self, transaction: Transaction, task: FileScanTask) -> RewrittenFile | None:
         """Write and return what replaces a data file; None if it has no key of the job."""
-        found, _ = self.keys.matches(_read(transaction, task, self.keys.table.column_names))
-        if not len(found):
+        matches, _ = self.keys.matches(_read(transaction, task, self.keys.table.column_names))
+        if not len(matches):
             return None
         rows = _read(transaction, task)
         keys, numbers = self.keys.matches(rows)
@@ -139,7 +139,7 @@ def _read(
     wanted = schema.select(*names) if names else schema
     io = transaction._table.io
     scan = ArrowScan(transaction.table_metadata, io, wanted, AlwaysTrue())
-    table = checked(scan.to_table([FileScanTask(task.file, task.delete_files)]))
+    table = refuse_pickles(scan.to_table([FileScanTask(task.file, task.delete_files)]))
     return table.select(names) if names else table
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
-from batchinference.pipeline.errors import BadOutput, shown
+from batchinference.pipeline.errors import BadOutput, redact
 from batchinference.pipeline.output.tables import Table, common_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import tables_in
@@ -85,8 +85,8 @@ class Keys:
 
     @classmethod
     def of(cls, tables: Iterable[pa.Table], names: Sequence[str]) -> Keys:
-        found = [common_types(table.select(names)) for table in tables]
-        return cls(pa.concat_tables(found, promote_options="permissive"))
+        parts = [common_types(table.select(names)) for table in tables]
+        return cls(pa.concat_tables(parts, promote_options="permissive"))
 
     def check(self) -> None:
         """Raise BadOutput if a key has a null, or if two rows have the same key."""
@@ -173,5 +173,5 @@ def _numbered(table: pa.Table, name: str) -> pa.Table:
 
 def _examples(keys: pa.Table) -> str:
     rows = keys.slice(0, _EXAMPLES).to_pylist()
-    texts = [", ".join(shown(str(value), _LONGEST) for value in row.values()) for row in rows]
+    texts = [", ".join(redact(str(value), _LONGEST) for value in row.values()) for row in rows]
     return "; ".join([*texts, *["..."] * (keys.num_rows > _EXAMPLES)])

@@ -20,7 +20,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, check_columns
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
-from batchinference.pipeline.storage.arrow_files import checked, table_in
+from batchinference.pipeline.storage.arrow_files import refuse_pickles, table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import is_tensor
 from batchinference.spec.write import WriteLance
@@ -96,11 +96,11 @@ class LanceTable(Table):
 
     def commit_count_in(self, existing: lance.LanceDataset, mark: str) -> int:
         transactions = (entry for entry in existing.get_transactions(existing.version) if entry)
-        found = (entry.transaction_properties or {} for entry in transactions)
-        return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
+        commits = (entry.transaction_properties or {} for entry in transactions)
+        return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in commits)
 
     def head(self, existing: lance.LanceDataset, count: int) -> pa.Table:
-        return checked(existing.to_table(limit=count))
+        return refuse_pickles(existing.to_table(limit=count))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         fence.retry_conflicts(lambda: self._register(rows, fence), (CommitConflictError,))
@@ -311,8 +311,8 @@ def _check_since(dataset: lance.LanceDataset, version: int) -> None:
     before, now = _files(dataset.checkout_version(version)), _files(dataset)
     rewritten = any(not before[number] <= now[number] for number in before.keys() & now.keys())
     count = dataset.version - version
-    found = dataset.get_transactions(count)[:count]
-    names = {type(each.operation).__name__ if each else "unknown" for each in found}
+    transactions = dataset.get_transactions(count)[:count]
+    names = {type(each.operation).__name__ if each else "unknown" for each in transactions}
     harmful = names.difference(_HARMLESS, ["Rewrite"] if dataset.has_stable_row_ids else [])
     if rewritten or (harmful and before.keys() - now.keys()):
         raise BadOutput(

@@ -16,7 +16,7 @@ from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.upserts import FIELDS, MARKS, Refusal, UpsertTable
 from batchinference.pipeline.output.tables.vectors import Vectors
-from batchinference.pipeline.storage.retry import TryAgain
+from batchinference.pipeline.storage.retry import TransientError
 from batchinference.spec.write.tables import WriteOpensearch
 
 TIMEOUT = 60
@@ -37,21 +37,21 @@ class OpensearchTable(UpsertTable):
     def client(self) -> AbstractContextManager[OpenSearch]:
         return closing(OpenSearch(self.server_url(), timeout=TIMEOUT, max_retries=0))
 
-    def as_transient(self, error: Exception) -> TryAgain | None:
+    def as_transient(self, error: Exception) -> TransientError | None:
         if isinstance(error, Disconnected):
-            return TryAgain(str(error.info))
+            return TransientError(str(error.info))
         if isinstance(error, TransportError) and is_transient_status(int(error.status_code)):
-            return TryAgain(str(error))
+            return TransientError(str(error))
         return None
 
     def find_vectors(self, client: OpenSearch) -> Vectors | None:
         try:
-            found = self.retried(client.indices.get_mapping, index=self.name)
+            mapping = self.retried(client.indices.get_mapping, index=self.name)
         except NotFoundError:
             return None
         if (column := self._write.vector_column) is None:
             return Vectors("", 0)
-        (index,) = found.values()
+        (index,) = mapping.values()
         field = index["mappings"].get("properties", {}).get(column, {})
         if field.get("type") != "knn_vector" or "dimension" not in field:
             raise BadOutput(
@@ -110,18 +110,18 @@ class OpensearchTable(UpsertTable):
         Documents in MARKS have no other writers."""
         if not ids or name == MARKS:
             return set(ids)
-        found = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)
+        answer = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)
         last = self.last_version(client)
-        return {one["_id"] for one in found["docs"] if one.get("_version", 0) <= last}
+        return {one["_id"] for one in answer["docs"] if one.get("_version", 0) <= last}
 
     def rows_of(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
         body = {"ids": list(ids)}
-        found = self.retried(client.mget, index=name, body=body, _source_includes=FIELDS)
-        return {one["_id"]: one["_source"] for one in found["docs"] if one.get("found")}
+        answer = self.retried(client.mget, index=name, body=body, _source_includes=FIELDS)
+        return {one["_id"]: one["_source"] for one in answer["docs"] if one.get("found")}
 
     def sample(self, client: OpenSearch, count: int) -> list[Row]:
-        found = self.retried(client.search, index=self.name, body={"size": min(count, 10_000)})
-        return [dict(hit["_source"]) for hit in found["hits"]["hits"]]
+        answer = self.retried(client.search, index=self.name, body={"size": min(count, 10_000)})
+        return [dict(hit["_source"]) for hit in answer["hits"]["hits"]]
 
     def make_searchable(self, client: OpenSearch) -> None:
         self.retried(client.indices.refresh, index=self.name)

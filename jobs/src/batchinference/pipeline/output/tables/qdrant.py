@@ -20,7 +20,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.upserts import FIELDS, Refusal, UpsertTable
 from batchinference.pipeline.output.tables.vectors import Vectors
-from batchinference.pipeline.storage.retry import TryAgain
+from batchinference.pipeline.storage.retry import TransientError
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.tables import WriteQdrant
 
@@ -56,33 +56,33 @@ class QdrantTable(UpsertTable):
             url=self.server_url(), api_key=key, timeout=TIMEOUT, check_compatibility=False
         )
         with closing(client):
-            found = self.retried(client.info).version
-            if Version(found) < OLDEST:
+            actual = self.retried(client.info).version
+            if Version(actual) < OLDEST:
                 raise BadOutput(
-                    f"write: Qdrant {found} cannot refuse the rows of a delayed job. Update it to "
+                    f"write: Qdrant {actual} cannot refuse the rows of a delayed job. Update it to "
                     f"{OLDEST} or later"
                 )
             yield client
 
-    def as_transient(self, error: Exception) -> TryAgain | None:
+    def as_transient(self, error: Exception) -> TransientError | None:
         if isinstance(error, ResourceExhaustedResponse):
-            return TryAgain(str(error), error.retry_after_s)
+            return TransientError(str(error), error.retry_after_s)
         if isinstance(error, ResponseHandlingException):
-            return TryAgain(str(error.source))
+            return TransientError(str(error.source))
         if isinstance(error, UnexpectedResponse) and is_transient_status(error.status_code or 0):
-            return TryAgain(_text(error))
+            return TransientError(_text(error))
         return None
 
     def find_vectors(self, client: QdrantClient) -> Vectors | None:
         if not self.retried(client.collection_exists, self.name):
             return None
-        found = self.retried(client.get_collection, self.name).config.params.vectors
-        column, self._named = self._write.vector_column, isinstance(found, dict)
-        one = found.get(column) if self._named else found
+        vectors = self.retried(client.get_collection, self.name).config.params.vectors
+        column, self._named = self._write.vector_column, isinstance(vectors, dict)
+        one = vectors.get(column) if self._named else vectors
         if one is None or one.multivector_config is not None:
             raise BadOutput(
                 f"write.vectorColumn: the collection '{self.name}' has no vector '{column}', only "
-                f"{', '.join(found or ()) or 'points without vectors'}. Name a vector of it"
+                f"{', '.join(vectors or ()) or 'points without vectors'}. Name a vector of it"
             )
         return Vectors(column, one.size, _NAMES.get(one.distance, one.distance.value))
 
@@ -95,7 +95,7 @@ class QdrantTable(UpsertTable):
             return
         try:
             self.request(client.create_collection, name, vectors_config=config)
-        except (TryAgain, UnexpectedResponse):
+        except (TransientError, UnexpectedResponse):
             if not self.retried(client.collection_exists, name):  # another job may have created it
                 raise
 
@@ -119,8 +119,8 @@ class QdrantTable(UpsertTable):
             # one invalid row fails the request, so divide the rows to find it
             items, half = list(rows.items()), len(rows) // 2
             parts = (dict(items[:half]), dict(items[half:]))
-            found = [self.put_rows(client, name, part, version) for part in parts]
-            return found[0] | found[1]
+            refusals = [self.put_rows(client, name, part, version) for part in parts]
+            return refusals[0] | refusals[1]
         return {}
 
     def _point(self, id_: int | str, row: Row, version: int) -> models.PointStruct:
@@ -131,16 +131,16 @@ class QdrantTable(UpsertTable):
 
     def rows_of(self, client: QdrantClient, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
         try:
-            found = self.retried(client.retrieve, name, list(ids), with_payload=FIELDS)
+            points = self.retried(client.retrieve, name, list(ids), with_payload=FIELDS)
         except UnexpectedResponse as error:
             if error.status_code == 404:
                 return {}
             raise
-        return {record.id: record.payload or {} for record in found}
+        return {record.id: record.payload or {} for record in points}
 
     def sample(self, client: QdrantClient, count: int) -> list[Row]:
-        found, _ = self.retried(client.scroll, self.name, limit=count, with_vectors=True)
-        rows = [{**(one.payload or {}), self._write.vector_column: one.vector} for one in found]
+        points, _ = self.retried(client.scroll, self.name, limit=count, with_vectors=True)
+        rows = [{**(one.payload or {}), self._write.vector_column: one.vector} for one in points]
         return [{name: row[name] for name in row if name != VERSION} for row in rows]
 
 

@@ -151,7 +151,7 @@ class SqlTable(MergingTable):
             _create(new, engine)
         with engine.begin() as connection:
             # the primary key of this table allows only one commit per series
-            for mark in (fence.series, fence.commit_id):
+            for mark in (fence.series_id, fence.commit_id):
                 connection.execute(sa.insert(marks).values(mark=mark))
             if self._write.mode == "overwrite":
                 connection.execute(sa.delete(table))
@@ -172,15 +172,15 @@ class SqlTable(MergingTable):
 
         Raises BadOutput if another attempt has committed the rows."""
         try:
-            found = {mark: self.commit_count(mark) for mark in (fence.commit_id, fence.series)}
+            counts = {mark: self.commit_count(mark) for mark in (fence.commit_id, fence.series_id)}
         except (SQLAlchemyError, BadOutput):
             return False
-        return fence.has_committed(found.__getitem__)
+        return fence.has_committed(counts.__getitem__)
 
     def head(self, existing: sa.Table, count: int) -> list[Row]:
         with self._engine().connect() as connection:
-            found = connection.execute(sa.select(existing).limit(count))
-            return [dict(row) for row in found.mappings()]
+            rows = connection.execute(sa.select(existing).limit(count))
+            return [dict(row) for row in rows.mappings()]
 
     def _url(self) -> str:
         """Return the URL of the database; empty if the environment variable is not set."""
@@ -299,9 +299,9 @@ def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -
         return vectors_of(write, write.table, None)
     kind = existing.columns[column].type if column in existing.columns else None
     if type(kind).__name__ != "VECTOR":
-        found = f"is {kind}, not a vector" if kind is not None else "is missing"
+        problem = f"is {kind}, not a vector" if kind is not None else "is missing"
         raise BadOutput(
-            f"write.vectorColumn: column '{column}' of the table '{write.table}' {found}. Change "
+            f"write.vectorColumn: column '{column}' of the table '{write.table}' {problem}. Change "
             "the table, or name another column"
         )
     dimensions = getattr(kind, "dim", None)
@@ -370,12 +370,12 @@ def _unique_columns(engine: sa.Engine, table: sa.Table) -> set[frozenset[str]]:
         if index["unique"]
         and not any(option.endswith("_where") for option in index.get("dialect_options", {}))
     ]
-    found: list[Sequence[Any]] = [
+    keys: list[Sequence[Any]] = [
         inspector.get_pk_constraint(*where)["constrained_columns"],
         *(each["column_names"] for each in inspector.get_unique_constraints(*where)),
         *(columns for columns in indexes if None not in columns),
     ]
-    return {frozenset(columns) for columns in found if columns}
+    return {frozenset(columns) for columns in keys if columns}
 
 
 def key_column(name: str, kind: Any) -> sa.Column[Any]:

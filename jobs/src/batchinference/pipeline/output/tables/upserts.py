@@ -43,7 +43,7 @@ from batchinference.pipeline.output.writers.json import with_exact_times
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TryAgain
+from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TransientError
 from batchinference.spec.write.tables import WriteStore
 from batchinference.text import counted
 
@@ -55,7 +55,7 @@ LOOKED_UP = 1000
 """Maximum number of keys in a request that looks up rows."""
 FIELDS = ["version", "key"]
 """The fields of documents in MARKS."""
-WRITES = RetryPolicy(8, 0.5, lambda error: isinstance(error, TryAgain))
+WRITES = RetryPolicy(8, 0.5, lambda error: isinstance(error, TransientError))
 """Retries for about a minute."""
 _KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 Refusal = tuple[str, bool]
@@ -75,8 +75,8 @@ class UpsertTable(MergingTable):
         """Return a context manager that opens and closes a client."""
 
     @abstractmethod
-    def as_transient(self, error: Exception) -> TryAgain | None:
-        """Return TryAgain for an error of the client after which a retry may succeed, else None."""
+    def as_transient(self, error: Exception) -> TransientError | None:
+        """Return TransientError for a client error after which a retry may succeed, else None."""
 
     @abstractmethod
     def find_vectors(self, client: Any) -> Vectors | None:
@@ -111,7 +111,7 @@ class UpsertTable(MergingTable):
         """Make searches find the rows that were put before."""
 
     def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Return the answer to a request. Raises TryAgain if a retry may succeed."""
+        """Return the answer to a request. Raises TransientError if a retry may succeed."""
         try:
             return call(*arguments, **options)
         except Exception as error:
@@ -129,7 +129,7 @@ class UpsertTable(MergingTable):
             try:
                 with self.client() as client:
                     yield client
-            except TryAgain as error:
+            except TransientError as error:
                 raise StorageUnavailable(
                     f"write: the server of '{self.name}' does not answer as it should "
                     f"({mask_secrets(str(error))})"
@@ -219,7 +219,7 @@ class UpsertTable(MergingTable):
             self.make_searchable(client)
             fence.check()
             # in this order, because a commit with only the mark of the series would never complete
-            for mark in (fence.commit_id, fence.series):
+            for mark in (fence.commit_id, fence.series_id):
                 self._put_mark(client, mark, {"version": version}, version)
 
     def _count_mark(self, client: Any, mark: str) -> int:
@@ -234,7 +234,7 @@ class UpsertTable(MergingTable):
         def put() -> None:
             row = {self.id_of((name,)): fields}
             for cause, _ in self.put_rows(client, MARKS, row, version).values():
-                raise TryAgain(cause)
+                raise TransientError(cause)
 
         HTTP.call(put)
 
@@ -252,7 +252,7 @@ class UpsertTable(MergingTable):
 
     def _check_same_key(self, client: Any, fence: Fence, version: int) -> None:
         """Raise BadOutput if an earlier attempt has made the ids of rows from other columns."""
-        begun = f"{fence.series}-begun"
+        begun = f"{fence.series_id}-begun"
         key = self._mark(client, begun).get("key", list(self.key))
         if key != list(self.key):
             raise BadOutput(
@@ -279,17 +279,17 @@ class UpsertTable(MergingTable):
 
     def _put_batch(self, client: Any, batch: pa.Table, version: int) -> list[str]:
         """Put a batch of rows, and retry rows that the store may accept later. Return the reasons
-        of the final refusals. Raises TryAgain if the retries do not end in time."""
+        of the final refusals. Raises TransientError if the retries do not end in time."""
         rows, causes = with_exact_times(batch).to_pylist(), list[str]()
         remaining = dict(zip(map(self.id_of, self._keys(batch)), rows, strict=True))
 
         def put_the_rest() -> None:
             nonlocal remaining
-            found = self.put_rows(client, self.name, remaining, version)
-            causes.extend(cause for cause, transient in found.values() if not transient)
-            remaining = {id_: remaining[id_] for id_, (_, transient) in found.items() if transient}
+            failed = self.put_rows(client, self.name, remaining, version)
+            causes.extend(cause for cause, transient in failed.values() if not transient)
+            remaining = {id_: remaining[id_] for id_, (_, transient) in failed.items() if transient}
             for first in remaining:
-                raise TryAgain(f"{len(remaining)} rows of a batch: {found[first][0]}")
+                raise TransientError(f"{len(remaining)} rows of a batch: {failed[first][0]}")
 
         WRITES.call(put_the_rest)
         return causes

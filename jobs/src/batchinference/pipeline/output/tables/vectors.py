@@ -61,8 +61,8 @@ class Vectors:
         }
         return {
             int(row): UnwritableValue(f"the vector in column '{self.column}' {problem}")
-            for problem, found in problems.items()
-            for row in found
+            for problem, rows in problems.items()
+            for row in rows
         }
 
 

@@ -27,7 +27,7 @@ from batchinference.pipeline.output.writers.json import (
     TEXT,
     TEXT_BYTES,
     ending,
-    opened,
+    open_unpacked,
     packed,
     text_rows,
     with_exact_times,
@@ -72,7 +72,7 @@ class CsvWriter(RewritingWriter):
     def read(self, content: bytes) -> pa.Table:
         tables: list[pa.Table] = []
         names: list[str] = []
-        with opened(content, self.compression) as file:
+        with open_unpacked(content, self.compression) as file:
             for text in _records(file):
                 fields, widths = self._fields(text)
                 header = [] if names else _without_quotes(fields[: widths[0]]).to_pylist()

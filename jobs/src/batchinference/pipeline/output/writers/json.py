@@ -50,7 +50,7 @@ class JsonWriter(RewritingWriter):
         return non_finite_values(table)
 
     def read(self, content: bytes) -> pa.Table:
-        with opened(content, self.compression) as file:
+        with open_unpacked(content, self.compression) as file:
             lines = iter(lambda: file.readlines(TEXT_BYTES), [])
             return pa.concat_tables(map(_json_texts, lines))
 
@@ -84,7 +84,7 @@ def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def opened(content: bytes, compression: str) -> BinaryIO:
+def open_unpacked(content: bytes, compression: str) -> BinaryIO:
     """Return the content of a file as a stream, decompressed."""
     file = io.BytesIO(content)
     return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if compression == "gzip" else file

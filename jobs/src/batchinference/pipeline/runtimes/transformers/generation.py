@@ -107,10 +107,10 @@ class GenerationRuntime:
                     tokenizer=self._prompts.tokenizer,
                 )
             new = self._new_tokens(output, tensors.get("input_ids"))
-            found = self._full_texts(output, batch) if self._full_text else self._decode(new)
-            for at, (text, tokens) in enumerate(zip(found, new.tolist(), strict=True)):
+            decoded = self._full_texts(output, batch) if self._full_text else self._decode(new)
+            for at, (text, tokens) in enumerate(zip(decoded, new.tolist(), strict=True)):
                 made = Text(text, *self._sampling.end_of(tokens))
-                texts[at * len(texts) // len(found)].append(made)
+                texts[at * len(texts) // len(decoded)].append(made)
         return texts
 
     def _decode(self, tokens: torch.Tensor) -> list[str]:

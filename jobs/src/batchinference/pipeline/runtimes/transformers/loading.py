@@ -55,14 +55,14 @@ class ModelLoader:
     def _check_adapter(self) -> None:
         """Raise ModelLoad for a peft adapter that the library cannot combine with a base model."""
         revision = self._spec.revision
-        found = find_adapter_config_file(self.path, revision=revision)
-        if found is None:
+        adapter = find_adapter_config_file(self.path, revision=revision)
+        if adapter is None:
             return
         missing = {"_raise_exceptions_for_missing_entries": False}
-        whole = cached_file(self.path, "config.json", revision=revision, **missing)
-        if whole and is_peft_available():
+        config = cached_file(self.path, "config.json", revision=revision, **missing)
+        if config and is_peft_available():
             return
-        base = json.loads(Path(found).read_text()).get("base_model_name_or_path")
+        base = json.loads(Path(adapter).read_text()).get("base_model_name_or_path")
         raise ModelLoad(
             f"model '{self._spec.source}' holds an adapter of peft for the model '{base}'. Merge "
             "them with merge_and_unload(), and name the folder of the result"
@@ -74,7 +74,7 @@ class ModelLoader:
         Raises ModelLoad if weights that the task needs are missing, or if models of this type are
         not for the task."""
         try:
-            found = kind.from_pretrained(self.path, **self._options())
+            pair = kind.from_pretrained(self.path, **self._options())
         except ValueError as error:
             if str(error).startswith("Unrecognized configuration class"):
                 raise ModelLoad(
@@ -82,7 +82,7 @@ class ModelLoader:
                     "another model, or a task of this one"
                 ) from None
             raise
-        loaded = self._complete(found)
+        loaded = self._complete(pair)
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
     def load_pipeline_model(self) -> Any:
@@ -96,8 +96,8 @@ class ModelLoader:
         where = {"device_map": self.device_map} if self.device_map else {}
         return {**self.revision, **NO_CODE, **self.weights, **where, "output_loading_info": True}
 
-    def _complete(self, found: tuple[Any, dict[str, Any]]) -> Any:
-        loaded, report = found
+    def _complete(self, pair: tuple[Any, dict[str, Any]]) -> Any:
+        loaded, report = pair
         missing = missing_weights(loaded, report["missing_keys"], self._spec.task)
         if missing:
             some = ", ".join(missing[:4]) + (", ..." if len(missing) > 4 else "")
@@ -193,10 +193,10 @@ def processor_options(processor: Any) -> set[str] | None:
     """Return the options of a processor's calls, including those for its tokenizer and its other
     parts; None if its signature does not list them."""
     call = inspect.signature(type(processor).__call__).parameters
-    taken = next(iter(get_args(call["kwargs"].annotation)), None) if "kwargs" in call else None
-    if not is_typeddict(taken):
+    kind = next(iter(get_args(call["kwargs"].annotation)), None) if "kwargs" in call else None
+    if not is_typeddict(kind):
         return None
-    declared = taken.__annotations__
+    declared = kind.__annotations__
     kinds = [getattr(part, "valid_kwargs", None) for part in vars(processor).values()]
     parts = (kind.__annotations__ for kind in [*declared.values(), *kinds] if is_typeddict(kind))
     return _names(type(processor).__call__).union(declared, *parts)
@@ -226,5 +226,5 @@ def _of_generation(model: Any) -> set[str]:
 
 def _names(*calls: Any) -> set[str]:
     """Return the parameters of all calls that can be passed by name."""
-    found = (inspect.signature(call).parameters.values() for call in calls)
-    return {one.name for parameters in found for one in parameters if one.kind not in _NAMELESS}
+    values = (inspect.signature(call).parameters.values() for call in calls)
+    return {one.name for parameters in values for one in parameters if one.kind not in _NAMELESS}

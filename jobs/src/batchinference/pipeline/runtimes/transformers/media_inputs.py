@@ -69,7 +69,7 @@ def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
     return converted
 
 
-def videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
+def check_videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
     """Return arrays of frames x height x width x channels, or the bytes of video files.
 
     Raises TypeError for other values."""
@@ -297,7 +297,7 @@ class VideoInput:
         self._processor = image_processor(loader, self._options)
 
     def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
-        values = [self._frames(video) for video in videos(inputs["video"])]
+        values = [self._frames(video) for video in check_videos(inputs["video"])]
         tensors = self._processor(values, return_tensors="pt", **self._options)
         yield np.arange(len(values)), tensors
 

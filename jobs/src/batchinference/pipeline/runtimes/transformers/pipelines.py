@@ -88,14 +88,14 @@ def ranked_columns(result: Any) -> Any:
 
 def entities(result: Any) -> Any:
     """Return tokens, or words if `aggregation_strategy` is set."""
-    return [{**found, "label": found.get("entity_group", found.get("entity"))} for found in result]
+    return [{**one, "label": one.get("entity_group", one.get("entity"))} for one in result]
 
 
 def fillings(result: Any) -> Any:
     """Return the tokens for each mask. Masks are counted from 0."""
     masks = result if result and isinstance(result[0], list) else [result]
     return [
-        {**found, "mask": mask} for mask, candidates in enumerate(masks) for found in candidates
+        {**filling, "mask": mask} for mask, candidates in enumerate(masks) for filling in candidates
     ]
 
 
@@ -106,7 +106,7 @@ def depth(result: Any) -> Any:
 
 def segments(result: Any) -> Any:
     """Return segments with masks as PNG of the image's size. Pixels of the segment are 255."""
-    return [{**found, "mask": _png(found["mask"])} for found in result]
+    return [{**segment, "mask": _png(segment["mask"])} for segment in result]
 
 
 def _png(image: Image.Image) -> bytes:
@@ -219,8 +219,8 @@ class PipelineRuntime:
         """Return the pipeline's result for each row. At most `at_once` are computed together."""
         results: list[Any] = [None] * len(rows)
         for group in self._groups(rows):
-            found = self._run([rows[row] for row in group], at_once)
-            for row, result in zip(group, found, strict=True):
+            part = self._run([rows[row] for row in group], at_once)
+            for row, result in zip(group, part, strict=True):
                 results[row] = result
         return results
 
@@ -333,7 +333,7 @@ def task_of(model: TransformersModel) -> PipelineTask:
     if model.has_times:
         return replace(task, result=timed_transcript)
     if model.task in RANKED and top_k is None:
-        return replace(task, result=lambda found: task.result(found)[0])
+        return replace(task, result=lambda kind: task.result(kind)[0])
     if model.task in RANKED:
-        return replace(task, result=lambda found: task.result(found)[:top_k])
+        return replace(task, result=lambda kind: task.result(kind)[:top_k])
     return task

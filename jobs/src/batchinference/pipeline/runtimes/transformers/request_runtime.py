@@ -77,15 +77,15 @@ class _Generation(BaseModel):
     def sampling(self) -> dict[str, Any]:
         """Return the parameters with the names of the library. Parameters that a request leaves out
         have the values in the files of the model."""
-        found: dict[str, Any] = {"max_new_tokens": self.limit}
+        options: dict[str, Any] = {"max_new_tokens": self.limit}
         if self.temperature == 0:
-            found["do_sample"] = False
+            options["do_sample"] = False
         elif (self.temperature, self.top_p, self.seed) != (None, None, None):
             # without the library's own limit to the 50 most likely tokens
-            found |= {"do_sample": True, "temperature": self.temperature, "top_k": 0}
-            found |= {"top_p": self.top_p, "seed": self.seed}
-        found["stop_strings"] = self.stops() or None
-        return {name: value for name, value in found.items() if value is not None}
+            options |= {"do_sample": True, "temperature": self.temperature, "top_k": 0}
+            options |= {"top_p": self.top_p, "seed": self.seed}
+        options["stop_strings"] = self.stops() or None
+        return {name: value for name, value in options.items() if value is not None}
 
     def stops(self) -> list[str]:
         """Return the texts that end an answer."""
@@ -191,12 +191,12 @@ class RequestRuntime:
         chat = path == "/chat/completions"
         runtime = self._runtime.with_sampling(sampling, chat=chat)
         contents = [body.content(parts=runtime.takes_parts) for body in bodies]
-        found = self._run(runtime, contents, rows)
+        outputs = self._run(runtime, contents, rows)
         answers = []
-        for body, (whole, about) in zip(bodies, found, strict=True):
-            ends = [whole.find(stop) for stop in body.stops() if stop in whole]
+        for body, (texts, about) in zip(bodies, outputs, strict=True):
+            ends = [texts.find(stop) for stop in body.stops() if stop in texts]
             reason = "stop" if ends else about["finish_reason"]
-            text = whole[: min(ends, default=len(whole))]
+            text = texts[: min(ends, default=len(texts))]
             value = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
             choice = {"index": 0, **value, "logprobs": None, "finish_reason": reason}
             answers.append(([choice], about["prompt_tokens"], about["completion_tokens"]))
@@ -223,10 +223,10 @@ class RequestRuntime:
         column = np.empty(len(values), dtype=object)
         column[:] = values
         with collect_warnings() as warnings:
-            found = runtime({"text": column})
+            output = runtime({"text": column})
         for warning in warnings:
             warn(warning.name, row=owners[warning.row], amount=warning.amount)
-        return found
+        return output
 
 
 def _encoded(vector: np.ndarray, body: _Embeddings) -> Any:

@@ -63,8 +63,8 @@ def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int | None) -> li
 
 
 def _of_equal_length(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    found = lengths[rows]
-    return [rows[found == length] for length in dict.fromkeys(found.tolist())]
+    sizes = lengths[rows]
+    return [rows[sizes == length] for length in dict.fromkeys(sizes.tolist())]
 
 
 def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
@@ -149,10 +149,10 @@ class BatchTokenizer:
             tokens = self._library_tokens(texts, truncation=False, verbose=False, **options)
             has_mask = MASK in tokens.features
         if long := self.limit.find_too_long(tokens.lengths.tolist()):
-            whole, tokens = tokens, self._cut(tokens, np.array(long), texts, options)
+            full, tokens = tokens, self._cut(tokens, np.array(long), texts, options)
             for text in long:
                 row = text if row_numbers is None else row_numbers[text]
-                cut = whole.lengths[text] - tokens.lengths[text]
+                cut = full.lengths[text] - tokens.lengths[text]
                 warn(WarningName.TEXT_CUT, row=row, amount=int(cut))
         yield from self._groups(tokens, has_mask=has_mask)
 

@@ -34,10 +34,10 @@ class Adapters:
         with self._lock:
             if name not in self._found:
                 self._found[name] = self._request(name)
-        found = self._found[name]
-        if isinstance(found, NoAdapter):
-            raise found
-        return found
+        request = self._found[name]
+        if isinstance(request, NoAdapter):
+            raise request
+        return request
 
     def _request(self, name: str) -> Any:
         from vllm.lora.request import LoRARequest
@@ -59,10 +59,10 @@ class Adapters:
             return _of_hub(name)
         if not is_inside(name):
             raise NoAdapter(f"'{name}' is not the name of an adapter below 'loraPath'")
-        place = f"{folder.rstrip('/')}/{name}"
-        if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
-            raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
-        return fetch_source(place, self._model.storage)
+        uri = f"{folder.rstrip('/')}/{name}"
+        if not (Location(uri, self._model.storage) / ADAPTER_FILE).exists():
+            raise NoAdapter(f"there is no {uri}/{ADAPTER_FILE}")
+        return fetch_source(uri, self._model.storage)
 
 
 def _of_hub(name: str) -> str:

@@ -14,7 +14,7 @@ NO_ANSWER = ("abort", "error")
 """Finish reasons of requests without a complete text."""
 
 
-class TimedOut(RuntimeError):
+class SlowRow(RuntimeError):
     """A row has reached its time limit, with `read` input and `made` output tokens so far."""
 
     def __init__(self, limit: str | None, output: Any) -> None:
@@ -51,8 +51,8 @@ def _logprobs_of(token: int, known: Mapping[int, Any], count: int) -> dict[str, 
     return {**_logprob_of(known[token]), "top_logprobs": list(map(_logprob_of, top))}
 
 
-def _logprob_of(found: Any) -> dict[str, Any]:
-    return {"token": found.decoded_token, "logprob": np.float32(found.logprob)}
+def _logprob_of(logprob: Any) -> dict[str, Any]:
+    return {"token": logprob.decoded_token, "logprob": np.float32(logprob.logprob)}
 
 
 def vector_of(output: Any) -> np.ndarray:

@@ -24,7 +24,7 @@ from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.prompt_truncation import cut_to_fit
-from batchinference.pipeline.runtimes.vllm.results import TimedOut, answer_of, labels_of, vector_of
+from batchinference.pipeline.runtimes.vllm.results import SlowRow, answer_of, labels_of, vector_of
 from batchinference.pipeline.runtimes.vllm.sampling import parameters_of_row
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
@@ -113,7 +113,7 @@ class VllmRuntime:
     def _result(self, row: int, answer: Any) -> Any:
         """Return the result of a row of the batch from the engine's answer, and report its tokens.
         Raises the answer if it is an exception."""
-        if isinstance(answer, TimedOut):
+        if isinstance(answer, SlowRow):
             count_tokens(row, read=answer.read, made=answer.made)
         if isinstance(answer, BaseException):
             raise answer
@@ -127,15 +127,15 @@ class VllmRuntime:
 
     def _explained(self, error: Exception) -> Exception:
         """Return a clearer error if the prompt was too long; other errors unchanged."""
-        found = _TOO_LONG.search(str(error))
-        if found is None:
+        match = _TOO_LONG.search(str(error))
+        if match is None:
             return error
         generates = self._model.task == "generate"
         together = " for the prompt and the new text together" if generates else ""
         can_cut = not self._model.images and self._model.task != "score"
         fix = ", or set the model's field tooLong to truncate" if can_cut else ""
         return PromptTooLong(
-            f"the prompt is too long: the model takes {found[1]} tokens{together}. "
+            f"the prompt is too long: the model takes {match[1]} tokens{together}. "
             f"Shorten the prompt{fix}"
         )
 

@@ -25,18 +25,18 @@ def check_callable(step: str, path: str) -> ast.Module | None:
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
     package that is not installed. The module is not imported, because that may take long."""
     module = path.partition(":")[0]
-    found, top = spec_of(module), spec_of(module.partition(".")[0])
-    if found is None and top is not None and top.origin and not is_user_file(top.origin):
+    spec, top = spec_of(module), spec_of(module.partition(".")[0])
+    if spec is None and top is not None and top.origin and not is_user_file(top.origin):
         return None  # the package may make this module when it is imported, as os makes os.path
-    if found is None:
+    if spec is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
             "module into the directory of the job file, install it, or add it to the image"
         )
-    if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
+    if spec.origin is None or not spec.origin.endswith(".py") or not is_user_file(spec.origin):
         return None
-    file = Path(found.origin)
-    alone = "." not in module and found.submodule_search_locations is None
+    file = Path(spec.origin)
+    alone = "." not in module and spec.submodule_search_locations is None
     tree = _checked_module(step, file, alone=alone, checking=frozenset(), certain=True)
     _check_name(step, path, file, tree)
     return tree
@@ -51,10 +51,10 @@ def _check_imports(
     if any(map(_may_change_imports, ast.walk(tree))):
         return
     for line, package, names in _top_level_imports(tree):
-        found = spec_of(package)
-        if package == "__main__" or (found is None and not certain):
+        spec = spec_of(package)
+        if package == "__main__" or (spec is None and not certain):
             continue
-        if found is None:
+        if spec is None:
             own = (module.name for module in iter_modules([str(file.parent)]))
             near = did_you_mean(package, [*own, *packages_distributions()])
             near = near or did_you_mean(package, sys.stdlib_module_names, 0.75)
@@ -63,18 +63,18 @@ def _check_imports(
                 f"installed{near or '.'} Install it, put it into the directory of the job's file, "
                 "or add it to the image"
             )
-        other = Path(found.origin or "")
+        other = Path(spec.origin or "")
         if other.suffix != ".py" or not is_user_file(str(other)):
             _check_loaded_names(step, f"{file.name}, line {line}", package, names)
             continue
-        if found.submodule_search_locations is None and other not in checking:
+        if spec.submodule_search_locations is None and other not in checking:
             inner = _checked_module(step, other, alone=True, checking=checking, certain=certain)
             for name in names:
                 _check_name(step, f"{package}:{name}", other, inner)
         certain = False
 
 
-def _check_loaded_names(step: str, place: str, package: str, names: list[str]) -> None:
+def _check_loaded_names(step: str, text: str, package: str, names: list[str]) -> None:
     """Raise ModelLoad if a module of Python lacks one of these names. Other modules, and those that
     this process has not imported, are not checked, because their import may do anything."""
     module = sys.modules.get(package) if package in sys.stdlib_module_names else None
@@ -82,7 +82,7 @@ def _check_loaded_names(step: str, place: str, package: str, names: list[str]) -
         if not hasattr(module, name) and spec_of(f"{package}.{name}") is None:
             near = did_you_mean(name, dir(module)) or ". Correct it"
             raise ModelLoad(
-                f"step '{step}': {place} imports '{name}', which '{package}' lacks{near}"
+                f"step '{step}': {text} imports '{name}', which '{package}' lacks{near}"
             )
 
 
@@ -150,7 +150,7 @@ def _near_module(path: str) -> str:
     stem = module.removesuffix(".py")
     if stem != module:
         return f"; did you mean '{stem}:{name}'?"
-    return did_you_mean(module, (found.name for found in iter_modules(sys.path[:1])))
+    return did_you_mean(module, (one.name for one in iter_modules(sys.path[:1])))
 
 
 def _parsed(step: str, file: Path) -> ast.Module:

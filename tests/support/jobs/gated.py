@@ -47,7 +47,7 @@ def committed_rows(job: Document) -> int:
     return Attempt(layout, lease).counts().read if lease is not None and lease.begun else 0
 
 
-class HeldCommand:
+class GatedCommand:
     """`batchinference run` as a separate process."""
 
     def __init__(self, directory: Path, own_code: Path) -> None:
@@ -74,11 +74,11 @@ class HeldCommand:
 
 
 @contextmanager
-def held_command(directory: Path, own_code: Path) -> Iterator[HeldCommand]:
-    held = HeldCommand(directory, own_code)
+def gated_command(directory: Path, own_code: Path) -> Iterator[GatedCommand]:
+    command = GatedCommand(directory, own_code)
     try:
-        yield held
+        yield command
     finally:
-        held.gate.open()
-        if held.process.poll() is None:
-            held.kill_all()
+        command.gate.open()
+        if command.process.poll() is None:
+            command.kill_all()

@@ -100,7 +100,7 @@ def output_of(directory: Path, files: int, failed: int) -> Path:
     )
     logs = location / "out" / "_batchinference" / "logs"
     logs.mkdir()
-    (logs / "2026-01-01T000000Z-attempt-1.log").write_text("bench: running\n")
+    (logs / "2026-01-01T000000Z-pass-1.log").write_text("bench: running\n")
     return location / "out"
 
 

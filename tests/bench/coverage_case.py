@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
@@ -34,8 +34,8 @@ def spec_in(directory: Path) -> BatchInferenceSpec:
 
 def write(directory: Path) -> None:
     layout = Layout.of(spec_in(directory))
-    attempt = Attempt.begin(layout, None, Snapshot(layout.key, "0" * 64))
-    path = Path(attempt.directory.path)
+    job_pass = JobPass.begin(layout, None, Snapshot(layout.key, "0" * 64))
+    path = Path(job_pass.directory.path)
     for task in range(MANIFESTS - 1):
         manifest = _manifest(layout, task)
         (path / manifest.new_name()).write_bytes(manifest.serialized())
@@ -58,7 +58,7 @@ def read(directory: Path) -> None:
     began = time.monotonic()
     lease = read_lease(layout)
     assert lease is not None
-    before = Attempt(layout, lease).load_committed()
+    before = JobPass(layout, lease).load_committed()
     gaps = before.missing_rows(MANIFESTS, None)
     seconds = time.monotonic() - began
     last = MANIFESTS - 1

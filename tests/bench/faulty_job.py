@@ -54,16 +54,16 @@ def write(self: Location, content: bytes | memoryview) -> None:
     at("committed", task)
 
 
-def unpadded(self: Layout, attempt: int, task: int, unique: str) -> str:
+def unpadded(self: Layout, pass_number: int, task: int, unique: str) -> str:
     """Return a file name whose task number is not padded with zeros."""
-    return f"{part_prefix(self.key)}{attempt}-{task}-{unique}"
+    return f"{part_prefix(self.key)}{pass_number}-{task}-{unique}"
 
 
-def beyond(self: Layout, attempt: int, task: int, unique: str) -> str:
+def beyond(self: Layout, pass_number: int, task: int, unique: str) -> str:
     """Return a file name as in a job with more than 100 million tasks: task 1 gets the number
     10,000,000, and tasks 10 to 19 get 100,000,000 and the numbers after it."""
     number = {1: 10_000_000, **{task: 99_999_990 + task for task in range(10, 20)}}
-    return _part_name(self, attempt, number.get(task, task), unique)
+    return _part_name(self, pass_number, number.get(task, task), unique)
 
 
 _write: Callable[[Location, bytes | memoryview], None] = Location.write

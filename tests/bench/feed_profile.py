@@ -108,7 +108,7 @@ TIMES = PartTimes()
 
 
 class OneProcess(Executor):
-    """Runs the operators of an attempt one after the other."""
+    """Runs the operators of a pass one after the other."""
 
     def run(self) -> None:
         prepared = self._prepared

@@ -1,7 +1,7 @@
-"""Measures the start of an attempt that retries failed rows: `retry_start.py MILLIONS` of rows.
+"""Measures the start of a pass that retries failed rows: `retry_start.py MILLIONS` of rows.
 
 Every hundredth row has failed, so that no two failed rows are adjacent. Prints seconds, the bytes
-of the snapshot with which the attempt starts, and the peak memory in MiB before and after.
+of the snapshot with which the pass starts, and the peak memory in MiB before and after.
 """
 
 from __future__ import annotations

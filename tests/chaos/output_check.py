@@ -36,7 +36,7 @@ def prove(job: Job, store: ChaosStore) -> Proof:
     with tempfile.TemporaryDirectory() as directory:
         output = store.download(job.output, Path(directory))
         report = json.loads((output / "_batchinference/report.json").read_text())
-        proof.runs = report["attempt"]
+        proof.runs = report["passNumber"]
         if report["counts"] != job.counts():
             proof.problems.append(f"report.json counts {report['counts']}, not {job.counts()}")
         _compare(proof, "row of the output", job.rows(), rows_in(output, job.writes))

@@ -22,10 +22,10 @@ SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_000,
-    "jobs/src": 69_930,
+    "jobs/src/batchinference/pipeline": 46_080,
+    "jobs/src": 70_095,
     "operator/src": 8_950,
-    "tests": 113_850,
+    "tests": 114_010,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -1,4 +1,4 @@
-"""Missing rows: a resumed attempt reads exactly these rows, in order and with their ids."""
+"""Missing rows: a resumed pass reads exactly these rows, in order and with their ids."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def before_commit(target: TableTarget, rows: pa.Table, **fields: Any) -> Callabl
     """Put rows where the table has its files. Return the commit that makes them visible."""
     job = target.open(rows, **fields)
     end, files = job.place_files(job.check())
-    report = succeeded_report(job.attempt.layout.output.uri)
-    return lambda: job.attempt.commit_table(job.spec.write, job.table, files, end, report)  # type: ignore[arg-type]
+    report = succeeded_report(job.job_pass.layout.output.uri)
+    return lambda: job.job_pass.commit_table(job.spec.write, job.table, files, end, report)  # type: ignore[arg-type]
 
 
 class TestDelta:

@@ -24,7 +24,6 @@ from sqlalchemy.pool import Pool
 
 from batchinference import credentials
 from batchinference.credentials import without_credentials
-from batchinference.pipeline.attempt_start import prepare_attempt
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
@@ -32,6 +31,7 @@ from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
 from batchinference.pipeline.input import JobInput, RowCount, sources
 from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.input.sources import TableInput
+from batchinference.pipeline.pass_start import prepare_pass
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.read import Read
@@ -130,7 +130,7 @@ def test_columns_of_steps_are_checked(format_: str, fields: Document, tmp_path: 
     steps = [{"name": "keep", "filter": "scor > 1"}]
     spec = parse(document(read={"format": format_, **fields}, write=write, steps=steps)).spec
     with pytest.raises(BadInput, match="did you mean 'score'"):
-        prepare_attempt(spec, next(output_targets(spec, Layout.of(spec))))
+        prepare_pass(spec, next(output_targets(spec, Layout.of(spec))))
 
 
 class TestItems:

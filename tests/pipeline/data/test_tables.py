@@ -271,7 +271,7 @@ def test_value_without_a_place_in_the_type_of_all_rows_is_refused(
 def test_changed_file_is_not_put_into_the_table(target: TableTarget) -> None:
     job = target.open(numbered(0, 1))
     entries = job.check()
-    file = Path((job.attempt.layout.data / entries[0].data[0].name).path)
+    file = Path((job.job_pass.layout.data / entries[0].data[0].name).path)
     file.write_bytes(file.read_bytes().replace(b"row 1", b"row 7"))
     with pytest.raises(BadOutput, match="has changed since it was written"):
         job.commit(entries)

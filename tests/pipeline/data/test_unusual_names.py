@@ -115,7 +115,7 @@ def test_job_resumes_appends_and_is_verified(tmp_path: Path) -> None:
     source = make(tmp_path / "in", *NAMES[:3])
     document = job_document("any", source, tmp_path / "out", write={"mode": "append"})
     first = merged([good(0, 0, pa.table({"text": ["0"]})), end(0, 1)])
-    commit_rows(begin_job(document).attempt, first)
+    commit_rows(begin_job(document).job_pass, first)
     assert run_in_process(document).counts[0] == 3
     make(source, NAMES[4])
     assert run_in_process(document).counts[0] == 1
@@ -186,9 +186,9 @@ class TestLinks:
         directory = tmp_path / os.fsdecode(b"o\xe9")
         (directory / "link").symlink_to(tmp_path)
         inside = (root / "link" / "b").without_links_below(root)
-        for attempt in (inside.read, inside.info, lambda: inside.write(b"y")):
+        for job_pass in (inside.read, inside.info, lambda: inside.write(b"y")):
             with pytest.raises(Exception, match="symbolic link"):
-                attempt()
+                job_pass()
         assert [info.path for info in root.files()] == [rf"{tmp_path}/o\xe9/a"]
         (root / "a").move(root / "b")
         (root / "b").delete()

@@ -11,7 +11,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
@@ -75,14 +75,14 @@ def files(path: Path) -> list[list[str]]:
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Change) -> None:
     """Change the dataset after the rows of the next job are computed, and before its commit."""
-    real = Attempt.commit_table
+    real = JobPass.commit_table
 
-    def register(self: Attempt, *arguments: Any) -> None:
-        monkeypatch.setattr(Attempt, "commit_table", real)
+    def register(self: JobPass, *arguments: Any) -> None:
+        monkeypatch.setattr(JobPass, "commit_table", real)
         change(lance.dataset(path))
         real(self, *arguments)
 
-    monkeypatch.setattr(Attempt, "commit_table", register)
+    monkeypatch.setattr(JobPass, "commit_table", register)
 
 
 def during_the_commit(monkeypatch: pytest.MonkeyPatch, path: Path, change: Change) -> None:

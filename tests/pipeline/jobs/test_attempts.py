@@ -45,7 +45,7 @@ def test_higher_limit_completes_a_job_with_too_many_bad_rows(source: Path, tmp_p
     assert run_in_process(job).report.reason == "TooManyErrors"
     job["spec"]["errors"] = {"maxRows": 1}
     run = run_in_process(job)
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
+    assert (run.report.state, run.report.pass_number) == (JobState.SUCCEEDED, 2)
     assert run.counts == (41, 40, 1, 0)
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(TEXTS)
 

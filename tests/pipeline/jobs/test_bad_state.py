@@ -235,5 +235,5 @@ class TestComplete:
 
     def test_success_mark_is_restored_without_reading_rows(self, outputs: Outputs) -> None:
         outputs.put(outputs.complete, "../_SUCCESS", GONE)
-        assert outputs.finished(outputs.job).attempt == 2
+        assert outputs.finished(outputs.job).pass_number == 2
         assert OutputFaults(outputs.output).rows_processed_again() == 0

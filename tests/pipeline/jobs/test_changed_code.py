@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from batchinference.cli import exits
-from batchinference.pipeline.commit import attempt_plan
+from batchinference.pipeline.commit import pass_plan
 from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change, parse_code
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.output_paths import Layout, work_key, work_of
@@ -132,10 +132,10 @@ def test_code_is_refused_after_the_first_commit(job: Job) -> None:
 def test_new_code_is_refused_if_an_earlier_run_commits_before_it_ends(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    earlier = begin_job(job.document()).attempt
+    earlier = begin_job(job.document()).job_pass
     job.change("2")
     monkeypatch.setattr(
-        attempt_plan, "ensure_not_running", lambda *_: commit_rows(earlier, good(0, 0, [1]))
+        pass_plan, "ensure_not_running", lambda *_: commit_rows(earlier, good(0, 0, [1]))
     )
     with pytest.raises(BadOutput, match=r"changing\.py changed"):
         begin_job(job.document())
@@ -336,7 +336,7 @@ def test_all_files_are_below_the_output() -> None:
         "s3://out/result/_batchinference/job.json",
         "s3://out/result/_batchinference/report.json",
     ]
-    assert Lease(layout.key, 12, "0a1b2c3d4e5f").attempt_directory(layout).uri == (
+    assert Lease(layout.key, 12, "0a1b2c3d4e5f").pass_directory(layout).uri == (
         "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
     )
     assert layout.errors.uri == "s3://out/result/_batchinference/errors"

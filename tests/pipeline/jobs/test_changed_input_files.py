@@ -237,7 +237,7 @@ def failing(self: Committer, *_: Any) -> None:
 
 @pytest.mark.parametrize("again", [["b 3"], ["b 4", "b 5"]], ids=["same", "changed again"])
 @pytest.mark.parametrize("mode", ["error", "append"])
-def test_file_changes_between_two_attempts(tmp_path: Path, again: list[str], mode: str) -> None:
+def test_file_changes_between_two_passes(tmp_path: Path, again: list[str], mode: str) -> None:
     job = nightly(tmp_path, write={"mode": mode})
     put(tmp_path, a=["a 1"], b=["b 1", "b 2"], c=["c 1"], d=["d 1"])
     put_rows, calls = Committer.put, list[int]()

@@ -79,7 +79,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_without_ray(job)
     logs = directory / "out" / "_batchinference" / "logs"
     logs.mkdir()
-    (logs / "2026-01-01T000000Z-attempt-1.log").write_text("read: preparing\n")
+    (logs / "2026-01-01T000000Z-pass-1.log").write_text("read: preparing\n")
     return directory / "out"
 
 

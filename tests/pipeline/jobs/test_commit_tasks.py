@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.commit_groups import counts_of_group
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution import (
@@ -47,7 +47,7 @@ from support.documents.minimal import Document
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
-from support.outputs.builders import begin_attempt, committing, layout_of
+from support.outputs.builders import begin_pass, committing, layout_of
 from support.tiers import examples
 
 TASK, ROWS = 7, 20
@@ -121,18 +121,18 @@ def task_of(
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Attempt:
-    return attempt_in(tmp_path)
+def job_pass(tmp_path: Path) -> JobPass:
+    return pass_in(tmp_path)
 
 
-def attempt_in(directory: Path) -> Attempt:
+def pass_in(directory: Path) -> JobPass:
     source = write_lines(directory / "in", {"a.txt": ["x"], "b.txt": ["y"]})
-    return begin_attempt(layout_of(directory / "out"), source)
+    return begin_pass(layout_of(directory / "out"), source)
 
 
 @pytest.fixture
-def committer(attempt: Attempt) -> Committer:
-    return committing(attempt)
+def committer(job_pass: JobPass) -> Committer:
+    return committing(job_pass)
 
 
 @pytest.fixture
@@ -141,19 +141,19 @@ def chunks_of_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk_commits, "FILE_BYTES", 2 * FOUR)
 
 
-def commits(attempt: Attempt, task: int = TASK) -> list[tuple[int, int, int]]:
+def commits(job_pass: JobPass, task: int = TASK) -> list[tuple[int, int, int]]:
     """Return the number, the first row and the row after the last of each commit of a task."""
     return [
         (manifest.number, first, after)
-        for manifest in attempt.manifests(task)
+        for manifest in job_pass.manifests(task)
         for entry in manifest.entries
         for _, first, after in entry.row_ranges
     ]
 
 
-def counted_rows(attempt: Attempt) -> list[tuple[int, int]]:
+def counted_rows(job_pass: JobPass) -> list[tuple[int, int]]:
     """Return the rows that the commits that count hold, as ranges of ids."""
-    entries = [entry for manifest in attempt.manifests() for entry in manifest.entries]
+    entries = [entry for manifest in job_pass.manifests() for entry in manifest.entries]
     kept = RowSet.of(resolve_overlaps(entries))
     return list(zip(kept.starts.tolist(), kept.stops.tolist(), strict=True))
 
@@ -182,7 +182,7 @@ class TestChunks:
     ) -> None:
         read = slowly(monkeypatch, batches_of_four_rows(), seconds)
         task_of(committer, read, rows_per_commit)(retried=False)
-        assert [(first, after) for _, first, after in commits(committer.attempt)] == expected
+        assert [(first, after) for _, first, after in commits(committer.job_pass)] == expected
 
     def test_long_task_makes_few_commits_of_few_rows(
         self, committer: Committer, monkeypatch: pytest.MonkeyPatch
@@ -190,7 +190,7 @@ class TestChunks:
         """Each batch takes a minute, and each commit has a quarter of the time until then."""
         batches = [good(0, row, [row]) for row in range(60)]
         task_of(committer, slowly(monkeypatch, batches, SMALL_COMMIT_SECONDS), 100)(retried=False)
-        rows = [after - first for _, first, after in commits(committer.attempt)]
+        rows = [after - first for _, first, after in commits(committer.job_pass)]
         assert rows[:4] == [1, 1, 1, 1]
         assert rows == sorted(rows[:-1]) + rows[-1:]
         assert len(rows) < 20
@@ -202,10 +202,10 @@ class TestChunks:
             good(0, 0, [1]), notes=(("own", '{"batch_size": 8, "out_of_memory_at": 9}'),)
         )
         task_of(committer, lambda: [batch])(retried=False)
-        (manifest,) = committer.attempt.manifests()
+        (manifest,) = committer.job_pass.manifests()
         assert [step for step, _ in manifest.notes] == ["own", "read", "write", "write"]
 
-    def test_rows_are_computed_while_the_chunk_before_is_committed(self, attempt: Attempt) -> None:
+    def test_rows_are_computed_while_the_chunk_before_is_committed(self, job_pass: JobPass) -> None:
         computed = threading.Event()
 
         class Slow(ParquetWriter):
@@ -216,19 +216,19 @@ class TestChunks:
         def read() -> Iterator[RowBatch]:
             first, second, third, fourth, fifth = batches_of_four_rows()
             yield from (first, second, third)
-            assert commits(attempt) == []
+            assert commits(job_pass) == []
             computed.set()
             yield fourth
             # the second commit has begun, so that the first one has ended
-            assert commits(attempt)[0] == (0, 0, 8)
+            assert commits(job_pass)[0] == (0, 0, 8)
             yield fifth
 
-        task_of(committing(attempt, Slow("snappy")), read)(retried=False)
-        assert len(commits(attempt)) == 3
+        task_of(committing(job_pass, Slow("snappy")), read)(retried=False)
+        assert len(commits(job_pass)) == 3
 
     @pytest.mark.parametrize(("bad", "read_rows"), [(0, 16), (8, 20), (16, 20)])
     def test_error_of_a_commit_ends_the_task(
-        self, attempt: Attempt, bad: int, read_rows: int
+        self, job_pass: JobPass, bad: int, read_rows: int
     ) -> None:
         class FullDisk(ParquetWriter):
             def files(self, table: pa.Table) -> Files:
@@ -244,18 +244,18 @@ class TestChunks:
                 yield batch
 
         with pytest.raises(OSError, match="no space left"):
-            task_of(committing(attempt, FullDisk("snappy")), read)(retried=False)
+            task_of(committing(job_pass, FullDisk("snappy")), read)(retried=False)
         assert len(used) == read_rows
-        assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
+        assert [first for _, first, _ in commits(job_pass)] == [*range(0, bad, 8)]
 
     def test_column_that_row_numbers_would_replace_is_found_in_the_first_batch(
-        self, attempt: Attempt, messages: Messages
+        self, job_pass: JobPass, messages: Messages
     ) -> None:
         def read() -> Iterator[RowBatch]:
             yield batches_of_four_rows()[0]
             raise AssertionError("the task continues")
 
-        committer = committing(attempt, layout=FileSplit(row_number="n"))
+        committer = committing(job_pass, layout=FileSplit(row_number="n"))
         with messages.raises(JobFailure):
             task_of(committer, read)(retried=False)
 
@@ -309,7 +309,7 @@ class TestEndOfATask:
                 yield batch
 
         task_of(committer, read, stop=stop)(retried=False)
-        assert commits(committer.attempt) == [(0, 0, 8), (1, 8, 12)]
+        assert commits(committer.job_pass) == [(0, 0, 8), (1, 8, 12)]
 
     def test_failed_task_commits_the_rows_that_it_has_computed(self, committer: Committer) -> None:
         def read() -> Iterator[RowBatch]:
@@ -318,16 +318,16 @@ class TestEndOfATask:
 
         with pytest.raises(ValueError, match="no"):
             task_of(committer, read)(retried=False)
-        assert commits(committer.attempt) == [(0, 0, 8), (1, 8, 12)]
+        assert commits(committer.job_pass) == [(0, 0, 8), (1, 8, 12)]
 
     def test_task_that_starts_after_the_stop_reads_nothing(self, committer: Committer) -> None:
         task_of(committer, unread, stop=Stop(requested=True))(retried=False)
-        assert committer.attempt.manifests() == []
+        assert committer.job_pass.manifests() == []
 
     def test_task_of_an_earlier_run_reads_nothing(
         self, committer: Committer, tmp_path: Path, messages: Messages
     ) -> None:
-        begin_attempt(committer.attempt.layout, tmp_path / "in", 2)
+        begin_pass(committer.job_pass.layout, tmp_path / "in", 2)
         with messages.raises(BadOutput):
             task_of(committer, unread)(retried=False)
 
@@ -341,8 +341,12 @@ class TestRetriedTask:
         committer.put(good(0, 0, range(6)), TASK, 0)
         committer.put(good(0, 4, range(6)), TASK, 1)
         task_of(committer)(retried=True)
-        assert counted_rows(committer.attempt) == [(0, ROWS)]
-        assert [commit[:2] for commit in commits(committer.attempt)[:3]] == [(0, 0), (1, 4), (2, 6)]
+        assert counted_rows(committer.job_pass) == [(0, ROWS)]
+        assert [commit[:2] for commit in commits(committer.job_pass)[:3]] == [
+            (0, 0),
+            (1, 4),
+            (2, 6),
+        ]
 
     def test_file_that_is_read_less_far_than_before_is_no_changed_file(
         self, committer: Committer
@@ -351,20 +355,20 @@ class TestRetriedTask:
         ends = [good(0, 0, range(4)), failed(0, 4, "read", MemoryError("no memory")), end(0, 5)]
         with pytest.raises(Incomplete, match=r"up to row 5.*no memory"):
             task_of(committer, lambda: ends)(retried=True)
-        assert counted_rows(committer.attempt) == [(0, 8)]
+        assert counted_rows(committer.job_pass) == [(0, 8)]
 
     def test_numbers_continue_after_a_damaged_commit(self, committer: Committer) -> None:
         for number, batch in enumerate(batches_of_four_rows()[:3]):
             committer.put(batch, TASK, number)
-        min(Path(committer.attempt.directory.path).glob("0*.json")).write_bytes(b"")
+        min(Path(committer.job_pass.directory.path).glob("0*.json")).write_bytes(b"")
         task_of(committer)(retried=True)
-        assert [number for number, *_ in commits(committer.attempt)] == [1, 2, 3, 3, 4]
-        assert counted_rows(committer.attempt) == [(0, ROWS)]
+        assert [number for number, *_ in commits(committer.job_pass)] == [1, 2, 3, 3, 4]
+        assert counted_rows(committer.job_pass) == [(0, ROWS)]
 
     def test_commits_of_other_tasks_do_not_matter(self, committer: Committer) -> None:
         committer.put(good(1, 0, range(6)), TASK + 1, 5)
         task_of(committer)(retried=True)
-        assert commits(committer.attempt)[0] == (0, 0, 8)
+        assert commits(committer.job_pass)[0] == (0, 0, 8)
 
 
 @st.composite
@@ -395,7 +399,7 @@ def test_each_row_is_committed_once_for_any_chunks(
     given_: list[RowBatch], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Executions of a task that were stopped or died, followed by one that ends."""
-    committer = committing(attempt_in(tmp_path_factory.mktemp("job")))
+    committer = committing(pass_in(tmp_path_factory.mktemp("job")))
     ends = data.draw(st.lists(st.tuples(st.integers(0, len(given_)), st.booleans()), max_size=3))
     for number, (last, stopped) in enumerate([*ends, (len(given_), True)]):
         stop = Stop()
@@ -422,7 +426,7 @@ def test_each_row_is_committed_once_for_any_chunks(
             nullcontext() if stopped else pytest.raises(ValueError, match="died"),
         ):
             task(retried=number > 0)
-    manifests = committer.attempt.manifests()
+    manifests = committer.job_pass.manifests()
     row_ids = sorted(
         row_id
         for manifest in manifests
@@ -431,7 +435,7 @@ def test_each_row_is_committed_once_for_any_chunks(
         for row_id in consecutive_ids(file, first, after - first).tolist()
     )
     assert row_ids == sorted(merged(given_).input_ids.tolist())
-    assert committer.attempt.counts() == counts_of_group(merged(given_))
+    assert committer.job_pass.counts() == counts_of_group(merged(given_))
     assert dict(end for manifest in manifests for end in manifest.ends) == dict(merged(given_).ends)
     assert [manifest.number for manifest in manifests] == list(range(len(manifests)))
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.arrow import concat, to_column
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
@@ -49,9 +49,9 @@ from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.builders import (
-    begin_attempt,
+    begin_pass,
     close_and_clean,
-    close_attempt,
+    close_pass,
     committing,
     layout_of,
 )
@@ -69,13 +69,13 @@ def layout(tmp_path: Path) -> Layout:
 
 
 @pytest.fixture
-def attempt(layout: Layout, source: Path) -> Attempt:
-    return begin_attempt(layout, source)
+def job_pass(layout: Layout, source: Path) -> JobPass:
+    return begin_pass(layout, source)
 
 
 @pytest.fixture
-def commit(attempt: Attempt) -> Committer:
-    return committing(attempt)
+def commit(job_pass: JobPass) -> Committer:
+    return committing(job_pass)
 
 
 def missing(done: Snapshot, files: int = 1) -> MissingRows:
@@ -90,18 +90,18 @@ def errors_of(layout: Layout) -> list[dict[str, object]]:
     return rows_of(directory) if directory.exists() else []
 
 
-def manifest_files(attempt: Attempt) -> list[Path]:
-    return sorted(Path(attempt.directory.path).glob("0*.json"))
+def manifest_files(job_pass: JobPass) -> list[Path]:
+    return sorted(Path(job_pass.directory.path).glob("0*.json"))
 
 
-def manifest_names(attempt: Attempt) -> list[str]:
+def manifest_names(job_pass: JobPass) -> list[str]:
     """Return the manifest names without the random part that makes each of them unique."""
-    return [file.name.rsplit(".", 2)[0] for file in manifest_files(attempt)]
+    return [file.name.rsplit(".", 2)[0] for file in manifest_files(job_pass)]
 
 
-def manifest_of(attempt: Attempt) -> dict[str, Any]:
+def manifest_of(job_pass: JobPass) -> dict[str, Any]:
     """Return the content of the only manifest, without its checksum."""
-    (file,) = manifest_files(attempt)
+    (file,) = manifest_files(job_pass)
     content: dict[str, Any] = json.loads(file.read_bytes())
     del content[CHECKSUM_FIELD]
     return content
@@ -141,23 +141,23 @@ def pictures(*values: np.ndarray, **columns: list[str]) -> pa.Table:
     return pa.table({"v.png": to_column(list(values)), **columns})
 
 
-def test_row_that_cannot_be_written_fails_alone(attempt: Attempt, layout: Layout) -> None:
+def test_row_that_cannot_be_written_fails_alone(job_pass: JobPass, layout: Layout) -> None:
     batch, writer = good(1, 5, pictures(PIXELS, UNWRITABLE, PIXELS)), shards()
     with pytest.raises(JobFailure, match=r"step 'write' failed on row 6 of .*b\.txt: .*'v"):
-        committing(attempt, writer, tolerant=False).put(batch, 0)
-    committing(attempt, writer).put(batch, 0)
-    (entry,) = manifest_of(attempt)["entries"]
+        committing(job_pass, writer, tolerant=False).put(batch, 0)
+    committing(job_pass, writer).put(batch, 0)
+    (entry,) = manifest_of(job_pass)["entries"]
     assert entry["counts"] == {"read": 3, "written": 2, "failed": 1, "filtered": 0, "warned": 0}
     assert [(error["step"], error["row"]) for error in errors_of(layout)] == [("write", 6)]
 
 
 def test_row_that_cannot_be_written_to_a_partition_fails_alone(
-    attempt: Attempt, layout: Layout
+    job_pass: JobPass, layout: Layout
 ) -> None:
     table = pictures(PIXELS, PIXELS, UNWRITABLE, PIXELS, kind=["b", "a", "b", "a"])
-    committing(attempt, shards(), FileSplit(("v.png",), ("kind",))).put(good(0, 0, table), 0)
+    committing(job_pass, shards(), FileSplit(("v.png",), ("kind",))).put(good(0, 0, table), 0)
     assert [error["row"] for error in errors_of(layout)] == [2]
-    assert len(manifest_of(attempt)["entries"][0]["data"]) == 2
+    assert len(manifest_of(job_pass)["entries"][0]["data"]) == 2
 
 
 def test_error_files_have_one_schema(commit: Committer, layout: Layout) -> None:
@@ -168,8 +168,8 @@ def test_error_files_have_one_schema(commit: Committer, layout: Layout) -> None:
 
 def test_manifest_has_rows_ends_counts_and_files(commit: Committer, layout: Layout) -> None:
     commit.put(replace(MIXED, notes=(("own", '{"batch_size": 8}'),)), task=3, number=2)
-    assert manifest_names(commit.attempt) == ["00000003-0002.6.3.1.2.0"]
-    manifest = manifest_of(commit.attempt)
+    assert manifest_names(commit.job_pass) == ["00000003-0002.6.3.1.2.0"]
+    manifest = manifest_of(commit.job_pass)
     (data,), (errors,) = (data_files(Path(path.path)) for path in (layout.output, layout.errors))
     entry = {
         "counts": {"read": 6, "written": 3, "failed": 1, "filtered": 2, "warned": 0},
@@ -190,7 +190,7 @@ def test_manifest_has_rows_ends_counts_and_files(commit: Committer, layout: Layo
 def test_manifest_without_rows_has_the_columns(commit: Committer) -> None:
     rows = good(0, 0, pa.table({"n": [1], "t": ["a"]}))
     commit.put(rows.derived(rows.table.slice(0, 0), np.empty(0, np.int64), []), task=0)
-    assert schema_in(manifest_of(commit.attempt)["schema"]) == rows.table.schema
+    assert schema_in(manifest_of(commit.job_pass)["schema"]) == rows.table.schema
 
 
 def described(file: Path) -> dict[str, object]:
@@ -215,28 +215,28 @@ class Unencodable(Writer):
 
 
 def test_encoding_error_that_is_about_no_row_leaves_no_files(
-    attempt: Attempt, layout: Layout
+    job_pass: JobPass, layout: Layout
 ) -> None:
     with pytest.raises(UnwritableValue, match="unknown error"):
-        committing(attempt, Unencodable()).put(MIXED, 0)
+        committing(job_pass, Unencodable()).put(MIXED, 0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
 
 
 def test_manifest_has_the_types_of_the_files(commit: Committer, layout: Layout) -> None:
     halves = pa.table({"half": pa.array(np.array([0.5], np.float16)), "n": [1]})
     commit.put(good(0, 0, halves), task=0)
-    ((entry,),) = (manifest.entries for manifest in commit.attempt.manifests())
+    ((entry,),) = (manifest.entries for manifest in commit.job_pass.manifests())
     (file,) = entry.data
     schema = pq.read_schema(f"{layout.output.path}/{file.name}")
     assert entry.columns == [(field.name, str(field.type)) for field in schema]
     assert entry.columns[0] == ("half", "float")
 
 
-def test_failed_write_of_data_leaves_no_files(attempt: Attempt, layout: Layout) -> None:
+def test_failed_write_of_data_leaves_no_files(job_pass: JobPass, layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
-        committing(attempt, FullDisk()).put(MIXED, task=0)
+        committing(job_pass, FullDisk()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
-    assert manifest_names(attempt) == []
+    assert manifest_names(job_pass) == []
 
 
 def test_failed_write_of_errors_leaves_no_files(commit: Committer, layout: Layout) -> None:
@@ -244,7 +244,7 @@ def test_failed_write_of_errors_leaves_no_files(commit: Committer, layout: Layou
     with pytest.raises(OSError, match="errors"):
         commit.put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == []
-    assert manifest_names(commit.attempt) == []
+    assert manifest_names(commit.job_pass) == []
 
 
 @pytest.mark.parametrize(
@@ -261,18 +261,18 @@ def test_task_without_good_rows_commits_no_data_file(
 ) -> None:
     commit.put(batch, task=0)
     assert data_files(Path(layout.output.path)) == []
-    assert manifest_names(commit.attempt) == [name]
-    assert [entry["data"] for entry in manifest_of(commit.attempt)["entries"]] in ([], [[]])
+    assert manifest_names(commit.job_pass) == [name]
+    assert [entry["data"] for entry in manifest_of(commit.job_pass)["entries"]] in ([], [[]])
 
 
 def test_commits_of_several_tasks_add_up(commit: Committer, layout: Layout) -> None:
     commit.put(merged([good(0, 0, [10, 11]), end(1, 2)]), task=0)
     commit.put(merged([failed(0, 2), filtered(1, 1), end(0, 3)]), task=1)
     commit.put(good(1, 0, [20]), task=2)
-    attempt = commit.attempt
-    assert attempt.counts() == Counts(read=5, written=3, failed=1, filtered=1)
-    assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
-    assert missing(close_and_clean(attempt), files=2) == {}
+    job_pass = commit.job_pass
+    assert job_pass.counts() == Counts(read=5, written=3, failed=1, filtered=1)
+    assert sorted(manifest.task for manifest in job_pass.manifests()) == [0, 1, 2]
+    assert missing(close_and_clean(job_pass), files=2) == {}
     assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]
 
 
@@ -285,11 +285,11 @@ def test_retried_task_counts_once_and_its_first_file_is_removed(
     output = Path(layout.output.path)
     assert len(data_files(output)) == 2
 
-    done = close_and_clean(commit.attempt)
+    done = close_and_clean(commit.job_pass)
     assert missing(done) == {}
     assert [row["n"] for row in rows_of(output)] == [10, 11]
     assert len(errors_of(layout)) == 1
-    assert commit.attempt.counts().read == done.counts.read == 3
+    assert commit.job_pass.counts().read == done.counts.read == 3
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -297,32 +297,32 @@ def test_output_of_another_run_is_not_touched(
     commit: Committer, layout: Layout, source: Path, number: int, messages: Messages
 ) -> None:
     commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
-    other = begin_attempt(layout, source, number)
+    other = begin_pass(layout, source, number)
     committing(other).put(good(0, 0, [77]), task=0)
     with messages.raises(BadOutput):
-        close_attempt(commit.attempt)
+        close_pass(commit.job_pass)
     assert rows_of(Path(layout.output.path)) == [{"n": 77}]
-    assert not commit.attempt.closed_file.exists()
+    assert not commit.job_pass.closed_file.exists()
 
 
 def test_commit_is_refused_after_another_run_took_over(
     commit: Committer, layout: Layout, source: Path, messages: Messages
 ) -> None:
-    begin_attempt(layout, source, 2)
+    begin_pass(layout, source, 2)
     with messages.raises(BadOutput):
         commit.put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
-    assert manifest_names(commit.attempt) == []
+    assert manifest_names(commit.job_pass) == []
 
 
 class Slow(Writer):
     """The writer of an abandoned task: while it writes, the driver finishes the output."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
+    def __init__(self, job_pass: JobPass) -> None:
+        self.job_pass = job_pass
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        close_and_clean(self.attempt)
+        close_and_clean(self.job_pass)
         yield from ParquetWriter("snappy").files(table)
 
 
@@ -332,24 +332,24 @@ def test_late_task_adds_nothing_to_a_finished_output(
 ) -> None:
     batch = merged([good(0, 0, [10]), failed(0, 1), end(0, 2)])
     commit.put(batch, task=0)
-    late = committing(commit.attempt, Slow(commit.attempt)) if begun else commit
+    late = committing(commit.job_pass, Slow(commit.job_pass)) if begun else commit
     if not begun:
-        close_and_clean(commit.attempt)
-    before = [manifest_files(commit.attempt), data_files(Path(layout.errors.path))]
+        close_and_clean(commit.job_pass)
+    before = [manifest_files(commit.job_pass), data_files(Path(layout.errors.path))]
     with pytest.raises(BadOutput, match="is finished"):
         late.put(batch, task=0)
     assert rows_of(Path(layout.output.path)) == [{"n": 10}]
-    assert [manifest_files(commit.attempt), data_files(Path(layout.errors.path))] == before
+    assert [manifest_files(commit.job_pass), data_files(Path(layout.errors.path))] == before
 
 
 def test_late_task_also_removes_the_files_of_a_failed_write(
-    attempt: Attempt, layout: Layout
+    job_pass: JobPass, layout: Layout
 ) -> None:
-    commit = committing(attempt, shards())
+    commit = committing(job_pass, shards())
     batch = merged([good(0, 0, pictures(PIXELS, UNWRITABLE, PIXELS)), end(0, 3)])
     commit.put(batch, task=0)
     assert len(data_files(Path(layout.output.path))) == 1
-    close_and_clean(attempt)
+    close_and_clean(job_pass)
     before = data_files(Path(layout.output.path))
     with pytest.raises(BadOutput, match="is finished"):
         commit.put(batch, task=0)
@@ -369,9 +369,9 @@ class TestDividedRows:
     def half(self, batch: RowBatch) -> RowBatch:
         return replace(batch, shares=np.array([self.HALF]))
 
-    def split(self, attempt: Attempt) -> list[tuple[object, object, int]]:
+    def split(self, job_pass: JobPass) -> list[tuple[object, object, int]]:
         """Return the row ranges, the shares and the number of files of each manifest entry."""
-        (manifest,) = attempt.manifests()
+        (manifest,) = job_pass.manifests()
         return [(entry.row_ranges, entry.shares, len(entry.files)) for entry in manifest.entries]
 
     def test_partial_rows_have_separate_files(self, commit: Committer) -> None:
@@ -382,33 +382,33 @@ class TestDividedRows:
             task=0,
         )
         expected = [([(0, 0, 2)], [], 1), ([], [(0, 2, self.HALF), (0, 3, self.HALF)], 1)]
-        assert self.split(commit.attempt) == expected
+        assert self.split(commit.job_pass) == expected
 
     def test_partly_failed_row_has_separate_files(self, commit: Committer) -> None:
         commit.put(
             in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), self.half(failed(0, 1))]),
             task=0,
         )
-        assert self.split(commit.attempt) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
+        assert self.split(commit.job_pass) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
 
     def test_incomplete_row_does_not_count_and_is_processed_again(
         self, commit: Committer, layout: Layout
     ) -> None:
         commit.put(in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), end(0, 2)]), task=0)
-        assert missing(close_and_clean(commit.attempt)) == {0: [(1, 2)]}
+        assert missing(close_and_clean(commit.job_pass)) == {0: [(1, 2)]}
         assert rows_of(Path(layout.output.path)) == [{"n": 10}]
 
     def test_parts_from_two_tasks_complete_a_row(self, commit: Committer, layout: Layout) -> None:
         commit.put(in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), end(0, 2)]), task=0)
         commit.put(self.half(good(0, 1, [111])), task=1)
-        done = close_and_clean(commit.attempt)
+        done = close_and_clean(commit.job_pass)
         assert (missing(done), done.counts) == ({}, Counts(read=2, written=3))
         assert len(rows_of(Path(layout.output.path))) == 3
 
 
 def sink_of(committer: Committer) -> CommitSink:
     """Return the sink of a job without steps after its pools."""
-    errors = ErrorHandling(tolerant=True, input=committer.attempt.layout.input)
+    errors = ErrorHandling(tolerant=True, input=committer.job_pass.layout.input)
     return CommitSink(committer, CommitRules(10), Segment.of([], errors))
 
 
@@ -420,8 +420,8 @@ class TestSink:
     def test_blocks_of_a_task_become_one_file(self, commit: Committer, layout: Layout) -> None:
         blocks = [encode(batch) for batch in (good(0, 0, [1]), failed(0, 1), end(0, 2))]
         sink_of(commit).write(blocks, self.context)
-        assert manifest_names(commit.attempt) == ["00000005-0000.2.1.1.0.0"]
-        notes = manifest_of(commit.attempt)["notes"]
+        assert manifest_names(commit.job_pass) == ["00000005-0000.2.1.1.0.0"]
+        notes = manifest_of(commit.job_pass)["notes"]
         assert {step for step, _ in notes} == {"write"}
         fields = {name for _, note in notes for name in json.loads(note)}
         assert fields == {"peak_bytes", "rows", "seconds"}
@@ -436,12 +436,12 @@ class TestSink:
         self, commit: Committer, layout: Layout, blocks: list[pa.Table]
     ) -> None:
         sink_of(commit).write(blocks, self.context)
-        assert manifest_names(commit.attempt) == []
+        assert manifest_names(commit.job_pass) == []
 
     def test_column_that_row_numbers_would_replace_is_found_before_writing(
-        self, attempt: Attempt, messages: Messages
+        self, job_pass: JobPass, messages: Messages
     ) -> None:
-        sink = sink_of(committing(attempt, layout=FileSplit(row_number="n")))
+        sink = sink_of(committing(job_pass, layout=FileSplit(row_number="n")))
         with messages.raises(JobFailure):
             sink.on_write_start(encode(good(0, 0, [1])).schema)
 
@@ -455,35 +455,35 @@ class TestSink:
         monkeypatch.setattr(dataset, "retries_of_this_task", lambda: 1)
         blocks = [encode(one) for one in (good(0, 0, [10]), half(), good(0, 2, [12]), end(0, 3))]
         sink_of(commit).write(blocks, self.context)
-        numbers = [(manifest.task, manifest.number) for manifest in commit.attempt.manifests()]
+        numbers = [(manifest.task, manifest.number) for manifest in commit.job_pass.manifests()]
         assert numbers == [(5, 0), (5, 1), (6, 0)]
-        done = close_and_clean(commit.attempt)
+        done = close_and_clean(commit.job_pass)
         assert (missing(done), done.counts) == ({}, Counts(read=3, written=4))
         assert len(rows_of(Path(layout.output.path))) == 4
 
 
 def test_planted_link_of_a_partition_is_not_followed(
-    attempt: Attempt, tmp_path: Path, messages: Messages
+    job_pass: JobPass, tmp_path: Path, messages: Messages
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
     planted = tmp_path / "out" / "n=1"
     planted.symlink_to(other)
-    commit = committing(attempt, layout=FileSplit(partition_by=("n",)))
+    commit = committing(job_pass, layout=FileSplit(partition_by=("n",)))
     rows_to_put = good(0, 0, pa.table({"text": ["a"], "n": [1]}))
     with messages.raises(BadOutput):
         commit.put(rows_to_put, 0)
     assert list(other.iterdir()) == []
-    theirs = other / f"{attempt.layout.file_prefix(1, 0, 'ab')}.parquet"
+    theirs = other / f"{job_pass.layout.file_prefix(1, 0, 'ab')}.parquet"
     theirs.write_text("not ours")
-    attempt.remove_orphans([])
+    job_pass.remove_orphans([])
     assert theirs.exists()
 
 
 def test_commit_makes_three_control_requests(
     commit: Committer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A check of the lease, a check that the attempt is open, and the manifest."""
+    """A check of the lease, a check that the pass is open, and the manifest."""
     requests: list[str] = []
     for name in ("read", "exists", "write"):
         original = getattr(Location, name)
@@ -495,5 +495,5 @@ def test_commit_makes_three_control_requests(
 
         monkeypatch.setattr(Location, name, counted)
     commit.put(good(0, 0, [10, 11]), task=0)
-    (manifest,) = manifest_files(commit.attempt)
+    (manifest,) = manifest_files(commit.job_pass)
     assert requests == ["read job.json", "exists closed", f"write {manifest.name}"]

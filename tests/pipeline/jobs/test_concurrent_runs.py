@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as pipeline_job
-from batchinference.pipeline.commit import attempt_plan, heartbeat
+from batchinference.pipeline.commit import heartbeat, pass_plan
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.output_paths import Layout
@@ -23,7 +23,7 @@ from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
-from support.outputs.builders import last_attempt
+from support.outputs.builders import last_pass
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
@@ -139,7 +139,7 @@ def test_output_that_is_being_written_is_not_replaced(
     old = site.job("old", steps=[step], errors={"maxRows": 1})
     run_without_ray(old)
     layout = Layout.of(parse(old).spec)
-    lease = replace(last_attempt(old).lease, process="", attempt=2)  # of another machine
+    lease = replace(last_pass(old).lease, process="", pass_number=2)  # of another machine
 
     def retry() -> None:
         layout.success.delete()
@@ -167,7 +167,7 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
     """The job has decided to resume it, or to start it over, and waits for its heartbeat."""
     old = site.job("old")
     run_without_ray(old)
-    layout, lease = Layout.of(parse(old).spec), last_attempt(old).lease
+    layout, lease = Layout.of(parse(old).spec), last_pass(old).lease
     elsewhere = replace(lease, process="")
     elsewhere.write_if_unchanged(layout, lease)
     layout.success.delete()
@@ -192,14 +192,14 @@ def test_rows_of_a_running_append_are_not_deleted(
 
     def alive() -> None:
         fail_after_tasks(monkeypatch, append)
-        lease = last_attempt(append).lease
+        lease = last_pass(append).lease
         replace(lease, process="").write_if_unchanged(layout, lease)  # of another machine
         keep_beating(monkeypatch)
 
     if begun == "before the replacement":
         alive()
     else:  # it began between the two checks, at the same moment
-        monkeypatch.setattr(attempt_plan, "_has_waited", lambda *_: False)
+        monkeypatch.setattr(pass_plan, "_has_waited", lambda *_: False)
         before(monkeypatch, pipeline_job, "run_monitored", alive)
     report = run_without_ray(overwrite)
     messages.check(report.message)

@@ -2,16 +2,16 @@
 
 The protocol, in the order of its writes:
 
-    driver   job.json         takes over the output with the number of its attempt
+    driver   job.json         takes over the output with the number of its pass
              input.parquet    the input snapshot: freezes the list of input files
              code.json        the hashes of the code and of the models
              spec.json        records the work
-             start.json       begins the attempt, with a snapshot of what earlier attempts committed
+             start.json       begins the pass, with a snapshot of what earlier passes committed
              history/RUN.json the record of this run, which is written again at its end
     tasks    part-*           a data file, which does not count yet
              errors/part-*    the failed rows
              TASK.json        the manifest: commits both files and the input rows that they hold
-    driver   closed           ends the attempt; manifests that are written later do not count
+    driver   closed           ends the pass; manifests that are written later do not count
              part-*           data files again, so that all have the same schema and none is small
              unified.json     a snapshot that names the new files; the old ones are deleted
              output.json      the snapshot: lists each file that counts
@@ -19,7 +19,7 @@ The protocol, in the order of its writes:
              _SUCCESS         marks the output as complete
              report.html      the report for people
 
-A kill before a step keeps what the previous steps have written. Commits survive: the next attempt
+A kill before a step keeps what the previous steps have written. Commits survive: the next pass
 reads the manifests, removes files that no manifest names, and reads only the missing rows.
 
 Steps are counted in a run without faults (see support/jobs/crash_points.py). `make landing`
@@ -219,7 +219,7 @@ def test_commits_of_several_killed_runs_are_kept(site: Site) -> None:
     again = site.run(site.job("known")).steps
     site.run(site.job("out"), again.index(f"write {ATTEMPT}/closed"))
     third = site.run(site.job("out"))
-    assert third.report.attempt == 3
+    assert third.report.pass_number == 3
     assert not set(OF_TASKS[1:]) & set(third.steps)
 
 

@@ -86,7 +86,7 @@ def test_code_that_does_not_load_fails_the_job_at_once(tmp_path: Path) -> None:
     run = run_job(job_document("fails", source, tmp_path / "out", steps=[step]))
     assert (run.report.state, run.report.reason) == (JobState.FAILED, "ModelLoad")
     assert "no weights" in (run.report.message or "")
-    assert (run.report.attempt, run.report.retries) == (1, 0)
+    assert (run.report.pass_number, run.report.retries) == (1, 0)
 
 
 def finished(output: Path) -> list[str]:
@@ -122,6 +122,6 @@ def test_write_task_killed_before_it_writes_is_retried(
     monkeypatch.setattr(row_files, "Committer", dying(at, tmp_path / "died"))
     run = run_job(job_document("job", source, tmp_path / "out"))
     assert (tmp_path / "died").exists()
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 1)
+    assert (run.report.state, run.report.pass_number) == (JobState.SUCCEEDED, 1)
     assert run.counts == (39, 39, 0, 0)
     assert finished(tmp_path / "out") == sorted(TEXTS)

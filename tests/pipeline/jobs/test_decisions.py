@@ -74,7 +74,7 @@ TABLES = {
         ["has rows already", Action.RESUME, Action.RESUME],
     ),
     "committed": (
-        state(TABLE, table=TableState(attempt_committed=True)),
+        state(TABLE, table=TableState(pass_committed=True)),
         [Action.FINISH_TABLE_COMMIT] * 3,
     ),
     "committed by a delayed attempt": (
@@ -174,7 +174,7 @@ def test_changed_files_and_failed_rows_are_replaced_together(mode: str) -> None:
 @pytest.mark.parametrize("resume", [True, False])
 @table_of(TABLES)
 def test_decision_for_tables(state: OutputState, mode: str, expected: object, resume: bool) -> None:
-    """Without `resume`, the series continues: the table takes the rows of one of its attempts."""
+    """Without `resume`, the series continues: the table takes the rows of one of its passes."""
     starts_over = expected == Action.RESUME and not resume
     check(CONTINUE if starts_over else expected, state, mode, resume=resume)
 

@@ -96,7 +96,7 @@ def test_interrupted_job_is_completed(source: Path) -> None:
     document = night(source)
     assert begin_job(document).missing == {}
     prepared = begin_job(document)
-    assert (prepared.attempt.number, prepared.missing, prepared.input.size) == (2, {}, 0)
+    assert (prepared.job_pass.number, prepared.missing, prepared.input.size) == (2, {}, 0)
     write_lines(source, {"a.txt": ["one"]})
     assert completed(document).counts[0] == 0
     assert completed(document).counts[0] == 1

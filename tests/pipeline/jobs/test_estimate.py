@@ -160,7 +160,7 @@ def test_each_node_costs_its_price_while_it_exists(
     assert (result.amount, result.before, result.currency) == (f"{amount:.4f}", "1.5000", "EUR")
 
 
-def test_cost_names_the_share_of_earlier_attempts() -> None:
+def test_cost_names_the_share_of_earlier_passes() -> None:
     result = cost_of(PRICES, [node("cpu", 1)], NOW)
     assert str(result) == "3.50 EUR (2.00 in this run, 1.50 in earlier attempts)"
     assert str(result.model_copy(update={"before": 0.0})) == "2.00 EUR"

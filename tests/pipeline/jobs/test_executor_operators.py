@@ -83,7 +83,7 @@ def run_executor(
         sizing=sizing,
         share=1.0,
         missing=None,
-        attempt=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
+        job_pass=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
         first_file=0,
         table=None,
         isolation=NO_DEATHS,

@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.retry_failed_rows import failed_ids, without
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput, TooManyErrors
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.error_records import bad_row
@@ -34,7 +34,7 @@ from plugins.messages import Messages
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed, good
-from support.outputs.builders import begin_attempt, close_attempt, commit_rows, layout_of
+from support.outputs.builders import begin_pass, close_pass, commit_rows, layout_of
 
 
 def stored(directory: Path, **columns: list[str | None]) -> Location:
@@ -75,14 +75,14 @@ def test_failed_rows_are_cut_out_of_ranges_of_any_length(tmp_path: Path) -> None
 
 def test_warning_about_the_file_of_a_failed_row_is_removed_with_the_row(tmp_path: Path) -> None:
     """The row is read again, with its warning."""
-    attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
+    job_pass = begin_pass(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
     rows = merged([good(0, 0, [1, 2]), failed(0, 2), failed(0, 3)])
     ids = np.array([pack_id(0, row) for row in (1, 2)])
     skipped = [RowWarning(row, WarningName.LINES_SKIPPED, row + 1) for row in range(2)]
-    commit_rows(attempt, rows.with_warnings(warning_table("read", ids, skipped)))
-    snapshot = close_attempt(attempt)
+    commit_rows(job_pass, rows.with_warnings(warning_table("read", ids, skipped)))
+    snapshot = close_pass(job_pass)
     assert snapshot.counts.warned == 2
-    (left,) = without_failed_rows(snapshot, attempt.layout.errors).entries
+    (left,) = without_failed_rows(snapshot, job_pass.layout.errors).entries
     assert (left.row_ranges, left.counts.warned) == ([(0, 0, 2)], 1)
     assert [(each.count, each.amount) for each in left.warnings] == [(1, 1)]
 
@@ -94,16 +94,16 @@ Example = Callable[[], str]
 def example(tmp_path: Path) -> Example:
     """Return a function that describes the one failed row that is committed."""
     layout = layout_of(tmp_path / "out")
-    attempt = begin_attempt(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
-    commit_rows(attempt, failed(0, 41, "embed", ValueError("too long")))
-    return partial(bad_row, layout, close_attempt(attempt).entries)
+    job_pass = begin_pass(layout, write_lines(tmp_path / "in", {"a.txt": ["x"]}))
+    commit_rows(job_pass, failed(0, 41, "embed", ValueError("too long")))
+    return partial(bad_row, layout, close_pass(job_pass).entries)
 
 
 def test_steps_know_the_limit_of_failed_rows(tmp_path: Path) -> None:
     spec = spec_of(errors={"maxRows": 7})
     source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
-    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
-    run = PreparedAttempt(Mock(), None, Sizing(1, 1, 1), attempt, Snapshot(attempt.layout.key, ""))
+    job_pass = begin_pass(layout_of(tmp_path / "out"), source)
+    run = PreparedPass(Mock(), None, Sizing(1, 1, 1), job_pass, Snapshot(job_pass.layout.key, ""))
     assert Executor(spec, Mock(), run)._errors.max_rows == 7
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.input import RowCount, input_snapshot
 from batchinference.pipeline.input.changed_files import (
     FileChanges,
@@ -202,13 +202,13 @@ class TestResume:
         """Return a job that has committed the first file, and half of the second one."""
         document = job_document("job", source, tmp_path / "out")
         half = good(1, 0, pa.table({"text": LINES["b.txt"][:2]}))
-        commit_rows(begin_job(document).attempt, merged([FIRST_FILE, half]))
+        commit_rows(begin_job(document).job_pass, merged([FIRST_FILE, half]))
         return document
 
     def test_missing_rows_are_known(self, document: Document) -> None:
         prepared = begin_job(document)
         assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
-        assert (prepared.attempt.number, prepared.counts().read) == (2, 6)
+        assert (prepared.job_pass.number, prepared.counts().read) == (2, 6)
 
     def test_files_keep_their_numbers_when_others_come(
         self, document: Document, source: Path
@@ -232,7 +232,7 @@ class TestResume:
                 path.write_text({"json": '{"n": 1}\n' * 5}.get(format_, "n\n" + "1\n" * 4))
         read = {"format": format_}
         document = job_document("job", tmp_path / "in", tmp_path / "out", read=read)
-        commit_rows(begin_job(document).attempt, merged([good(0, 0, range(5)), end(0, 5)]))
+        commit_rows(begin_job(document).job_pass, merged([good(0, 0, range(5)), end(0, 5)]))
         min((tmp_path / "in").iterdir()).unlink()
         prepared = begin_job(document)
         assert prepared.missing == {1: [(0, None)], 2: [(0, None)]}
@@ -243,16 +243,16 @@ class TestResume:
     ) -> None:
         document["spec"]["read"]["paths"] = [str(source / name) for name in LINES]
         document["spec"]["write"]["path"] = str(tmp_path / "named")
-        commit_rows(begin_job(document).attempt, FIRST_FILE)
+        commit_rows(begin_job(document).job_pass, FIRST_FILE)
         (source / "a.txt").unlink()
         assert begin_job(document).missing == {1: [(0, None)], 2: [(0, None)]}
 
-    def test_limit_applies_to_all_attempts_together(
+    def test_limit_applies_to_all_passes_together(
         self, document: Document, source: Path, tmp_path: Path
     ) -> None:
         document["spec"]["read"]["options"] = {"limit": 6}
         document["spec"]["write"]["path"] = str(tmp_path / "limited")
-        commit_rows(begin_job(document).attempt, FIRST_FILE)
+        commit_rows(begin_job(document).job_pass, FIRST_FILE)
         prepared = begin_job(document)
         assert (len(prepared.input), prepared.missing) == (2, {1: [(0, None)]})
         (task,) = prepared.input.read_tasks(1, prepared.missing)
@@ -262,7 +262,7 @@ class TestResume:
 class TestTables:
     """Sources that are not files: they start over unless they can prove that they are unchanged."""
 
-    def begin(self, read: Document, tmp_path: Path) -> PreparedAttempt:
+    def begin(self, read: Document, tmp_path: Path) -> PreparedPass:
         return begin_job(
             document(read=read, write={"format": "json", "path": str(tmp_path / "out")})
         )
@@ -274,8 +274,8 @@ class TestTables:
         lance.write_dataset(pa.table({"n": range(rows_)}), path, mode=mode, max_rows_per_file=8)
         return {"format": "lance", "path": str(path)}
 
-    def commit_some(self, prepared: PreparedAttempt) -> None:
-        commit_rows(prepared.attempt, merged([good(0, 0, range(5)), end(0, 8)]))
+    def commit_some(self, prepared: PreparedPass) -> None:
+        commit_rows(prepared.job_pass, merged([good(0, 0, range(5)), end(0, 8)]))
 
     def test_same_lance_version_is_resumed(self, tmp_path: Path) -> None:
         read = self.of_lance(tmp_path)
@@ -304,7 +304,7 @@ class TestTables:
         read["options"] = {"split": "train"}  # type: ignore[assignment]
         self.commit_some(self.begin(read, tmp_path))
         prepared = self.begin(read, tmp_path)
-        assert (prepared.attempt.number, prepared.missing, prepared.start.entries) == (2, None, [])
+        assert (prepared.job_pass.number, prepared.missing, prepared.start.entries) == (2, None, [])
 
 
 def test_message_names_the_first_conflicting_file(source: Path) -> None:

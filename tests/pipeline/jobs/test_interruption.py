@@ -52,7 +52,7 @@ def test_sigterm_ends_a_running_job(command: GatedCommand, ray: None, tmp_path: 
     command.gate.open()
     files = set(data_files(command.output))
     run = run_job(command.job)
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)
+    assert (run.report.state, run.report.pass_number) == (JobState.SUCCEEDED, 2)
     assert run.counts == (40, 40, 0, 0)
     assert files < set(data_files(command.output)), "committed rows are not done again"
     assert sorted(row["text"] for row in rows_of(command.output)) == sorted([*TEXTS, HOLD])

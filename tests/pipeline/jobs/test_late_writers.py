@@ -1,6 +1,6 @@
 """Processes that are stopped (SIGSTOP) and continue after another run has finished the output.
 
-A late task finds that another run holds the lease, or that the attempt is closed. It then removes
+A late task finds that another run holds the lease, or that the pass is closed. It then removes
 the file that it has written, so a plain reader may see this file for a moment. One window remains:
 a task that dies between its write and its check. `batchinference verify` finds the file it leaves.
 """
@@ -130,7 +130,7 @@ class TestDuplicateTask:
 
     @on_disk
     def test_late_task_of_a_killed_driver_adds_nothing(self, site: Site) -> None:
-        """Its manifest arrives after the attempt was closed and its data was removed."""
+        """Its manifest arrives after the pass was closed and its data was removed."""
         steps = site.run(site.job("undisturbed")).steps
         closing = steps.index("write _batchinference/attempts/*/closed")
         job = site.job("out")
@@ -149,7 +149,7 @@ class TestDuplicateTask:
 
     @on_disk
     def test_task_killed_before_it_removes_its_file_leaves_the_file(self, site: Site) -> None:
-        """The remaining window: the task began before the attempt was closed, writes its file after
+        """The remaining window: the task began before the pass was closed, writes its file after
         uncommitted files were removed, and dies. No manifest names the file."""
         steps = site.run(site.job("undisturbed")).steps
         closing = steps.index("write _batchinference/attempts/*/closed")

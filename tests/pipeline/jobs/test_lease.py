@@ -11,18 +11,18 @@ from unittest.mock import Mock
 import pytest
 
 from batchinference.pipeline.commit import heartbeat
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.heartbeat import ensure_not_running, keep_heartbeat
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import Lease, identity_of, this_process
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution.prepared_attempt import AttemptEnd, PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PassEnd, PreparedPass
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.documents.minimal import document
 from support.jobs.command import wait_until
 from support.jobs.on_ray import write_lines
-from support.outputs.builders import begin_attempt, layout_of
+from support.outputs.builders import begin_pass, layout_of
 
 
 @pytest.mark.parametrize(
@@ -52,23 +52,23 @@ def test_job_without_a_uid_is_identified_by_name_and_machine() -> None:
     assert identity_of(parse(document("reviews"))).startswith("reviews on ")
 
 
-def test_next_attempt_is_refused_if_another_run_has_begun(tmp_path: Path) -> None:
+def test_next_pass_is_refused_if_another_run_has_begun(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["x"]})
-    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
-    start = Snapshot(attempt.layout.key, "")
-    run = PreparedAttempt(Mock(), None, Mock(), attempt, start)
-    Attempt.begin(attempt.layout, attempt.lease, start)
+    job_pass = begin_pass(layout_of(tmp_path / "out"), source)
+    start = Snapshot(job_pass.layout.key, "")
+    run = PreparedPass(Mock(), None, Mock(), job_pass, start)
+    JobPass.begin(job_pass.layout, job_pass.lease, start)
     with pytest.raises(BadOutput, match="another run"):
-        run.begin_next_pass(AttemptEnd(start, {}, []))
+        run.begin_next_pass(PassEnd(start, {}, []))
 
 
-def test_next_attempt_continues_the_series_of_its_lease(tmp_path: Path) -> None:
+def test_next_pass_continues_the_series_of_its_lease(tmp_path: Path) -> None:
     """A table accepts one commit per series. With another series, it would get all rows twice."""
     layout = layout_of(tmp_path / "out")
     before = Lease.new(layout, 1, series="f" * 32)
     before.write_if_unchanged(layout, None)
-    after = Attempt.begin(layout, before, Snapshot(layout.key, "")).lease
-    assert (after.attempt, after.series) == (2, "f" * 32)
+    after = JobPass.begin(layout, before, Snapshot(layout.key, "")).lease
+    assert (after.job_pass, after.series) == (2, "f" * 32)
 
 
 def test_heartbeat_survives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -105,7 +105,7 @@ def leased(layout: Layout, before: Lease | None) -> Lease:
 Beginning = Callable[[Layout, Lease | None], object]
 BEGINNINGS: dict[str, Beginning] = {
     "claim": lambda layout, before: Claim(layout, before, overwrite=False).claim_and_clear(),
-    "attempt": lambda layout, before: Attempt.begin(layout, before, Snapshot(KEY, "0" * 64)),
+    "attempt": lambda layout, before: JobPass.begin(layout, before, Snapshot(KEY, "0" * 64)),
 }
 
 
@@ -157,7 +157,7 @@ def test_of_drivers_that_begin_concurrently_one_has_the_lease(layout: Layout, ne
 @on_all_stores
 def test_delayed_driver_changes_nothing(layout: Layout, messages: Messages) -> None:
     before = leased(layout, None)
-    later = Attempt.begin(layout, before, Snapshot(KEY, "0" * 64))
+    later = JobPass.begin(layout, before, Snapshot(KEY, "0" * 64))
     later.lease.write_success_marker(layout)
     for begin in BEGINNINGS.values():
         with messages.raises(BadOutput):
@@ -166,21 +166,21 @@ def test_delayed_driver_changes_nothing(layout: Layout, messages: Messages) -> N
     assert later.lease.has_completed(layout)
 
 
-def driver(layout: Layout, name: str, attempts: dict[str, Attempt]) -> Iterator[None]:
-    """Begin an attempt and complete it, in steps. Takes over whatever it finds."""
+def driver(layout: Layout, name: str, attempts: dict[str, JobPass]) -> Iterator[None]:
+    """Begin a pass and complete it, in steps. Takes over whatever it finds."""
     before = read_lease(layout)
     yield
     claim = Claim(layout, before, overwrite=False, job=name).claim_and_clear()
     yield
     start = Snapshot(layout.key, "0" * 64)
-    attempts[name] = Attempt.begin(layout, claim, start, name)
+    attempts[name] = JobPass.begin(layout, claim, start, name)
     yield
     attempts[name].mark_complete(start, succeeded_report(layout.output.uri))
 
 
-def has_lease(attempt: Attempt) -> bool:
+def has_lease(job_pass: JobPass) -> bool:
     with suppress(BadOutput):
-        attempt.check_lease()
+        job_pass.check_lease()
         return True
     return False
 
@@ -190,7 +190,7 @@ def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) 
     """All 35 orders of the steps of two drivers, of which `a` is the one that begins."""
     for order in sorted({("a", *rest) for rest in permutations("aaabbbb")}):
         layout.output.delete_directory()
-        attempts: dict[str, Attempt] = {}
+        attempts: dict[str, JobPass] = {}
         drivers = {name: driver(layout, name, attempts) for name in "ab"}
         refused: set[str] = set()
         completed: set[str] = set()
@@ -202,7 +202,7 @@ def test_one_driver_at_most_has_the_lease_in_every_order_of_two(layout: Layout) 
                     completed.add(name)
                 except BadOutput:
                     refused.add(name)
-            owners = {name for name, attempt in attempts.items() if has_lease(attempt)}
+            owners = {name for name, job_pass in attempts.items() if has_lease(job_pass)}
             assert len(owners) <= 1, order
             assert not owners & refused, order
         assert completed, order

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit.attempt import Attempt, start_file
+from batchinference.pipeline.commit.job_pass import JobPass, start_file
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import Request, TableState, load_state
@@ -30,14 +30,14 @@ from support.outputs.batches import failed, good
 from support.outputs.builders import (
     OURS,
     THEIRS,
-    close_attempt,
+    close_pass,
     commit_rows,
     layout_of,
     succeeded_report,
 )
 
 
-def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt | None:
+def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> JobPass | None:
     """Begin or resume an output as a job does. Return None if there is nothing to do."""
     request = Request(write_of("parquet", layout.output.uri, mode=mode), resume)
     state = load_state(layout, request)
@@ -45,34 +45,34 @@ def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> 
     if action is Action.ALREADY_COMPLETE:
         return None
     if action is Action.RESUME and lease is not None:
-        start = Attempt(layout, lease).load_committed()
+        start = JobPass(layout, lease).load_committed()
     else:
         lease = Claim(layout, lease, mode == "overwrite").claim_and_clear()
         source = write_lines(Path(layout.output.path).parent / "in", {"a.txt": ["x"]})
         content = snapshot_input([str(source)], []).serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    return Attempt.begin(layout, lease, start)
+    return JobPass.begin(layout, lease, start)
 
 
-def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> Attempt:
-    attempt = open_output(layout, mode, resume=resume)
-    assert attempt is not None
-    return attempt
+def opened(layout: Layout, mode: str = "error", *, resume: bool = True) -> JobPass:
+    job_pass = open_output(layout, mode, resume=resume)
+    assert job_pass is not None
+    return job_pass
 
 
-def start_in(attempt: Attempt) -> Snapshot:
-    """Return the snapshot of what counted when the attempt began."""
-    return Snapshot.read(start_file(attempt.layout, attempt.lease), attempt.layout.key)
+def start_in(job_pass: JobPass) -> Snapshot:
+    """Return the snapshot of what counted when the pass began."""
+    return Snapshot.read(start_file(job_pass.layout, job_pass.lease), job_pass.layout.key)
 
 
 def a_run(layout: Layout, *, complete: bool) -> list[Path]:
     """Write what a job leaves: data file, error file, manifest and more. Return its part files."""
-    attempt = opened(layout, "overwrite")
-    commit_rows(attempt, merged([good(0, attempt.number, [10]), failed(0, 0)]))
+    job_pass = opened(layout, "overwrite")
+    commit_rows(job_pass, merged([good(0, job_pass.number, [10]), failed(0, 0)]))
     if complete:
-        attempt.mark_complete(
-            close_attempt(attempt, start_in(attempt)), succeeded_report(layout.output.uri)
+        job_pass.mark_complete(
+            close_pass(job_pass, start_in(job_pass)), succeeded_report(layout.output.uri)
         )
     return parts_of(layout)
 
@@ -93,15 +93,15 @@ def files_below(directory: Path) -> dict[str, bytes]:
 MODES = pytest.mark.parametrize("mode", ["error", "overwrite"])
 
 
-def test_late_commit_of_an_earlier_attempt_does_not_count(
+def test_late_commit_of_an_earlier_pass_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task checked that the attempt is open right before another run took over the output."""
+    """The task checked that the pass is open right before another run took over the output."""
     layout = layout_of(tmp_path / "out")
     earlier = opened(layout)
     opened(layout)
     with monkeypatch.context() as patch:
-        patch.setattr(Attempt, "check_can_commit", lambda self: None)
+        patch.setattr(JobPass, "check_can_commit", lambda self: None)
         commit_rows(earlier, good(0, 0, [10]))
     assert len(parts_of(layout)) == 1
     assert start_in(opened(layout)).entries == []
@@ -116,9 +116,9 @@ def test_late_commit_of_an_earlier_attempt_does_not_count(
 def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, complete: bool) -> None:
     a_run(layout_of(tmp_path / "out", key), complete=complete)
     layout = layout_of(tmp_path / "out")
-    attempt = opened(layout, "overwrite")
-    assert attempt.number == 2
-    begun = f"attempts/{Path(attempt.directory.path).name}"
+    job_pass = opened(layout, "overwrite")
+    assert job_pass.number == 2
+    begun = f"attempts/{Path(job_pass.directory.path).name}"
     left = {"job.json", ".job.json.lock", "input.parquet"}
     left |= {f"{begun}/start.json", f"{begun}/heartbeat"}
     assert set(files_below(tmp_path / "out")) == {f"_batchinference/{name}" for name in left}
@@ -146,8 +146,8 @@ def test_interrupted_overwrite_starts_over(
         with pytest.raises(OSError, match="storage is gone"):
             open_output(layout_of(tmp_path / "out"), "overwrite")
     assert theirs.success.exists() == (done == 0), "half an output never looks whole"
-    attempt = opened(layout_of(tmp_path / "out"), "overwrite")
-    assert start_in(attempt).entries == parts_of(attempt.layout) == []
+    job_pass = opened(layout_of(tmp_path / "out"), "overwrite")
+    assert start_in(job_pass).entries == parts_of(job_pass.layout) == []
 
 
 @MODES

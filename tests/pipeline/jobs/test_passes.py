@@ -9,7 +9,7 @@ import pytest
 
 from batchinference.pipeline.errors import DeviceFailed, Incomplete, JobFailure, WorkerCrashed
 from batchinference.pipeline.execution.crash_isolation import CrashNote
-from batchinference.pipeline.execution.prepared_attempt import MAX_PASSES, MAX_STALLED, Passes
+from batchinference.pipeline.execution.prepared_pass import MAX_PASSES, MAX_STALLED, Passes
 
 DEATH = (CrashNote("own", ((1, 2),)),)
 LOST = WorkerCrashed("died")

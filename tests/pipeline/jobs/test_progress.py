@@ -78,7 +78,7 @@ def test_speed_of_a_finished_job_is_averaged_over_its_running_time(
     assert progress_of(reports).rows_per_second == 300 / reports.build().seconds["running"]
 
 
-def test_rows_of_earlier_attempts_do_not_count_for_the_speed(
+def test_rows_of_earlier_passes_do_not_count_for_the_speed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
@@ -92,7 +92,7 @@ def test_rows_of_earlier_attempts_do_not_count_for_the_speed(
     assert [each.eta for each in shown] == [None, "10s", "20s"]
 
 
-def test_report_has_the_notes_of_all_attempts(tmp_path: Path) -> None:
+def test_report_has_the_notes_of_all_passes(tmp_path: Path) -> None:
     run = JobRun(Mock(), Mock(), Mock(), Mock())
     run._reports = ReportBuilder("job", layout_of(tmp_path))
     for note in ({"retries": 3, "task": 1}, {"peak_bytes": 1}):

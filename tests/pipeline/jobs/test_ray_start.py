@@ -79,7 +79,7 @@ def test_the_same_job_runs_after_a_failed_start_and_another_is_refused(
     other = run_without_ray(document_of(tmp_path, "b"))
     messages.check(other.message)
     again = run_without_ray(document_of(tmp_path))
-    assert (again.state, again.attempt) == (JobState.SUCCEEDED, 2)
+    assert (again.state, again.job_pass) == (JobState.SUCCEEDED, 2)
     assert rows_of(tmp_path / "out") == [{"text": "a"}]
 
 
@@ -110,7 +110,7 @@ def test_a_stop_while_the_input_is_listed_starts_no_ray(
 ) -> None:
     stop = StopSignal()
     monkeypatch.setattr(
-        job_module, "prepare_attempt", partial(_stopped, stop, job_module.prepare_attempt)
+        job_module, "prepare_pass", partial(_stopped, stop, job_module.prepare_pass)
     )
     assert run_on(document_of(tmp_path), pytest.fail, stop).reason == "Interrupted"
 

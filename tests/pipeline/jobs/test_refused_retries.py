@@ -95,7 +95,7 @@ def test_unfinished_output_of_an_unrepeatable_source_starts_over(tmp_path: Path)
     assert run_without_ray(given).state == JobState.FAILED
     given["spec"]["errors"] = {"retryFailedRows": True, "maxRows": 1}
     report = run_without_ray(given)
-    assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2), report.message
+    assert (report.state, report.pass_number) == (JobState.SUCCEEDED, 2), report.message
 
 
 def test_retry_command_refuses_tables(tmp_path: Path, messages: Messages) -> None:

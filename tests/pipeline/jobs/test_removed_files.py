@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.changed_input_files import merged_origins, without_input_files
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import ManifestEntry, Origin
 from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -23,7 +23,7 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningName
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
-from support.outputs.builders import OURS, begin_attempt, committing, entry, layout_of
+from support.outputs.builders import OURS, begin_pass, committing, entry, layout_of
 
 WRITER = ParquetWriter("snappy")
 
@@ -36,41 +36,43 @@ def rows_of_file(file: int) -> RowBatch:
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Attempt:
+def job_pass(tmp_path: Path) -> JobPass:
     source = write_lines(tmp_path / "in", {name: ["x"] for name in "abc"})
-    return begin_attempt(layout_of(tmp_path / "out"), source)
+    return begin_pass(layout_of(tmp_path / "out"), source)
 
 
-def committed(attempt: Attempt, *files: int, by_file: bool = True) -> Snapshot:
+def committed(job_pass: JobPass, *files: int, by_file: bool = True) -> Snapshot:
     """Commit the rows of these files at once, and return the snapshot."""
     batch = merged([*map(rows_of_file, files), *(end(file, 5) for file in files)])
-    replace(committing(attempt), by_file=by_file).put(batch, task=len(files))
-    return Snapshot(OURS, "").with_commits(attempt.manifests(len(files)))
+    replace(committing(job_pass), by_file=by_file).put(batch, task=len(files))
+    return Snapshot(OURS, "").with_commits(job_pass.manifests(len(files)))
 
 
-def test_other_files_count_as_if_they_had_been_committed_alone(attempt: Attempt) -> None:
-    left = without_input_files(committed(attempt, 0, 1, 2), [1], [2])
-    alone = committed(attempt, 0)
+def test_other_files_count_as_if_they_had_been_committed_alone(job_pass: JobPass) -> None:
+    left = without_input_files(committed(job_pass, 0, 1, 2), [1], [2])
+    alone = committed(job_pass, 0)
     assert left.counts == alone.counts
     assert [entry.warnings for entry in left.entries] == [entry.warnings for entry in alone.entries]
     assert left.missing_rows(3, None) == {1: [(0, None)]}, "file 2 has no rows any more"
     assert (left.recomputed, left.removed) == ([1], [2])
 
 
-def test_entry_that_does_not_know_its_files_is_computed_again(attempt: Attempt) -> None:
-    left = without_input_files(committed(attempt, 0, 1, by_file=False), [1])
+def test_entry_that_does_not_know_its_files_is_computed_again(job_pass: JobPass) -> None:
+    left = without_input_files(committed(job_pass, 0, 1, by_file=False), [1])
     assert left.entries == []
     assert left.missing_rows(2, None) == {0: [(0, 5)], 1: [(0, None)]}
 
 
-def test_entry_without_rows_of_the_files_is_unchanged(attempt: Attempt) -> None:
-    both = committed(attempt, 0, 1)
+def test_entry_without_rows_of_the_files_is_unchanged(job_pass: JobPass) -> None:
+    both = committed(job_pass, 0, 1)
     assert without_input_files(both, [2]).entries == both.entries
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
-def test_failed_rows_of_the_other_files_can_be_retried(attempt: Attempt, retry_first: bool) -> None:
-    left, errors = committed(attempt, 0, 1), attempt.layout.errors
+def test_failed_rows_of_the_other_files_can_be_retried(
+    job_pass: JobPass, retry_first: bool
+) -> None:
+    left, errors = committed(job_pass, 0, 1), job_pass.layout.errors
     if retry_first:
         left = without_input_files(without_failed_rows(left, errors), [1])
     else:
@@ -79,33 +81,33 @@ def test_failed_rows_of_the_other_files_can_be_retried(attempt: Attempt, retry_f
     assert left.counts == Counts(read=4, written=2, filtered=2, warned=1)
 
 
-def test_files_lose_the_removed_rows_and_error_records(attempt: Attempt) -> None:
-    (entry,) = without_input_files(committed(attempt, 0, 1, 2), [1], [2]).entries
-    rewritten = without_removed(attempt, entry, WRITER)
+def test_files_lose_the_removed_rows_and_error_records(job_pass: JobPass) -> None:
+    (entry,) = without_input_files(committed(job_pass, 0, 1, 2), [1], [2]).entries
+    rewritten = without_removed(job_pass, entry, WRITER)
     (data,) = rewritten.data
-    content = WRITER.read((attempt.layout.data / data.name).read())
+    content = WRITER.read((job_pass.layout.data / data.name).read())
     assert content.column("n").to_pylist() == [0, 1]
     assert rewritten.errors is not None
-    records = WRITER.read((attempt.layout.errors / rewritten.errors.name).read())
+    records = WRITER.read((job_pass.layout.errors / rewritten.errors.name).read())
     assert records.column("id").to_pylist() == ["0:4"]
     assert (rewritten.removed, [one.file for one in rewritten.origins]) == ([], [0])
 
 
-def test_changed_file_is_not_rewritten(attempt: Attempt) -> None:
-    (entry,) = without_input_files(committed(attempt, 0, 1), [1]).entries
-    data = attempt.layout.data / entry.data[0].name
+def test_changed_file_is_not_rewritten(job_pass: JobPass) -> None:
+    (entry,) = without_input_files(committed(job_pass, 0, 1), [1]).entries
+    data = job_pass.layout.data / entry.data[0].name
     data.write(data.read() + b" ")
     with pytest.raises(BadOutput, match=entry.data[0].name):
-        without_removed(attempt, entry, WRITER)
+        without_removed(job_pass, entry, WRITER)
 
 
-def test_file_with_another_number_of_rows_is_not_rewritten(attempt: Attempt) -> None:
+def test_file_with_another_number_of_rows_is_not_rewritten(job_pass: JobPass) -> None:
     """The state is damaged, so it is unknown which rows are those of the other files."""
-    (entry,) = without_input_files(committed(attempt, 0, 1), [1]).entries
+    (entry,) = without_input_files(committed(job_pass, 0, 1), [1]).entries
     first, other = entry.origins
     damaged = replace(entry, origins=[replace(first, rows=[(0, 1 << 60)]), other])
     with pytest.raises(BadOutput):
-        without_removed(attempt, damaged, WRITER)
+        without_removed(job_pass, damaged, WRITER)
 
 
 def test_origins_of_merged_files_follow_each_other() -> None:
@@ -119,8 +121,8 @@ def test_origins_of_merged_files_follow_each_other() -> None:
     assert merged_origins([merged(0), entry([(1, 0, 2)])]) == []
 
 
-def test_snapshot_with_origins_is_read_back(attempt: Attempt) -> None:
-    left = without_input_files(committed(attempt, 0, 1, 2), [1], [2])
-    directory = attempt.directory / "start.json"
+def test_snapshot_with_origins_is_read_back(job_pass: JobPass) -> None:
+    left = without_input_files(committed(job_pass, 0, 1, 2), [1], [2])
+    directory = job_pass.directory / "start.json"
     directory.write(left.serialized())
     assert Snapshot.read(directory, OURS) == left

@@ -86,7 +86,7 @@ def test_stored_report_is_the_returned_one(run: Run, directory: Path) -> None:
 
 def test_report_identifies_the_job(run: Run, directory: Path) -> None:
     report = run.report
-    assert (report.name, report.attempt, report.version) == ("slow", 1, __version__)
+    assert (report.name, report.pass_number, report.version) == ("slow", 1, __version__)
     assert report.output == str(directory / "out")
     assert report.started_at <= report.updated_at
     assert list(report.seconds) == ["preparing", "running", "finalizing"]

@@ -14,7 +14,7 @@ from batchinference.pipeline.row_batch import MissingRows
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
-from support.outputs.builders import last_attempt
+from support.outputs.builders import last_pass
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -45,7 +45,7 @@ class FailingJob:
         return run
 
     def missing_rows(self) -> MissingRows:
-        return last_attempt(self.document).load_committed().missing_rows(len(self.keys), None)
+        return last_pass(self.document).load_committed().missing_rows(len(self.keys), None)
 
     def missing(self) -> list[str]:
         """Return the keys of the rows that the output lacks, completely or in part."""
@@ -122,11 +122,11 @@ def test_rows_of_a_removed_file_are_processed_in_another_pass(tmp_path: Path) ->
     removed = data_files(job.output)[0]
 
     def remove(report: object) -> None:
-        if getattr(report, "attempt", None) == 2:
+        if getattr(report, "pass_number", None) == 2:
             removed.unlink(missing_ok=True)
 
     (tmp_path / "repaired").touch()
     run = run_job(job.document, on_publish=remove)
-    assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 3)
+    assert (run.report.state, run.report.pass_number) == (JobState.SUCCEEDED, 3)
     assert run.counts == (len(TEXTS), len(TEXTS), 0, 0)
     assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit import attempt
+from batchinference.pipeline.commit import job_pass
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
@@ -131,7 +131,7 @@ def test_restart_killed_early_reads_no_files_of_other_appends(two_nights: Path) 
     given = night(two_nights)
     given["spec"]["resume"] = False
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(attempt.Attempt, "begin", away)
+        patched.setattr(job_pass.JobPass, "begin", away)
         assert run_without_ray(given).state == JobState.FAILED
     begun = "append" if list(two_nights.glob("out/*/append-????????")) else "error"
     assert counts(run_without_ray(night(two_nights, mode=begun))) == (2, 1, 1)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.row_coverage import RowSet
@@ -42,11 +42,11 @@ from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.batches import failed, good
 from support.outputs.builders import (
     OURS,
-    begin_attempt,
-    close_attempt,
+    begin_pass,
+    close_pass,
     commit_rows,
     committing,
-    last_attempt,
+    last_pass,
     layout_of,
 )
 from support.outputs.rows import Row
@@ -59,27 +59,27 @@ def names(output: Path) -> set[str]:
 
 
 @pytest.fixture
-def attempt(tmp_path: Path) -> Attempt:
-    """Return a closed attempt with two files, of which one has only nulls in a column."""
+def job_pass(tmp_path: Path) -> JobPass:
+    """Return a closed pass with two files, of which one has only nulls in a column."""
     source = write_lines(tmp_path / "in", {"a.txt": ["x", "y"]})
-    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    job_pass = begin_pass(layout_of(tmp_path / "out"), source)
     for row, value in enumerate([None, 1.5]):
         table = pa.table({"half": pa.array([value])})
-        commit_rows(attempt, good(0, row, table), task=row)
-    return attempt
+        commit_rows(job_pass, good(0, row, table), task=row)
+    return job_pass
 
 
-def rewriting(attempt: Attempt) -> tuple[Snapshot, RewriteTask]:
-    end = close_attempt(attempt)
-    ((task,), _) = rewrites(attempt, end.entries, PARQUET)
+def rewriting(job_pass: JobPass) -> tuple[Snapshot, RewriteTask]:
+    end = close_pass(job_pass)
+    ((task,), _) = rewrites(job_pass, end.entries, PARQUET)
     return end, task
 
 
 @pytest.mark.parametrize("limit", ["MERGED_BYTES", "MERGED_ROWS"])
 def test_driver_reads_only_small_files(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, limit: str
+    job_pass: JobPass, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    _, task = rewriting(attempt)
+    _, task = rewriting(job_pass)
     assert fit_in_driver([task])
     monkeypatch.setattr(file_rewrites, limit, {"MERGED_BYTES": task.size, "MERGED_ROWS": 1}[limit])
     assert fit_in_driver([task])
@@ -87,15 +87,15 @@ def test_driver_reads_only_small_files(
 
 
 def rewritten(
-    attempt: Attempt, end: Snapshot, writer: RewritingWriter = PARQUET, first: int | None = 0
+    job_pass: JobPass, end: Snapshot, writer: RewritingWriter = PARQUET, first: int | None = 0
 ) -> list[ManifestEntry]:
     """Rewrite the files of a snapshot, and return its new entries. The files of the entries from
     `first` on may be merged; none of them if it is None."""
     small = [] if first is None else end.entries[first:]
     mergeable = {file.name for entry in small for file in entry.data}
-    tasks, others = rewrites(attempt, end.entries, writer, mergeable)
+    tasks, others = rewrites(job_pass, end.entries, writer, mergeable)
     entries = [*others, *(entry for task in tasks for entry in task())]
-    assert rewrites(attempt, entries, writer) == ([], entries)
+    assert rewrites(job_pass, entries, writer) == ([], entries)
     return entries
 
 
@@ -107,69 +107,71 @@ class TestMerging:
     """Small files of entries with the same columns become one file."""
 
     @pytest.fixture
-    def attempt(self, tmp_path: Path) -> Attempt:
+    def job_pass(self, tmp_path: Path) -> JobPass:
         source = write_lines(tmp_path / "in", {"a.txt": ["x"] * 9})
-        return begin_attempt(layout_of(tmp_path / "out"), source)
+        return begin_pass(layout_of(tmp_path / "out"), source)
 
     def merged(
-        self, attempt: Attempt, *batches: RowBatch, earlier: int = 0, first: int = 0
+        self, job_pass: JobPass, *batches: RowBatch, earlier: int = 0, first: int = 0
     ) -> list[ManifestEntry]:
         for task, batch in enumerate(batches, first):
-            commit_rows(attempt, batch, task)
-        end = close_attempt(attempt)
-        entries = rewritten(attempt, end, first=earlier)
-        attempt.write_unified_snapshot(end.with_entries(entries))
-        attempt.remove_orphans(entries)
-        assert attempt.load_committed().counts == end.counts
+            commit_rows(job_pass, batch, task)
+        end = close_pass(job_pass)
+        entries = rewritten(job_pass, end, first=earlier)
+        job_pass.write_unified_snapshot(end.with_entries(entries))
+        job_pass.remove_orphans(entries)
+        assert job_pass.load_committed().counts == end.counts
         assert RowSet.of(entries).missing(1, {0: 9}) == RowSet.of(end.entries).missing(1, {0: 9})
         return entries
 
-    def rows(self, attempt: Attempt) -> list[list[Row]]:
-        files = data_files(Path(attempt.layout.output.path))
+    def rows(self, job_pass: JobPass) -> list[list[Row]]:
+        files = data_files(Path(job_pass.layout.output.path))
         return sorted((pq.read_table(file).to_pylist() for file in files), key=str)
 
-    def test_rows_are_in_the_order_of_the_input(self, attempt: Attempt) -> None:
-        self.merged(attempt, good(0, 3, [3, 4]), good(0, 0, [0]), good(0, 1, [1, 2]))
-        assert self.rows(attempt) == [[{"n": n} for n in range(5)]]
+    def test_rows_are_in_the_order_of_the_input(self, job_pass: JobPass) -> None:
+        self.merged(job_pass, good(0, 3, [3, 4]), good(0, 0, [0]), good(0, 1, [1, 2]))
+        assert self.rows(job_pass) == [[{"n": n} for n in range(5)]]
 
-    def test_error_records_are_merged(self, attempt: Attempt) -> None:
+    def test_error_records_are_merged(self, job_pass: JobPass) -> None:
         batches = [merged([good(0, 2 * n, [n]), failed(0, 2 * n + 1)]) for n in range(3)]
-        (entry,) = self.merged(attempt, *batches)
+        (entry,) = self.merged(job_pass, *batches)
         assert entry.errors is not None
-        records = pq.read_table((attempt.layout.errors / entry.errors.name).path).to_pylist()
+        records = pq.read_table((job_pass.layout.errors / entry.errors.name).path).to_pylist()
         assert [record["row"] for record in records] == [1, 3, 5]
-        assert len(data_files(Path(attempt.layout.errors.path))) == 1
+        assert len(data_files(Path(job_pass.layout.errors.path))) == 1
 
-    def test_values_that_do_not_fit_the_common_type_keep_their_file(self, attempt: Attempt) -> None:
+    def test_values_that_do_not_fit_the_common_type_keep_their_file(
+        self, job_pass: JobPass
+    ) -> None:
         large = (1 << 53) + 1
-        self.merged(attempt, good(0, 0, table(large)), good(0, 1, table(0.5)))
-        assert self.rows(attempt) == [[{"n": 0.5}], [{"n": large}]]
+        self.merged(job_pass, good(0, 0, table(large)), good(0, 1, table(0.5)))
+        assert self.rows(job_pass) == [[{"n": 0.5}], [{"n": large}]]
 
-    def test_types_without_a_common_type_are_not_merged(self, attempt: Attempt) -> None:
+    def test_types_without_a_common_type_are_not_merged(self, job_pass: JobPass) -> None:
         batches = [good(0, 0, table(1)), good(0, 1, table("a")), good(0, 2, table(2))]
-        files = [pq.read_table(file.path).to_pylist() for file in self.files(attempt, *batches)]
+        files = [pq.read_table(file.path).to_pylist() for file in self.files(job_pass, *batches)]
         assert sorted(map(str, files)) == ["[{'n': 'a'}]", "[{'n': 1}, {'n': 2}]"]
 
-    def files(self, attempt: Attempt, *batches: RowBatch) -> list[Location]:
-        entries = self.merged(attempt, *batches)
-        return [attempt.layout.data / file.name for entry in entries for file in entry.data]
+    def files(self, job_pass: JobPass, *batches: RowBatch) -> list[Location]:
+        entries = self.merged(job_pass, *batches)
+        return [job_pass.layout.data / file.name for entry in entries for file in entry.data]
 
-    def test_parts_of_a_row_are_not_merged(self, attempt: Attempt) -> None:
+    def test_parts_of_a_row_are_not_merged(self, job_pass: JobPass) -> None:
         half = replace(good(0, 0, [0]), shares=np.array([FULL_SHARE // 2]))
-        self.merged(attempt, half, half, good(0, 1, [1]), good(0, 2, [2]))
-        assert self.rows(attempt) == [[{"n": 0}], [{"n": 0}], [{"n": 1}, {"n": 2}]]
+        self.merged(job_pass, half, half, good(0, 1, [1]), good(0, 2, [2]))
+        assert self.rows(job_pass) == [[{"n": 0}], [{"n": 0}], [{"n": 1}, {"n": 2}]]
 
-    def test_partly_failed_rows_are_not_merged(self, attempt: Attempt) -> None:
+    def test_partly_failed_rows_are_not_merged(self, job_pass: JobPass) -> None:
         """A retry of failed rows removes their entry with all of its files."""
         mixed = merged([good(0, 0, [0]), replace(failed(0, 0), input_ids=NO_IDS)])
-        entries = self.merged(attempt, mixed, good(0, 1, [1]), good(0, 2, [2]))
-        assert self.rows(attempt) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
-        left = without_failed_rows(Snapshot(OURS, "", entries), attempt.layout.errors)
+        entries = self.merged(job_pass, mixed, good(0, 1, [1]), good(0, 2, [2]))
+        assert self.rows(job_pass) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
+        left = without_failed_rows(Snapshot(OURS, "", entries), job_pass.layout.errors)
         assert left.missing_rows(1, 3) == {0: [(0, 1)]}
         assert [len(entry.data) for entry in left.entries] == [1]
 
     def test_rows_of_one_file_are_in_memory_at_a_time(
-        self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+        self, job_pass: JobPass, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Values that repeat take much more memory than the bytes of their file."""
         peaks: list[int] = []
@@ -183,37 +185,37 @@ class TestMerging:
         monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 4 << 20)
         batches = [good(0, row, table("x" * (4 << 20))) for row in range(20)]
         before = pa.total_allocated_bytes()
-        self.merged(attempt, *batches)
+        self.merged(job_pass, *batches)
         assert len(peaks) == 20
         assert max(peaks) - before < 8 * (4 << 20)
 
-    def test_changed_file_is_not_merged(self, attempt: Attempt) -> None:
-        commit_rows(attempt, good(0, 0, [0]), 0)
-        (changed,) = data_files(Path(attempt.layout.output.path))
+    def test_changed_file_is_not_merged(self, job_pass: JobPass) -> None:
+        commit_rows(job_pass, good(0, 0, [0]), 0)
+        (changed,) = data_files(Path(job_pass.layout.output.path))
         changed.write_bytes(content := changed.read_bytes()[:-1] + b"x")
-        self.merged(attempt, good(0, 1, [1]), good(0, 2, [2]), first=1)
+        self.merged(job_pass, good(0, 1, [1]), good(0, 2, [2]), first=1)
         assert changed.read_bytes() == content
         changed.unlink()
-        assert self.rows(attempt) == [[{"n": 1}, {"n": 2}]]
+        assert self.rows(job_pass) == [[{"n": 1}, {"n": 2}]]
 
-    def test_files_of_earlier_runs_are_kept(self, attempt: Attempt) -> None:
-        self.merged(attempt, good(0, 0, [0]), good(0, 1, [1]), good(0, 2, [2]), earlier=1)
-        assert self.rows(attempt) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
+    def test_files_of_earlier_runs_are_kept(self, job_pass: JobPass) -> None:
+        self.merged(job_pass, good(0, 0, [0]), good(0, 1, [1]), good(0, 2, [2]), earlier=1)
+        assert self.rows(job_pass) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
 
-    def test_sizes_are_limited(self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sizes_are_limited(self, job_pass: JobPass, monkeypatch: pytest.MonkeyPatch) -> None:
         size = len(b"".join(bytes(part) for _, part in ParquetWriter("snappy").files(table(0))))
         monkeypatch.setattr(file_rewrites, "SMALL_BYTES", size)
         monkeypatch.setattr(file_rewrites, "MERGED_BYTES", 2 * size)
         large = good(0, 4, table(*range(1000)))
-        self.merged(attempt, *(good(0, n, [n]) for n in range(4)), large)
-        assert sorted(len(rows) for rows in self.rows(attempt)) == [2, 2, 1000]
+        self.merged(job_pass, *(good(0, n, [n]) for n in range(4)), large)
+        assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 2, 1000]
 
-    def test_rows_are_limited(self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_are_limited(self, job_pass: JobPass, monkeypatch: pytest.MonkeyPatch) -> None:
         """Files of a few bytes may hold rows that take much memory."""
         monkeypatch.setattr(file_rewrites, "MERGED_ROWS", 3)
         batches = [good(0, n, [n]) for n in range(5)]
-        self.merged(attempt, *batches, good(0, 5, [5, 6, 7]))
-        assert sorted(len(rows) for rows in self.rows(attempt)) == [2, 3, 3]
+        self.merged(job_pass, *batches, good(0, 5, [5, 6, 7]))
+        assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 3, 3]
 
 
 COLUMNS = {
@@ -230,11 +232,11 @@ def test_all_files_have_the_same_columns(
     tmp_path: Path, tables: list[pa.Table], expected: pa.DataType, merges: bool
 ) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["x"] * len(tables)})
-    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    job_pass = begin_pass(layout_of(tmp_path / "out"), source)
     for row, each in enumerate(tables):
-        commit_rows(attempt, good(0, row, each), task=row)
-    entries = rewritten(attempt, close_attempt(attempt), first=0 if merges else None)
-    files = [Path(attempt.layout.output.path, one.name) for entry in entries for one in entry.data]
+        commit_rows(job_pass, good(0, row, each), task=row)
+    entries = rewritten(job_pass, close_pass(job_pass), first=0 if merges else None)
+    files = [Path(job_pass.layout.output.path, one.name) for entry in entries for one in entry.data]
     assert len(files) == (1 if merges else len(tables))
     for entry, file in zip(entries, files, strict=True):
         schema = pq.read_schema(file)
@@ -260,89 +262,89 @@ TEXTS = {
 def test_all_text_files_have_the_same_columns_in_one_order(
     tmp_path: Path, name: str, compression: str, merges: bool
 ) -> None:
-    attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
+    job_pass = begin_pass(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
     write = write_of(name, compression=compression)
-    committer = committing(attempt, writer_for(write))
+    committer = committing(job_pass, writer_for(write))
     other = pa.table({"c": [[1.5], None], "a": [2.5, None]})
     committer.put(good(0, 2, other), 0)
     committer.put(good(0, 0, pa.table({"a": [1, None], "b": ['x,\n"y"', ""]})), 1)
     form, first_merged = rewriting_writer_for(write), 0 if merges else None
     assert form is not None
-    entries = rewritten(attempt, close_attempt(attempt), form, first_merged)
+    entries = rewritten(job_pass, close_pass(job_pass), form, first_merged)
     entries.sort(key=lambda entry: entry.row_ranges)
-    files = [(attempt.layout.data / one.name).read() for entry in entries for one in entry.data]
+    files = [(job_pass.layout.data / one.name).read() for entry in entries for one in entry.data]
     texts = [(gzip.decompress(file) if compression == "gzip" else file).decode() for file in files]
     first, second = TEXTS[name]
     part = first + (second.split("\n", 1)[1] if name == "csv" else second)
     assert texts == ([part] if merges else [first, second])
 
 
-def take_over(attempt: Attempt, end: Snapshot) -> None:
-    Attempt.begin(attempt.layout, attempt.lease, end)
+def take_over(job_pass: JobPass, end: Snapshot) -> None:
+    JobPass.begin(job_pass.layout, job_pass.lease, end)
 
 
-def finish(attempt: Attempt, end: Snapshot) -> None:
-    attempt.write_unified_snapshot(end)
+def finish(job_pass: JobPass, end: Snapshot) -> None:
+    job_pass.write_unified_snapshot(end)
 
 
 @pytest.mark.parametrize("happens", [take_over, finish])
 @pytest.mark.parametrize("moment", ["before the write", "after it"])
 def test_late_rewrite_leaves_no_file(
-    attempt: Attempt,
+    job_pass: JobPass,
     monkeypatch: pytest.MonkeyPatch,
-    happens: Callable[[Attempt, Snapshot], None],
+    happens: Callable[[JobPass, Snapshot], None],
     moment: str,
 ) -> None:
-    end, task = rewriting(attempt)
-    output = Path(attempt.layout.output.path)
+    end, task = rewriting(job_pass)
+    output = Path(job_pass.layout.output.path)
     before, write = names(output), Location.write
 
     def written(self: Location, content: bytes) -> None:
         monkeypatch.setattr(Location, "write", write)
         write(self, content)
-        happens(attempt, end)
+        happens(job_pass, end)
 
     if moment == "after it":
         monkeypatch.setattr(Location, "write", written)
     else:
-        happens(attempt, end)
+        happens(job_pass, end)
     with pytest.raises(BadOutput):
         task()
     assert names(output) == before
 
 
-def test_old_and_new_files_exist_until_a_snapshot_names_the_new_ones(attempt: Attempt) -> None:
-    end, task = rewriting(attempt)
+def test_old_and_new_files_exist_until_a_snapshot_names_the_new_ones(job_pass: JobPass) -> None:
+    end, task = rewriting(job_pass)
     (entry,) = task()
-    output = Path(attempt.layout.output.path)
+    output = Path(job_pass.layout.output.path)
     assert len(names(output)) == 3
-    assert attempt.load_committed().entries == end.entries, "the new file does not count yet"
+    assert job_pass.load_committed().entries == end.entries, "the new file does not count yet"
     unified = end.with_entries([entry, end.entries[1]])
-    attempt.write_unified_snapshot(unified)
-    assert [one.data for one in attempt.load_committed().entries] == [
+    job_pass.write_unified_snapshot(unified)
+    assert [one.data for one in job_pass.load_committed().entries] == [
         one.data for one in unified.entries
     ]
-    attempt.remove_orphans(unified.entries)
+    job_pass.remove_orphans(unified.entries)
     assert names(output) == {file.name for one in unified.entries for file in one.data}
 
 
-def test_snapshot_of_an_earlier_attempt_is_not_used(attempt: Attempt) -> None:
-    """A late driver has written it after another attempt began."""
-    end, _ = rewriting(attempt)
-    later = Attempt.begin(attempt.layout, attempt.lease, end)
-    stale = Snapshot(end.work, end.input, [], {}, attempt.number)
-    attempt.layout.final_snapshot.write(stale.serialized())
+def test_snapshot_of_an_earlier_pass_is_not_used(job_pass: JobPass) -> None:
+    """A late driver has written it after another pass began."""
+    end, _ = rewriting(job_pass)
+    later = JobPass.begin(job_pass.layout, job_pass.lease, end)
+    stale = Snapshot(end.work, end.input, [], {}, job_pass.number)
+    job_pass.layout.final_snapshot.write(stale.serialized())
     assert later.load_committed().entries == end.entries
 
 
 def test_file_names_are_never_reused(tmp_path: Path) -> None:
     job = small_job(write_input(tmp_path / "in"), tmp_path / "out")
     run_without_ray(job)
-    attempt = last_attempt(job)
-    layout = attempt.layout
+    job_pass = last_pass(job)
+    layout = job_pass.layout
     committed = {
         file.name: file
-        for manifest in attempt.manifests()
+        for manifest in job_pass.manifests()
         for entry in manifest.entries
         for file in entry.data
     }
@@ -357,10 +359,10 @@ def test_types_of_columns_are_read_without_whole_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["x"] * 2})
-    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    job_pass = begin_pass(layout_of(tmp_path / "out"), source)
     for row, value in enumerate((1, 0.5)):
-        commit_rows(attempt, good(0, row, pa.table({"n": [value]})), task=row)
-    entries = close_attempt(attempt).entries
+        commit_rows(job_pass, good(0, row, pa.table({"n": [value]})), task=row)
+    entries = close_pass(job_pass).entries
     monkeypatch.setattr(Location, "read", Mock(side_effect=AssertionError("a file is read")))
-    schema = OutputSchema.of(attempt.layout.output, entries, PARQUET)
+    schema = OutputSchema.of(job_pass.layout.output, entries, PARQUET)
     assert schema.types == pa.schema([("n", pa.float64())])

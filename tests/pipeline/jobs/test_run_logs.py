@@ -169,7 +169,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def report(output: Path, **fields: Any) -> Report:
-    given = {"name": "demo", "state": JobState.RUNNING, "output": str(output), "attempt": 1}
+    given = {"name": "demo", "state": JobState.RUNNING, "output": str(output), "pass_number": 1}
     times = {"startedAt": "2026-01-31T00:00:00Z", "updatedAt": "2026-01-31T00:00:00Z"}
     return Report(**{**given, **times, "version": "1", "seconds": {"preparing": 1.0}, **fields})
 
@@ -194,14 +194,14 @@ def test_last_lines_are_stored_at_most_once_a_minute_while_a_job_runs(
         for text in stored(job).values():
             result.setdefault(text, second)
     assert list(result.values()) == [10, 70, 130]
-    last = stored(job)["2026-01-31T000000Z-attempt-1.log"].splitlines()
+    last = stored(job)["2026-01-31T000000Z-pass-1.log"].splitlines()
     assert "second 130" in last[-2]
     assert run_log.UNFINISHED in last[-1]
     log.store(job, now.model_copy(update={"state": JobState.SUCCEEDED}))
-    assert stored(job) == {"2026-01-31T000000Z-attempt-1.log": log.text()}
+    assert stored(job) == {"2026-01-31T000000Z-pass-1.log": log.text()}
 
 
-def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_attempt(
+def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_pass(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_log, "MAX_COPY", 200)
@@ -209,11 +209,11 @@ def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_attempt(
     log = RunLog()
     for number in range(100):
         log.add(f"line {number}")
-    for attempt in (1, 2):
+    for job_pass in (1, 2):
         clock.seconds += 60
-        log.store_so_far(job, report(tmp_path / "out", attempt=attempt), own_output=False)
+        log.store_so_far(job, report(tmp_path / "out", job_pass=job_pass), own_output=False)
     ((name, text),) = stored(job).items()
-    assert name.endswith("-attempt-2.log")
+    assert name.endswith("-pass-2.log")
     assert len(text) < 300
     assert "line 99\n" in text
     assert text.startswith("20")  # a whole line, with its time
@@ -223,7 +223,7 @@ def test_run_that_has_not_begun_to_write_stores_no_copy(tmp_path: Path, clock: C
     job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
     log = RunLog()
     clock.seconds = 30
-    log.store_so_far(job, report(tmp_path / "out", attempt=None), own_output=False)
+    log.store_so_far(job, report(tmp_path / "out", job_pass=None), own_output=False)
     assert stored(job) == {}
     log.store_so_far(job, report(tmp_path / "out"), own_output=False)
     assert len(stored(job)) == 1

@@ -224,12 +224,12 @@ class TestOutputStates:
         prepared = begin_job(job)
         ends = [end(number, 1 - number // 2) for number in range(3)]
         batch = merged([good(0, 0, pa.table({"text": ["one"]})), failed(1, 0), *ends])
-        committing(prepared.attempt, JsonWriter("none")).put(batch, task=0)
+        committing(prepared.job_pass, JsonWriter("none")).put(batch, task=0)
         left = prepared.close()
         assert left.missing == {}
-        prepared.attempt.remove_orphans(left.snapshot.entries)
-        prepared.attempt.mark_complete(
-            left.snapshot, succeeded_report(prepared.attempt.layout.output.uri)
+        prepared.job_pass.remove_orphans(left.snapshot.entries)
+        prepared.job_pass.mark_complete(
+            left.snapshot, succeeded_report(prepared.job_pass.layout.output.uri)
         )
 
     def test_other_work_is_refused_without_overwrite(self, s3: S3Server, bucket: str) -> None:

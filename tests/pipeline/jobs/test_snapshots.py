@@ -39,7 +39,7 @@ FULL = Snapshot(
         entry(shares=[(1, 2, FULL_SHARE // 2)]),
     ],
     {0: 3, 7: 0},
-    attempt=4,
+    job_pass=4,
 )
 
 

@@ -96,7 +96,7 @@ def test_sigterm_keeps_what_is_committed_and_what_is_cached(ray: None, tmp_path:
         assert process.returncode == 130, printed
         endpoint.released.set()
         run = run_job(given)
-        assert (run.report.reason, run.report.attempt) == (None, 2)
+        assert (run.report.reason, run.report.pass_number) == (None, 2)
         assert_has(tmp_path, TEXTS)
         again = [text for text, times in endpoint.asked.items() if times > 1]
         assert all(int(text.split()[1]) >= HELD - 8 for text in again), "at most those in flight"

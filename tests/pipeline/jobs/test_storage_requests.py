@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline import attempt_start
+from batchinference.pipeline import pass_start
 from batchinference.pipeline.commit import output_paths
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
@@ -33,9 +33,9 @@ KINDS = {
 }
 PHASES = {
     "check_job": "check",
-    "plan_attempt": "look",
+    "plan_pass": "look",
     "_open_input": "open",
-    "begin_attempt": "begin",
+    "begin_pass": "begin",
 }
 Requests = dict[str, dict[str, int]]
 
@@ -49,9 +49,9 @@ class Storage:
         for name, kind in KINDS.items():
             monkeypatch.setattr(Location, name, self._counted(kind, getattr(Location, name)))
         for name, phase in PHASES.items():
-            timed = self._in_phase(phase, getattr(attempt_start, name))
-            monkeypatch.setattr(attempt_start, name, timed)
-        monkeypatch.setattr(Attempt, "stop_commits", self._in_phase("end", Attempt.stop_commits))
+            timed = self._in_phase(phase, getattr(pass_start, name))
+            monkeypatch.setattr(pass_start, name, timed)
+        monkeypatch.setattr(JobPass, "stop_commits", self._in_phase("end", JobPass.stop_commits))
 
     def _counted(self, kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(location: Location, *given: Any, **named: Any) -> Any:
@@ -97,7 +97,7 @@ def source(tmp_path: Path) -> Path:
 OPEN = {"info": 1, "list": 1}
 """The directory of the input."""
 CLAIM = {"update": 3, "delete": 8, "clear": 2, "write": 4, "list": 2}
-"""The claim, the claim after all rows are deleted, and the attempt. Listed are the data files and
+"""The claim, the claim after all rows are deleted, and the pass. Listed are the data files and
 the error files, of which some may be orphans."""
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from batchinference.pipeline.commit import attempt, table_commit
+from batchinference.pipeline.commit import job_pass, table_commit
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.storage.location import Location
@@ -66,7 +66,7 @@ def test_second_pass_computes_rows_that_the_first_lost(
 
     monkeypatch.setattr(InProcessExecution, "run", run)
     report = table.run()
-    assert (report.state, report.attempt) == (JobState.SUCCEEDED, 2)
+    assert (report.state, report.pass_number) == (JobState.SUCCEEDED, 2)
     assert sorted(COMPUTED) == ["a1", "a3", "b1", "x a2"]
     assert (table.texts(), table.proven()) == (["a1", "a3", "b1"], True)
 
@@ -144,7 +144,7 @@ def test_commit_that_gives_up_keeps_the_rows(
         return Fence(mark, series, lambda: append(table.format, table.folder, "z"))
 
     with monkeypatch.context() as busy:
-        busy.setattr(attempt, "Fence", always_late)
+        busy.setattr(job_pass, "Fence", always_late)
         refused = table.run()
     assert refused.reason == "BadOutput"
     messages.check(refused.message or "")

@@ -207,7 +207,7 @@ def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: 
     assert f"{texts / '3.txt'}: rows 0 to 49" in shown
 
 
-def test_output_whose_attempt_has_not_begun_exits_with_3(texts: Path, tmp_path: Path) -> None:
+def test_output_whose_pass_has_not_begun_exits_with_3(texts: Path, tmp_path: Path) -> None:
     layout = make_output(job(texts, tmp_path / "out"), complete=False)
     Lease.new(layout, 1, begun=False).write_if_unchanged(layout, read_lease(layout))
     assert verified(tmp_path / "out").exit_code == 3

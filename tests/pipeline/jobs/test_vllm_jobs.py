@@ -83,7 +83,7 @@ def test_engine_that_dies_is_replaced(tmp_path: Path, model: str) -> None:
 def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, model: str) -> None:
     fields = {"inputs": {"question": "text", "style": "text"}, "prompt": "{question}"}
     result = run(tmp_path, vllm_step(source=model, adapter="style", loraPath="/nowhere", **fields))
-    assert (result.report.reason, result.report.attempt) == ("ModelLoad", None)
+    assert (result.report.reason, result.report.pass_number) == ("ModelLoad", None)
     assert "'/nowhere' not found" in (result.report.message or "")
 
 

@@ -72,10 +72,10 @@ def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
     spec = parse(document).spec
     prepared = begin_job(document)
     (read,) = prepared.input.read_tasks(1)
-    errors = ErrorHandling(True, prepared.attempt.layout.input)
+    errors = ErrorHandling(True, prepared.job_pass.layout.input)
     steps = Segment.of_job(plan_for_machine(spec, gpus=0), errors)
-    committer = committer_for(spec.write, prepared.attempt, writer_for(spec.write), errors)
-    stop = StopRequest(prepared.attempt.lease.run)
+    committer = committer_for(spec.write, prepared.job_pass, writer_for(spec.write), errors)
+    stop = StopRequest(prepared.job_pass.lease.run)
     modules = imported(CommitTask(0, read, steps, committer, CommitRules(1), stop))
     assert prepared.counts().written == 3
     unused = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in UNUSED)}

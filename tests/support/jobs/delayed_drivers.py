@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit import attempt
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit import job_pass
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.table_commit import Fence
 
 Check = Callable[[], None]
@@ -22,7 +22,7 @@ def delay_driver(
     the real check as its argument."""
 
     def fence(mark: str, series: str, check: Check, follows: bool) -> Fence:
-        monkeypatch.setattr(attempt, "Fence", Fence)
+        monkeypatch.setattr(job_pass, "Fence", Fence)
         checks = count()
 
         def next_check() -> None:
@@ -33,16 +33,16 @@ def delay_driver(
 
         return Fence(mark, series, next_check, follows)
 
-    monkeypatch.setattr(attempt, "Fence", fence)
+    monkeypatch.setattr(job_pass, "Fence", fence)
 
 
 def kill_after_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the next driver fail right after its commit."""
-    real = Attempt.commit_table
+    real = JobPass.commit_table
 
-    def die(self: Attempt, *arguments: Any) -> None:
-        monkeypatch.setattr(Attempt, "commit_table", real)
+    def die(self: JobPass, *arguments: Any) -> None:
+        monkeypatch.setattr(JobPass, "commit_table", real)
         real(self, *arguments)
         raise OSError("killed")
 
-    monkeypatch.setattr(Attempt, "commit_table", die)
+    monkeypatch.setattr(JobPass, "commit_table", die)

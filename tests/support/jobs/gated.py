@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.spec import parse
@@ -44,7 +44,7 @@ def committed_rows(job: Document) -> int:
     """Count the rows of a job whose manifests are written."""
     layout = Layout.of(parse(job).spec)
     lease = read_lease(layout)
-    return Attempt(layout, lease).counts().read if lease is not None and lease.begun else 0
+    return JobPass(layout, lease).counts().read if lease is not None and lease.begun else 0
 
 
 class GatedCommand:

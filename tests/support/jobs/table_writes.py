@@ -12,7 +12,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import Request, load_state
@@ -45,10 +45,10 @@ Write = dict[str, Any]
 
 @dataclass
 class TableJob:
-    """One attempt of a job that writes a table and reads a text file."""
+    """One pass of a job that writes a table and reads a text file."""
 
     spec: BatchInferenceSpec
-    attempt: Attempt
+    job_pass: JobPass
     sink: CommitSink
     table: Table
     written: int = 0
@@ -65,16 +65,16 @@ class TableJob:
 
     def check(self) -> list[ManifestEntry]:
         self._write(end(0, self.written), 10_000)
-        snapshot = close_and_clean(self.attempt)
+        snapshot = close_and_clean(self.job_pass)
         assert snapshot.missing_rows(1, None) == {}
         return snapshot.entries
 
     def place_files(self, entries: list[ManifestEntry]) -> tuple[Snapshot, TableFiles]:
         """Give the committed files one schema, and put their rows where the table has its files.
         Return the snapshot of the files, and the files of the table."""
-        start = Snapshot(self.attempt.layout.key, "")
+        start = Snapshot(self.job_pass.layout.key, "")
         prepared: Any = SimpleNamespace(
-            attempt=self.attempt,
+            pass_number=self.job_pass,
             table=self.table,
             start=start,
             input=SimpleNamespace(columns=lambda: None, repeatable=True),
@@ -87,14 +87,14 @@ class TableJob:
     def commit(self, entries: list[ManifestEntry] | None = None) -> list[ManifestEntry]:
         """Make the rows visible, and return their entries. Pass `entries` if `check` was called."""
         end, placed = self.place_files(self.check() if entries is None else entries)
-        report = succeeded_report(self.attempt.layout.output.uri)
-        self.attempt.commit_table(self.spec.write, self.table, placed, end, report)  # type: ignore[arg-type]
+        report = succeeded_report(self.job_pass.layout.output.uri)
+        self.job_pass.commit_table(self.spec.write, self.table, placed, end, report)  # type: ignore[arg-type]
         return end.entries
 
     def complete(self) -> None:
-        layout = self.attempt.layout
+        layout = self.job_pass.layout
         end = Snapshot(layout.key, "", self.commit(), {0: self.written})
-        self.attempt.mark_complete(end, succeeded_report(layout.output.uri))
+        self.job_pass.mark_complete(end, succeeded_report(layout.output.uri))
 
     def _write(self, batch: RowBatch, task: int | None) -> None:
         number = self.written if task is None else task
@@ -102,7 +102,7 @@ class TableJob:
 
 
 def open_job(source: Path, write: Write) -> TableJob | None:
-    """Begin the next attempt of a job and return it, or None if there is nothing to do. An
+    """Begin the next pass of a job and return it, or None if there is nothing to do. An
     unfinished job starts over."""
     source.mkdir(exist_ok=True)
     (source / "a.txt").write_text("one\n")
@@ -114,20 +114,20 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     action = decide(state, request)
     if action is Action.FINISH_TABLE_COMMIT and state.lease is not None:
         end = Snapshot.read(layout.final_snapshot, layout.key)
-        Attempt(layout, state.lease).mark_complete(end, finished_report(layout, end))
+        JobPass(layout, state.lease).mark_complete(end, finished_report(layout, end))
         return None
-    if not action.begins_attempt:
+    if not action.begins_pass:
         return None
     table.open(pa.schema([]))
     overwrite = spec.write.mode == "overwrite"
     series = state.lease.series if state.lease and action is Action.START_IN_SERIES else ""
     lease = Claim(layout, state.lease, overwrite, series=series).claim_and_clear()
     layout.input.write(snapshot_input([str(source)], []).serialized())
-    attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
+    job_pass = JobPass.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
-    committer = committer_for(spec.write, attempt, table, errors)
+    committer = committer_for(spec.write, job_pass, table, errors)
     sink = CommitSink(committer, CommitRules(1), Segment.of([], errors))
-    return TableJob(spec, attempt, sink, table)
+    return TableJob(spec, job_pass, sink, table)
 
 
 def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:

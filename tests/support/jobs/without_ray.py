@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from batchinference.pipeline import job
 from batchinference.pipeline.commit import committer, replacement
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.execution import chunk_commits, executor, ray_connection, segment
@@ -106,7 +106,7 @@ def half(batch: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 class InProcessExecution(Executor):
-    """Runs the tasks of an attempt one after the other, or only one of them."""
+    """Runs the tasks of a pass one after the other, or only one of them."""
 
     rows_per_task = ROWS_PER_TASK
 
@@ -158,7 +158,7 @@ def _blocks_of_tasks(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.
 
 
 def run_task_again(given: Document, task: int) -> None:
-    """Run one task of the attempt that has the output's lease, as Ray does when it retries a task.
+    """Run one task of the pass that has the output's lease, as Ray does when it retries a task.
 
     Raises BadOutput if the task comes late."""
     spec = parse(given).spec
@@ -169,7 +169,7 @@ def run_task_again(given: Document, task: int) -> None:
     sizing = Sizing(3, 3, 1)
     prepared: Any = SimpleNamespace(
         input=read,
-        attempt=Attempt(layout, lease),
+        job_pass=JobPass(layout, lease),
         missing=None,
         sizing=sizing,
         first_file=0,

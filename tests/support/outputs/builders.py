@@ -1,4 +1,4 @@
-"""Creates outputs, attempts and commits with the product's code, without a job or without Ray."""
+"""Creates outputs, passes and commits with the product's code, without a job or without Ray."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.attempt_start import prepare_attempt
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import Lease, identity_of, read_lease
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, Share, digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.pass_start import prepare_pass
 from batchinference.pipeline.row_batch import RowBatch, merged, unpack_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import plan_for_machine
@@ -43,7 +43,7 @@ Outcomes = Callable[[np.ndarray], np.ndarray]
 """Maps row numbers within a file to the outcomes of these rows."""
 
 
-# --- attempts and commits ---------------------------------------------------------------
+# --- passes and commits ---------------------------------------------------------------
 
 
 def layout_of(output: Path | str, key: str = OURS, errors: Path | None = None) -> Layout:
@@ -52,17 +52,17 @@ def layout_of(output: Path | str, key: str = OURS, errors: Path | None = None) -
     return Layout(key, address, state, Location(str(errors)) if errors else state / "errors")
 
 
-def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
-    """Begin an attempt over the files of a directory."""
+def begin_pass(layout: Layout, source: Path, number: int = 1) -> JobPass:
+    """Begin a pass over the files of a directory."""
     content = snapshot_input([str(source)], []).serialized()
     layout.input.write(content)
     before = Lease.new(layout, number - 1, begun=False)
     before.write_if_unchanged(layout, read_lease(layout))
-    return Attempt.begin(layout, before, Snapshot(layout.key, digest(content)))
+    return JobPass.begin(layout, before, Snapshot(layout.key, digest(content)))
 
 
 def committing(
-    attempt: Attempt,
+    job_pass: JobPass,
     writer: Writer | None = None,
     layout: FileSplit | None = None,
     *,
@@ -70,26 +70,26 @@ def committing(
 ) -> Committer:
     """Return what commits rows as tasks do."""
     writer, layout = writer or ParquetWriter("snappy"), layout or FileSplit()
-    errors = ErrorHandling(tolerant, attempt.layout.input)
-    return Committer(attempt, OutputFiles(writer, layout, errors))
+    errors = ErrorHandling(tolerant, job_pass.layout.input)
+    return Committer(job_pass, OutputFiles(writer, layout, errors))
 
 
-def commit_rows(attempt: Attempt, batch: RowBatch, task: int = 0) -> None:
+def commit_rows(job_pass: JobPass, batch: RowBatch, task: int = 0) -> None:
     """Commit rows as a task does."""
-    committing(attempt).put(batch, task)
+    committing(job_pass).put(batch, task)
 
 
-def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
-    """Close the attempt and return the snapshot of the committed rows."""
-    before = start or Snapshot(attempt.layout.key, "")
-    attempt.stop_commits()
-    return without_missing_files(attempt.layout, before.with_commits(attempt.manifests()))
+def close_pass(job_pass: JobPass, start: Snapshot | None = None) -> Snapshot:
+    """Close the pass and return the snapshot of the committed rows."""
+    before = start or Snapshot(job_pass.layout.key, "")
+    job_pass.stop_commits()
+    return without_missing_files(job_pass.layout, before.with_commits(job_pass.manifests()))
 
 
-def close_and_clean(attempt: Attempt) -> Snapshot:
-    """Close the attempt and remove its orphan files. Return the snapshot of the committed rows."""
-    end = close_attempt(attempt)
-    attempt.remove_orphans(end.entries)
+def close_and_clean(job_pass: JobPass) -> Snapshot:
+    """Close the pass and remove its orphan files. Return the snapshot of the committed rows."""
+    end = close_pass(job_pass)
+    job_pass.remove_orphans(end.entries)
     return end
 
 
@@ -107,21 +107,21 @@ def succeeded_report(output: str, **fields: Any) -> Report:
     return Report.model_validate({**given, **times, **fields})
 
 
-def begin_job(job: Document) -> PreparedAttempt:
+def begin_job(job: Document) -> PreparedPass:
     """Begin or resume the output of a job, as its driver does."""
     parsed = parse(job)
     target = next(output_targets(parsed.spec, Layout.of(parsed.spec)))
-    prepared = prepare_attempt(parsed.spec, target, identity_of(parsed))
-    assert isinstance(prepared, PreparedAttempt)
+    prepared = prepare_pass(parsed.spec, target, identity_of(parsed))
+    assert isinstance(prepared, PreparedPass)
     return prepared
 
 
-def last_attempt(job: Document) -> Attempt:
-    """Return the attempt that has the lease of the output of a job."""
+def last_pass(job: Document) -> JobPass:
+    """Return the pass that has the lease of the output of a job."""
     layout = Layout.of(parse(job).spec)
     lease = read_lease(layout)
     assert lease is not None
-    return Attempt(layout, lease)
+    return JobPass(layout, lease)
 
 
 # --- outputs of jobs without steps ------------------------------------------------------
@@ -148,16 +148,16 @@ def make_output(
         left = prepared.close()
         assert left.missing == {}
         end = left.snapshot
-        prepared.attempt.remove_orphans(end.entries)
+        prepared.job_pass.remove_orphans(end.entries)
         names = ("read", "written", "failed", "filtered")
         counts = {name: getattr(end.counts, name) for name in names}
         report = succeeded_report(spec.write.path, counts=counts)
         if isinstance(spec.write, WriteTable) and prepared.table is not None:
             plan = plan_for_machine(spec, gpus=0)
             placed = Executor(spec, plan, prepared).place_files(prepared.table, end)
-            prepared.attempt.commit_table(spec.write, prepared.table, placed, end, report)
-        prepared.attempt.mark_complete(end, report)
-    return prepared.attempt.layout
+            prepared.job_pass.commit_table(spec.write, prepared.table, placed, end, report)
+        prepared.job_pass.mark_complete(end, report)
+    return prepared.job_pass.layout
 
 
 def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
@@ -171,8 +171,8 @@ def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
     return batch.derived(batch.table.filter(pa.array(good)), np.flatnonzero(good), failed)
 
 
-def _put(spec: BatchInferenceSpec, prepared: PreparedAttempt, batches: list[RowBatch]) -> None:
+def _put(spec: BatchInferenceSpec, prepared: PreparedPass, batches: list[RowBatch]) -> None:
     writer = prepared.table or writer_for(spec.write)
-    commits = committing(prepared.attempt, writer, FileSplit.of(spec.write))
+    commits = committing(prepared.job_pass, writer, FileSplit.of(spec.write))
     for task, batch in enumerate(batches):
         commits.put(batch, task)

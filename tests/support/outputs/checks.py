@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.commit.attempt import Attempt, is_work_file
+from batchinference.pipeline.commit.job_pass import JobPass, is_work_file
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.pipeline.commit.output_paths import Layout
@@ -83,7 +83,7 @@ class OutputFaults:
         ]
 
     def _uncounted(self) -> frozenset[str]:
-        """Return the data files of attempts that the state does not name: they are written before
+        """Return the data files of passes that the state does not name: they are written before
         they count, and deleted after they were replaced."""
         if not (self.output / "_batchinference").exists():
             return frozenset()
@@ -93,7 +93,7 @@ class OutputFaults:
         base = Layout("", output, state, state / "errors")
         for layout in (base, *base.all_appended()):
             if (lease := read_lease(layout)) is not None and lease.begun:
-                end = Attempt(replace(layout, key=lease.key), lease).load_committed()
+                end = JobPass(replace(layout, key=lease.key), lease).load_committed()
                 counted |= {file.name for entry in end.entries for file in entry.data}
                 works.add(lease.key)
         parts = {name for name in self.names() if any(is_work_file(name, key) for key in works)}

@@ -19,7 +19,7 @@ HANG_SECONDS = 30
 
 @dataclass
 class Faults:
-    """Chooses the faults. A fault depends only on the request and the number of its attempt, so the
+    """Chooses the faults. A fault depends only on the request and the number of its pass, so the
     order of requests does not matter."""
 
     share: float
@@ -29,7 +29,7 @@ class Faults:
     _tries: Counter[bytes] = field(default_factory=Counter)
 
     def next(self, request: bytes) -> str | None:
-        """Return the fault of this attempt of a request, or None."""
+        """Return the fault of this pass of a request, or None."""
         self._tries[request] += 1
         count = self._tries[request]
         draw = random.Random(f"{self.seed} {_without_model(request)} {count}")

@@ -47,7 +47,7 @@ REPORTS = st.builds(
     counts=st.none() | COUNTS,
     output=TEXT,
     errors=st.none() | TEXT,
-    attempt=st.none() | st.integers(1),
+    pass_number=st.none() | st.integers(1),
     startedAt=st.just(TIME),
     updatedAt=st.just(TIME),
     seconds=st.dictionaries(TEXT, st.floats(0, 1e9)),
@@ -102,7 +102,7 @@ def test_report_survives_a_round_trip(report: Report) -> None:
 def test_report_optional_fields_have_defaults() -> None:
     report = Report.parse(json.dumps(SMALLEST))
     assert report.state is JobState.RUNNING
-    assert (report.progress, report.counts, report.errors, report.attempt) == (None,) * 4
+    assert (report.progress, report.counts, report.errors, report.pass_number) == (None,) * 4
     assert report.seconds == {}
 
 

@@ -134,7 +134,7 @@ def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
     yield "written", str(status.counts.written)
     yield "filtered", str(status.counts.filtered or "")
     yield "files", str((status.report and status.report.replaced_files) or "")
-    yield "attempt", str(status.attempt)
+    yield "pass", str(status.pass_number)
     yield "job", status.job
     if status.heartbeat_age is not None:
         yield "heartbeat", f"{status.heartbeat_age:.0f} s ago"

@@ -43,7 +43,7 @@ class OutputStatus:
     """`complete`, `running` or `unfinished`."""
     progress: Progress
     counts: Counts
-    attempt: int
+    pass_number: int
     job: str
     """The job that wrote last, and where it ran."""
     heartbeat_age: float | None = None
@@ -78,7 +78,7 @@ def status_of(output: str) -> list[OutputStatus]:
 
 
 def _status(output: str, job: StoredJob) -> OutputStatus:
-    (counts, attempt_rows), report = _counts(job), _report_of(job)
+    (counts, rows_of_pass), report = _counts(job), _report_of(job)
     age = None if job.finished else _heartbeat_age(job)
     running = age is not None and age < HEARTBEAT_SECONDS and not _has_stopped(job, report)
     ended = "complete" if job.finished else "unfinished"
@@ -88,12 +88,12 @@ def _status(output: str, job: StoredJob) -> OutputStatus:
         "running" if running else ended,
         _progress(job, counts.read, report),
         counts,
-        job.lease.attempt,
+        job.lease.pass_number,
         job.lease.job,
         age,
         f"{failure.reason}: {failure.message}" if failure else None,
         [log.uri for log in logs_of(job)],
-        running and not attempt_rows,
+        running and not rows_of_pass,
         report,
     )
 
@@ -102,20 +102,22 @@ def _has_stopped(job: StoredJob, report: Report | None) -> bool:
     """Return whether the last run has reported its end or its process has died."""
     from batchinference.pipeline.commit.lease import is_dead
 
-    ended = report is not None and report.attempt == job.lease.attempt and report.state.ended
+    ended = (
+        report is not None and report.pass_number == job.lease.pass_number and report.state.ended
+    )
     return ended or is_dead(job.lease.process)
 
 
 def _counts(job: StoredJob) -> tuple[Counts, int]:
-    """Return the counts of all committed rows, and the number of rows that the last attempt has
+    """Return the counts of all committed rows, and the number of rows that the last pass has
     finished (0 if the output is complete). Does not read every manifest."""
-    from batchinference.pipeline.commit.attempt import Attempt, start_file
+    from batchinference.pipeline.commit.job_pass import JobPass, start_file
     from batchinference.pipeline.commit.snapshot import Snapshot
 
     if job.finished:
         return job.committed().counts, 0
     start = Snapshot.read(start_file(job.layout, job.lease), job.layout.key)
-    added = Attempt(job.layout, job.lease).counts()
+    added = JobPass(job.layout, job.lease).counts()
     return start.counts + added, added.read
 
 

@@ -120,9 +120,9 @@ class RunLog:
                 old.delete()
 
     def _write(self, job: BatchInference, report: Report, text: str) -> None:
-        """Write the log file of this run, which is named after its last attempt."""
+        """Write the log file of this run, which is named after its last pass."""
         started = report.started_at.replace(":", "")
-        file = log_directory(job) / f"{started}-attempt-{report.attempt}.log"
+        file = log_directory(job) / f"{started}-pass-{report.pass_number}.log"
         file.write(text.encode())
         if self._file is not None and self._file != file:
             self._file.delete()
@@ -131,7 +131,7 @@ class RunLog:
 
 def _has_begun(report: Report) -> bool:
     """Return whether a run writes to the output. If it has nothing to do, it reports no times."""
-    return report.attempt is not None and bool(report.seconds)
+    return report.pass_number is not None and bool(report.seconds)
 
 
 def _end_of(text: str) -> str:

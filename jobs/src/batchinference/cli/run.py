@@ -98,7 +98,7 @@ def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInferen
 
 
 def _mounted_plan(file: str) -> Plan | None:
-    """Return the plan that the operator has made for this attempt; None without an operator."""
+    """Return the plan that the operator has made for this pass; None without an operator."""
     if file != JOB_PATH or DIGEST_VARIABLES[PLAN_FILE] not in os.environ:
         return None
     text = read_file_or_stdin(PLAN_PATH)
@@ -107,9 +107,9 @@ def _mounted_plan(file: str) -> Plan | None:
 
 
 def _exit_code(report: Report) -> int:
-    """Return the exit code of a failed job: that for wrong input if no attempt has begun."""
+    """Return the exit code of a failed job: that for wrong input if no pass has begun."""
     code = exits.code_of(report.reason)
-    refused = code == exits.JOB_FAILED and report.attempt is None
+    refused = code == exits.JOB_FAILED and report.pass_number is None
     return exits.BAD_INPUT if refused else code
 
 

@@ -1,4 +1,4 @@
-"""Runs one job from start to end: its outputs, their attempts, and the reports."""
+"""Runs one job from start to end: its outputs, their passes, and the reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from batchinference.pipeline.attempt_start import NothingToDo, prepare_attempt
 from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.manifest import ManifestEntry
@@ -23,7 +22,7 @@ from batchinference.pipeline.errors import BadOutput, JobFailure, OutOfMemory, W
 from batchinference.pipeline.execution.cost import cost_so_far
 from batchinference.pipeline.execution.crash_notes import deaths_of, take_deaths
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.prepared_attempt import AttemptEnd, Passes, PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PassEnd, Passes, PreparedPass
 from batchinference.pipeline.execution.ray_connection import spilled_bytes
 from batchinference.pipeline.execution.replica_search import ReplicaSearch
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
@@ -36,6 +35,7 @@ from batchinference.pipeline.input.file_input import FileInput, has_changes
 from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
+from batchinference.pipeline.pass_start import NothingToDo, prepare_pass
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.report.history import RunHistory
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, unpack_ids
@@ -56,7 +56,7 @@ RayContext = Callable[[], AbstractContextManager[Plan]]
 class JobRun:
     """A run of a job. `publish` is called with a report after every change.
 
-    `ray` is entered before the first attempt, after the job was checked, so a job with nothing to
+    `ray` is entered before the first pass, after the job was checked, so a job with nothing to
     do starts no Ray. With `own_only`, only output of this job may be replaced. `prices` are the
     prices of the pods, if the platform has any. `say` is called with lines for the user."""
 
@@ -72,16 +72,16 @@ class JobRun:
     _reports: ReportBuilder = field(init=False)
     _finished: list[Report] = field(default_factory=list, init=False)
     """The reports of the outputs that this run has completed."""
-    _attempt: PreparedAttempt | None = field(default=None, init=False)
-    """The attempt in progress. The report of a failure is written to its output."""
+    _pass: PreparedPass | None = field(default=None, init=False)
+    """The pass in progress. The report of a failure is written to its output."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
     _entries: Sequence[ManifestEntry] = ()
-    """The manifest entries of the attempt that were fetched, for the page of the report."""
+    """The manifest entries of the pass that were fetched, for the page of the report."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
-    """The notes of all finished attempts at the current output."""
+    """The notes of all finished passes at the current output."""
     _has_ended: bool = field(default=False, init=False)
-    """Whether `_attempt` has ended and its notes are in `_notes`."""
+    """Whether `_pass` has ended and its notes are in `_notes`."""
 
     @cached_property
     def _history(self) -> RunHistory:
@@ -89,7 +89,7 @@ class JobRun:
 
     @cached_property
     def _layout(self) -> Layout:
-        """The layout of the job's main output. The attempt in progress may have another layout."""
+        """The layout of the job's main output. The pass in progress may have another layout."""
         return Layout.of(self.job.spec)
 
     def run(self) -> Report:
@@ -113,30 +113,30 @@ class JobRun:
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output, and return the final report without publishing it."""
         self.stop.check()
-        self._attempt, self._has_ended = None, False
+        self._pass, self._has_ended = None, False
         self._notes.clear()
         self._reports.begin_output(target.layout)
         identity = identity_of(self.job)
-        run = prepare_attempt(self.job.spec, target, identity, own_only=self.own_only)
+        run = prepare_pass(self.job.spec, target, identity, own_only=self.own_only)
         if isinstance(run, NothingToDo):
             if run.parts:
                 return self._reports.of_nothing_new(run.parts, run.remark)
             return self._reports.of_complete_output(run.complete, run.remark)
-        self._attempt = run
+        self._pass = run
         for remark in run.input.remarks if isinstance(run.input, FileInput) else ():
             self.say(f"{self.job.metadata.name}: {remark}")
-        self._reports.begin_attempt(run.attempt.number)
+        self._reports.begin_pass(run.job_pass.number)
         self._history.begin(run, merge_reports(self._finished, self._reports.build()))
         if self._plan is None:
             self.stop.check()  # Ray may take long to start
-            with keep_heartbeat(run.attempt.heartbeat):
+            with keep_heartbeat(run.job_pass.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
         self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
         self._finished.append(self._run_passes(run, self._plan))
         return self._finished[-1]
 
-    def _run_passes(self, run: PreparedAttempt, plan: Plan) -> Report:
+    def _run_passes(self, run: PreparedPass, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
         Incomplete if rows are missing after the last pass."""
         passes, search = Passes(), ReplicaSearch.of(plan, repeatable=run.input.repeatable)
@@ -145,25 +145,23 @@ class JobRun:
             first = limited_to_first_rows(self.job.spec, run)
             measured = None if first.is_sample else search.step
             executor = Executor(self.job.spec, plan, first, measured)
-            with keep_heartbeat(run.attempt.heartbeat):
-                end = with_findings(self.job.spec, run, self._run_attempt(run, executor, search))
+            with keep_heartbeat(run.job_pass.heartbeat):
+                end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
             self.stop.check()
-            deaths, losses = take_deaths(run.attempt.lease.run), executor.control.losses
+            deaths, losses = take_deaths(run.job_pass.lease.run), executor.control.losses
             self._reports.add_faults(losses)
             healthy = without_faulty_nodes(plan, losses)
             run = passes.begin_next(run, end, deaths, losses, excluded=healthy != plan)
             plan = healthy
 
-    def _run_attempt(
-        self, run: PreparedAttempt, executor: Executor, search: ReplicaSearch
-    ) -> AttemptEnd:
-        """Process the missing rows, close the attempt, and return how it ended."""
-        self._attempt, self._has_ended = run, False
+    def _run_pass(self, run: PreparedPass, executor: Executor, search: ReplicaSearch) -> PassEnd:
+        """Process the missing rows, close the pass, and return how it ended."""
+        self._pass, self._has_ended = run, False
         self._entries = ()
-        self._reports.begin_attempt(run.attempt.number)
+        self._reports.begin_pass(run.job_pass.number)
         observe = partial(self._observe, run, executor)
         observe()
         failed = False
@@ -177,21 +175,21 @@ class JobRun:
         if executor.control.measured and not failed:
             search.record(end.notes)
         self._entries = end.snapshot.entries
-        retries = {"retries": len(executor.control.losses), "task": run.attempt.number}
+        retries = {"retries": len(executor.control.losses), "task": run.job_pass.number}
         self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *search.take_notes()])
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
-        """Add the notes of the attempt, which has just ended, to the report."""
+        """Add the notes of the pass, which has just ended, to the report."""
         self._notes += notes
         self._has_ended = True
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
-    def _observe(self, run: PreparedAttempt, executor: Executor) -> None:
+    def _observe(self, run: PreparedPass, executor: Executor) -> None:
         """Update the progress and publish it. Raises TooManyErrors, LimitExceeded, and BadOutput if
         another run has taken over the output."""
         try:
-            run.attempt.check_lease()
+            run.job_pass.check_lease()
             counts = run.counts()
         except OSError:
             return  # a storage error may be transient; the next update tries again
@@ -205,41 +203,41 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
         check_tokens(self.job.spec.cluster.limits, counts)
 
-    def _finalize(self, run: PreparedAttempt, end: AttemptEnd, executor: Executor) -> Report:
-        """Complete the output of an attempt without missing rows, and return the report."""
-        attempt, write, snapshot = run.attempt, self.job.spec.write, end.snapshot
+    def _finalize(self, run: PreparedPass, end: PassEnd, executor: Executor) -> Report:
+        """Complete the output of a pass without missing rows, and return the report."""
+        job_pass, write, snapshot = run.job_pass, self.job.spec.write, end.snapshot
         self._reports.enter(JobState.FINALIZING)
         self._check_final(run, snapshot)
         unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
-            attempt.write_unified_snapshot(unified)
+            job_pass.write_unified_snapshot(unified)
             listed = None  # list again, because a retried task may have rewritten a file twice
         snapshot = unified
-        attempt.remove_orphans(snapshot.entries, listed)
+        job_pass.remove_orphans(snapshot.entries, listed)
         files = (file for entry in snapshot.entries for file in entry.data)
         self._reports.output_bytes = sum(file.bytes for file in files)
         if run.table is not None and isinstance(write, WriteTable):
             placed = executor.place_files(run.table, snapshot)
-            attempt.commit_table(write, run.table, placed, snapshot, self._reports.build())
+            job_pass.commit_table(write, run.table, placed, snapshot, self._reports.build())
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         if write.id_column is not None:
-            write_error_file(attempt.layout, write.id_column, snapshot.entries, run.first_file)
-        attempt.mark_complete(snapshot, report)
-        if attempt.layout.is_replacement:
+            write_error_file(job_pass.layout, write.id_column, snapshot.entries, run.first_file)
+        job_pass.mark_complete(snapshot, report)
+        if job_pass.layout.is_replacement:
             # the report in the replacement is final, even if swapping in the replacement fails
-            self._attempt = None
+            self._pass = None
             layout = self._layout
             swap_in_replacement(layout, identity_of(self.job))
         else:
-            layout = attempt.layout
+            layout = job_pass.layout
         self._history.store(merge_reports(self._finished, report))
         runs = self._history.last_runs()
         self.page = write_page(layout, self.job.spec, report, snapshot.entries, runs)
         return report
 
-    def _check_final(self, run: PreparedAttempt, snapshot: Snapshot) -> None:
+    def _check_final(self, run: PreparedPass, snapshot: Snapshot) -> None:
         """Publish the final counts and warnings. Raises TooManyErrors if they exceed a limit."""
         # several tasks may hold parts of an input row, and none of them can count this row
         rows = snapshot.rows(len(run.input), run.input.rows_each)
@@ -247,21 +245,21 @@ class JobRun:
         self._reports.finish(counts)
         self._reports.warnings = run.final_warnings(snapshot)
         self._publish(self._reports.build())
-        example = partial(bad_row, run.attempt.layout, snapshot.entries)
+        example = partial(bad_row, run.job_pass.layout, snapshot.entries)
         total = RowCount(rows, estimated=False)
         check_errors(self.job.spec.errors, counts, total, example, resumes=self.job.spec.resume)
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:
         """Publish the report of a failure, write it to the output if one is open, and return it."""
-        run = self._attempt
+        run = self._pass
         self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # unavailable storage may be the cause
             if run is not None:
-                run.attempt.stop_commits()  # no task commits after the report
+                run.job_pass.stop_commits()  # no task commits after the report
                 self._reports.read(run.counts())
                 if not self._has_ended:
-                    manifests = run.attempt.manifests()
+                    manifests = run.job_pass.manifests()
                     self._entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._add_notes(note for manifest in manifests for note in manifest.notes)
                     self._reports.warnings = run.final_warnings(run.start.with_commits(manifests))
@@ -271,8 +269,8 @@ class JobRun:
         published = self._publish(report)
         with suppress(OSError, BadOutput):
             if run is not None:
-                run.attempt.write_report(report)
-                layout = run.attempt.layout
+                run.job_pass.write_report(report)
+                layout = run.job_pass.layout
                 runs = self._history.last_runs()
                 self.page = write_page(layout, self.job.spec, report, self._entries, runs)
         return published
@@ -280,16 +278,16 @@ class JobRun:
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:
         """Return the failure. If a process died, the message also names the step and the rows that
         the process was computing."""
-        if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
+        if self._pass is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
-        attempt = self._attempt.attempt
-        run = attempt.lease.run
+        job_pass = self._pass.job_pass
+        run = job_pass.lease.run
         notes = [note for death in deaths_of(run) or deaths_of(run, reading=True) for note in death]
         note = min(notes, key=lambda note: note.rows, default=None)
         if note is None:
             return failure
         (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
-        path = paths_of(attempt.layout.input)[int(file)].as_py()
+        path = paths_of(job_pass.layout.input)[int(file)].as_py()
         activity = f"step '{note.step}' on rows {first} to {last} of {path}"
         if note.step == READ_STEP:
             activity = f"reading {path} from row {first} on"

@@ -85,7 +85,7 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
-    """Raise BadOutput if an input file is in an output path, where attempts remove files. Raise
+    """Raise BadOutput if an input file is in an output path, where passes remove files. Raise
     BadInput if a step reads a missing or unsuitable column, if the first rows must be computed
     first but can differ in each read, or if the job does not accept that files are ignored."""
     targets = (("write", layout.output), ("errors", layout.errors))

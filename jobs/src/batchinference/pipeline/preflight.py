@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from batchinference.pipeline.attempt_start import request_of
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import load_state
 from batchinference.pipeline.commit.output_targets import output_targets
@@ -26,6 +25,7 @@ from batchinference.pipeline.job_checks import (
     check_paths,
 )
 from batchinference.pipeline.output.tables import table_or_none
+from batchinference.pipeline.pass_start import request_of
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.reachable import unreachable

@@ -6,7 +6,7 @@ leave the table, and an input row may become several rows. So the commit of a ba
 outcome of each input row, and the table needs no extra columns.
 
 A row ID contains the number of the file (in the sorted input snapshot) and the number of the row in
-the file. It depends only on the input, so a row has the same ID in every attempt."""
+the file. It depends only on the input, so a row has the same ID in every pass."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ class RunRecord(SpecModel):
 
     `kinds` says what the run did with the output: `start`, `restart`, `resume`, `append`, `merge`,
     `addColumn`, `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files).
-    `updatedAt` is when it ended or last stored the record, `attempt` the number of its last
-    attempt, and `job` the job and where it ran. `rayClusterName` is as in the status of a job."""
+    `updatedAt` is when it ended or last stored the record, `passNumber` the number of its last
+    pass, and `job` the job and where it ran. `rayClusterName` is as in the status of a job."""
 
     started_at: Timestamp
     updated_at: Timestamp
@@ -48,7 +48,7 @@ class RunRecord(SpecModel):
     parameters: dict[str, str] = {}
     job: _Text
     ray_cluster_name: _Text | None = None
-    attempt: int | None = None
+    pass_number: int | None = None
     process: _Text
     version: _Text
 
@@ -94,7 +94,7 @@ def figures_of(report: Report, before: Counts) -> dict[str, Any]:
         "rowsPerSecond": Progress.of(0, rate=rate).rows_per_second,
         "reason": report.reason,
         "message": report.message and report.message[:MAX_MESSAGE],
-        "attempt": report.attempt,
+        "passNumber": report.pass_number,
         "version": report.version,
     }
 

@@ -207,7 +207,7 @@ class Report(SpecModel):
     """Bytes of the files of the output. Absent until the job has succeeded, and for tables."""
     errors: str | None = None
     """The path of the error records; absent if there are none."""
-    attempt: int | None = None
+    pass_number: int | None = None
     """The number of the last pass over the missing rows of this output, from 1."""
     started_at: Timestamp
     """When the driver started."""

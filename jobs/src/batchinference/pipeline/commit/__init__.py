@@ -1,1 +1,1 @@
-"""The commit protocol: leases, attempts, manifests and snapshots. No Ray, no file formats."""
+"""The commit protocol: leases, passes, manifests and snapshots. No Ray, no file formats."""

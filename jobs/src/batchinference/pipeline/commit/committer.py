@@ -14,7 +14,6 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.commit_groups import (
     commit_groups,
     counts_of_group,
@@ -23,6 +22,7 @@ from batchinference.pipeline.commit.commit_groups import (
     shares_of,
     warnings_of_group,
 )
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import Content, DataFile, Manifest, ManifestEntry
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch
@@ -67,18 +67,18 @@ class RowEncoder(Protocol):
 class Committer:
     """Writes and commits the rows of tasks."""
 
-    attempt: Attempt
+    job_pass: JobPass
     encoder: RowEncoder
     by_file: bool = False
     """Whether manifests record which rows come from which input file (`Origin`)."""
 
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
-        """Write and commit a batch as commit `number` of a task. Raises BadOutput if the attempt
+        """Write and commit a batch as commit `number` of a task. Raises BadOutput if the pass
         accepts no more commits. If the call fails, it removes the files that it has written, except
         after a failed write of the manifest, because the manifest may exist and must not name a
         removed file.
 
-        The driver closes the attempt, lists all files, and deletes orphan files. A task that writes
+        The driver closes the pass, lists all files, and deletes orphan files. A task that writes
         files later fails in `check_can_commit`, and removes them itself. So it leaves orphan files
         only if its process dies or the storage is unavailable."""
         with _deleted_on_error() as written:
@@ -94,8 +94,8 @@ class Committer:
             schema = schema_text(batch.table.schema) if has_columns else ""
             manifest = Manifest(task, number, entries, list(batch.ends), notes, schema)
             content = manifest.serialized()
-            self.attempt.check_can_commit()
-        (self.attempt.directory / manifest.new_name()).write(content)
+            self.job_pass.check_can_commit()
+        (self.job_pass.directory / manifest.new_name()).write(content)
 
     def _entries(
         self, batch: RowBatch, task: int, written: list[Location]
@@ -132,14 +132,14 @@ class Committer:
             (f"{directory}/" * bool(directory) + f"{name}-{next(numbers):04d}{ending}", content)
             for directory, ending, content in self.encoder.encode_data(table)
         )
-        return list(_write_files(self.attempt.layout.data, files, written))
+        return list(_write_files(self.job_pass.layout.data, files, written))
 
     def _write_errors(self, failed: pa.Table, task: int, written: list[Location]) -> DataFile:
         ending, content = self.encoder.encode_errors(failed)
-        return _write_file(self.attempt.layout.errors, self._name(task) + ending, content, written)
+        return _write_file(self.job_pass.layout.errors, self._name(task) + ending, content, written)
 
     def _name(self, task: int) -> str:
-        layout, number = self.attempt.layout, self.attempt.number
+        layout, number = self.job_pass.layout, self.job_pass.number
         return layout.file_prefix(number, task, uuid.uuid4().hex[:8])
 
 

@@ -46,8 +46,8 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Return the heartbeat file of a run: in its attempt directory, or before in the state."""
-    return (lease.attempt_directory(layout) if lease.begun else layout.state) / "heartbeat"
+    """Return the heartbeat file of a run: in its pass directory, or before in the state."""
+    return (lease.pass_directory(layout) if lease.begun else layout.state) / "heartbeat"
 
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
@@ -69,7 +69,7 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
 
 
 def _has_ended(lease: Lease, identity: str) -> bool:
-    """Return whether the run with this lease is known to have ended. One case is an earlier attempt
+    """Return whether the run with this lease is known to have ended. One case is an earlier pass
     of the same BatchInference object, because the operator stops it before it starts the next."""
     is_alone = is_cluster_job(identity) or lease.process == this_process()
     return (lease.job == identity and is_alone) or is_dead(lease.process)

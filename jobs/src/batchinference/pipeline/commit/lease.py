@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _Text = Annotated[str, Field(strict=True, max_length=8192)]
-_Attempt = Annotated[int, Field(strict=True, ge=0, lt=10**8)]
+_PassNumber = Annotated[int, Field(strict=True, ge=0, lt=10**8)]
 _Flag = Annotated[bool, Field(strict=True)]
 _Series = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
 
@@ -39,47 +39,54 @@ class Lease:
 
     key: Digest
     """The hash of the job's output definition (see `output_paths.work_key`)."""
-    attempt: _Attempt
+    pass_number: _PassNumber
     run: RunId
-    """A random ID. `attempt` is not unique: it restarts at 1 if a user deletes the state."""
+    """A random ID. `pass_number` is not unique: it restarts at 1 if a user deletes the state."""
     begun: _Flag = True
-    """False from the claim of the output to the attempt. Rows from before the claim are invalid."""
+    """False from the claim of the output to the pass. Rows from before the claim are invalid."""
     job: _Text = ""
     """The identity of the job (see `identity_of`)."""
     errors: _Text = ""
     """The location of the error records."""
     series: _Series = ""
-    """Shared by all attempts to commit the same rows to a table. A successful commit ends it."""
+    """Shared by all passes to commit the same rows to a table. A successful commit ends it."""
     process: _Text = ""
     """The name of the process that runs the driver (see `this_process`)."""
 
     @classmethod
     def new(
-        cls, layout: Layout, attempt: int, *, begun: bool = True, job: str = "", series: str = ""
+        cls,
+        layout: Layout,
+        pass_number: int,
+        *,
+        begun: bool = True,
+        job: str = "",
+        series: str = "",
     ) -> Lease:
         run = uuid.uuid4().hex
         errors = layout.errors.uri
-        return cls(layout.key, attempt, run, begun, job, errors, series, this_process())
+        return cls(layout.key, pass_number, run, begun, job, errors, series, this_process())
 
     @property
     def commit_id(self) -> str:
-        """The ID of this attempt, stored in its commit to a table."""
-        return f"{self.key}-{self.attempt}-{self.run}"
+        """The ID of this pass, stored in its commit to a table."""
+        return f"{self.key}-{self.pass_number}-{self.run}"
 
     @property
     def series_id(self) -> str:
         """The ID of the series, stored in a commit to a table, which accepts one per series."""
         return f"{self.key}-{self.series}"
 
-    def attempt_directory(self, layout: Layout) -> Location:
-        """Return the directory of this attempt."""
-        return layout.attempts / f"{self.attempt:04d}-{self.run[:8]}"
+    def pass_directory(self, layout: Layout) -> Location:
+        """Return the directory of this pass."""
+        return layout.passes / f"{self.pass_number:04d}-{self.run[:8]}"
 
     def write_if_unchanged(self, layout: Layout, before: Lease | None) -> None:
         """Atomically replace the lease `before` of the output by this one. Raises BadOutput if the
         output has another lease than `before`. So of two runs that write at once, one succeeds."""
         fields = asdict(self)
-        stored = {"work": fields.pop("key"), **fields, "version": __version__}
+        names = {"work": fields.pop("key"), "attempt": fields.pop("pass_number")}
+        stored = {**names, **fields, "version": __version__}
         new = (json.dumps(stored, indent=2) + "\n").encode()
 
         def replace_lease(content: bytes | None) -> bytes:
@@ -117,7 +124,7 @@ class Lease:
 
 
 _LEASE = TypeAdapter(Lease)
-_STORED = ("attempt", "run", "begun", "job", "errors", "series")
+_STORED = ("run", "begun", "job", "errors", "series")
 
 
 def read_lease(layout: Layout) -> Lease | None:
@@ -137,7 +144,8 @@ def _parse_lease(file: Location, content: bytes | None) -> Lease | None:
         stored = load_json(content)
         fields = {name: stored[name] for name in _STORED}
         process = stored.get("process", "")  # earlier versions do not write it
-        return _LEASE.validate_python({"key": stored["work"], **fields, "process": process})
+        names = {"key": stored["work"], "pass_number": stored["attempt"]}
+        return _LEASE.validate_python({**names, **fields, "process": process})
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
             f"'{file.uri}' is damaged, so the job of this output is unknown. Choose another "
@@ -231,5 +239,5 @@ def without_uid(identity: str) -> str:
 
 def is_cluster_job(identity: str) -> bool:
     """Return whether the identity is of a BatchInference object. Such a job runs once, in one or
-    more attempts. A job file on a machine can be run any number of times."""
+    more passes. A job file on a machine can be run any number of times."""
     return identity.endswith(")")

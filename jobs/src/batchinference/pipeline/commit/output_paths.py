@@ -81,7 +81,7 @@ class Layout:
     """The key of the work that is written to the output."""
     output: Location
     state: Location
-    """The directory of the lease, the snapshots, the attempts and the report."""
+    """The directory of the lease, the snapshots, the passes and the report."""
     errors: Location
     """The directory of the error records."""
     is_table: bool = False
@@ -188,8 +188,9 @@ class Layout:
     code = PathAttribute("code.json")
     final_snapshot = PathAttribute("output.json")
     keys = PathAttribute("keys.parquet")
-    attempts = PathAttribute("attempts")
+    passes = PathAttribute("attempts")
+    """A directory for each pass. The name is that of earlier versions, whose outputs resume."""
 
-    def file_prefix(self, attempt: int, task: int, unique: str) -> str:
+    def file_prefix(self, pass_number: int, task: int, unique: str) -> str:
         """Return the prefix of the names of a task's files. `unique` is new for each call."""
-        return f"{part_prefix(self.key)}{attempt:04d}-{task:08d}-{unique}"
+        return f"{part_prefix(self.key)}{pass_number:04d}-{task:08d}-{unique}"

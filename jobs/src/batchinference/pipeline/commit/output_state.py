@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from batchinference.pipeline.commit.attempt import Attempt, is_work_file
 from batchinference.pipeline.commit.code_and_spec_changes import (
     describe_code_change,
     describe_spec_change,
 )
+from batchinference.pipeline.commit.job_pass import JobPass, is_work_file
 from batchinference.pipeline.commit.lease import Lease, is_cluster_job, read_lease_file, without_uid
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -29,10 +29,10 @@ from batchinference.spec.write import Write
 class TableState:
     """The state of the table of an output that is not complete."""
 
-    attempt_committed: bool = False
-    """Whether the attempt that has the lease has committed its rows."""
+    pass_committed: bool = False
+    """Whether the pass that has the lease has committed its rows."""
     series_committed: bool = False
-    """Whether another attempt of the same series has committed its rows."""
+    """Whether another pass of the same series has committed its rows."""
     has_rows: bool = False
     """Only read for mode `error` or with `own_only`."""
 
@@ -88,7 +88,7 @@ class Request:
     """Whether the mode overwrite replaces only the output of this job."""
 
     def resumes(self, lease: Lease) -> bool:
-        """Return whether to use the commits that were made with this lease. Later attempts of a
+        """Return whether to use the commits that were made with this lease. Later passes of a
         BatchInference object always use those of its earlier attempts, even without `resume`."""
         return self.resume or self.is_earlier_attempt(lease)
 
@@ -206,7 +206,7 @@ def _has_commits(layout: Layout, lease: Lease | None, code_change: str) -> bool:
     """Return whether an unfinished output has committed rows; True if the code is unchanged."""
     if lease is None or not code_change:
         return True
-    return bool(Attempt(layout, lease).load_committed().entries)
+    return bool(JobPass(layout, lease).load_committed().entries)
 
 
 @table_errors_as_bad_output()
@@ -217,7 +217,7 @@ def _load_table(
     if complete and own_lease is not None:
         return TableState()
     if own_lease is not None and table.commit_count(own_lease.commit_id):
-        return TableState(attempt_committed=True)
+        return TableState(pass_committed=True)
     # with a lease of other work, `decide` refuses the output anyway, so the table is not read
     refuses_rows = request.write.mode == "error" and own_lease == lease
     reads_rows = refuses_rows or request.own_only

@@ -1,6 +1,6 @@
 """Determines which outputs a run of a job writes: the first output, or additions of new files.
 
-An addition is a separate output inside the first output. It has its own attempts, its own
+An addition is a separate output inside the first output. It has its own passes, its own
 completion marker, and its own input snapshot, which lists only the new files."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removes failed rows from a snapshot, so that the next attempt processes them again."""
+"""Removes failed rows from a snapshot, so that the next pass processes them again."""
 
 from __future__ import annotations
 

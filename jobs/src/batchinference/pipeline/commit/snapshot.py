@@ -1,8 +1,8 @@
 """Snapshots: files that list the valid manifest entries of an output at one moment.
 
-An attempt begins with a snapshot. Commits that are neither in this snapshot nor made by the attempt
+A pass begins with a snapshot. Commits that are neither in this snapshot nor made by the pass
 are invalid, even if a delayed task makes them later. A complete output has a final snapshot. The
-next attempt computes the rows of entries again whose files somebody has deleted or changed."""
+next pass computes the rows of entries again whose files somebody has deleted or changed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FORMAT = 6
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The valid manifest entries of an output, and what its attempts know about the input."""
+    """The valid manifest entries of an output, and what its passes know about the input."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     work: WorkHash
@@ -57,8 +57,8 @@ class Snapshot:
     entries: list[ManifestEntry] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     """The number of rows of each input file that was read to its end."""
-    attempt: Natural = 0
-    """The attempt that began or ended with this snapshot."""
+    pass_number: Natural = 0
+    """The pass that began or ended with this snapshot."""
     empty_schemas: list[str] = field(default_factory=list)
     """The distinct Arrow schemas of commits without rows. Empty once an entry has rows."""
     findings: str = ""
@@ -123,7 +123,7 @@ class Snapshot:
             "version": __version__,
             "work": self.work,
             "input": self.input,
-            "attempt": self.attempt,
+            "attempt": self.pass_number,
             "ends": list(self.ends.items()),
             "empty_schemas": self.empty_schemas,
             "schemas": list(schemas),
@@ -151,8 +151,9 @@ class Snapshot:
                 )
             verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
-            fields = {name: raw[name] for name in ("work", "input", "attempt", "empty_schemas")}
+            fields = {name: raw[name] for name in ("work", "input", "empty_schemas")}
             fields |= {name: raw[name] for name in _OPTIONAL if name in raw}
+            fields["pass_number"] = raw["attempt"]
             read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(file) from None

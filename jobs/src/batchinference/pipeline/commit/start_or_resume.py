@@ -32,8 +32,8 @@ class Action(Enum):
         return self in (Action.START, Action.START_IN_SERIES)
 
     @property
-    def begins_attempt(self) -> bool:
-        """Whether the job begins an attempt at this output."""
+    def begins_pass(self) -> bool:
+        """Whether the job begins a pass at this output."""
         return self.discards_rows or self in (Action.RESUME, Action.RETRY_FAILED, Action.RECOMPUTE)
 
 
@@ -57,7 +57,7 @@ def decide(state: OutputState, request: Request) -> Action:
         raise BadOutput(f"{where}: {_describe_other_work(state, state.lease, request)}")
     if action.discards_rows:
         _check_start(state, request)
-    if action.begins_attempt:
+    if action.begins_pass:
         _check_rows_of_others(state, request)
     has_rows = state.complete or (state.lease is None and state.has_appended_rows)
     replaces = write.mode == "overwrite" and has_rows and state.table is None
@@ -76,7 +76,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
         continues = request.swapped_in_replacement and request.resume and not state.code_change
         by_this_run = continues or request.is_earlier_attempt(lease)
         return Action.START if overwrite and not by_this_run else Action.ALREADY_COMPLETE
-    if table is not None and table.attempt_committed:
+    if table is not None and table.pass_committed:
         return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
         # merging the same rows twice changes nothing

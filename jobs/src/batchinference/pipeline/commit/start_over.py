@@ -6,8 +6,8 @@ import itertools
 import uuid
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.commit.attempt import work_files_in
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
+from batchinference.pipeline.commit.job_pass import work_files_in
 from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.storage.location import delete_all
@@ -32,9 +32,9 @@ class Claim:
         While rows are deleted, the output has a lease with the key of the previous work, so that an
         interrupted deletion can be repeated. Its `begun` is false, so these rows are invalid.
         Raises BadOutput if another run has begun in the output."""
-        layout, last_attempt = self.layout, self.before.attempt if self.before else 0
+        layout, last_pass = self.layout, self.before.pass_number if self.before else 0
         series = self.series or uuid.uuid4().hex
-        new = Lease.new(layout, last_attempt, begun=False, job=self.job, series=series)
+        new = Lease.new(layout, last_pass, begun=False, job=self.job, series=series)
         deleting = new
         if self.before is not None:
             deleting = replace(new, key=self.before.key, errors=self.before.errors)
@@ -44,7 +44,7 @@ class Claim:
         with keep_heartbeat(heartbeat_file(layout, new)):
             self._delete_rows(deleting)
             new.write_if_unchanged(layout, deleting)
-            for directory in (layout.attempts, layout.state / "errors"):
+            for directory in (layout.passes, layout.state / "errors"):
                 directory.delete_directory()
             files = [layout.report, layout.report_page, layout.spec, layout.input, layout.code]
             for file in (*files, layout.final_snapshot):

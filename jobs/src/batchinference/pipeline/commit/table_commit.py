@@ -1,7 +1,7 @@
 """Commits the rows of a job to a table, at most once.
 
-A table stores two marks with each commit. The mark of the attempt proves the commit if its driver
-dies right afterwards. The mark of the series (all attempts for the same rows) keeps delayed drivers
+A table stores two marks with each commit. The mark of the pass proves the commit if its driver
+dies right afterwards. The mark of the series (all passes for the same rows) keeps delayed drivers
 from committing them again."""
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Fence:
     commit_id: str
     series_id: str
     check: Callable[[], None]
-    """Raises BadOutput if another attempt has begun."""
-    has_earlier_attempts: bool = False
-    """Whether a delayed earlier attempt of the series may still commit."""
+    """Raises BadOutput if another pass has begun."""
+    has_earlier_passes: bool = False
+    """Whether a delayed earlier pass of the series may still commit."""
 
     @property
     def marks(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Fence:
         return {MARK: self.commit_id, SERIES: self.series_id}
 
     def has_committed(self, commits: Callable[[str], int]) -> bool:
-        """Return whether this attempt has already committed. Raises BadOutput if another attempt of
+        """Return whether this pass has already committed. Raises BadOutput if another pass of
         the series has. `commits` counts the commits with a mark in the version of the table that
         is about to be changed."""
         if commits(self.commit_id):
@@ -113,8 +113,8 @@ class CommittedTable(Protocol):
         """Return whether the table exists and has rows."""
 
     def commit_count(self, mark: str) -> int:
-        """Return the number of commits with this mark of an attempt or a series."""
+        """Return the number of commits with this mark of a pass or a series."""
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         """Commit the rows of all files. In overwrite mode, remove all other rows. Create a table
-        that does not exist. Raises BadOutput if another attempt has committed or has begun."""
+        that does not exist. Raises BadOutput if another pass has committed or has begun."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.spec.warnings import WarningCount, sum_warnings
 
 MAX_FETCHED = 64
@@ -15,11 +15,11 @@ MAX_FETCHED = 64
 
 @dataclass
 class WarningTracker:
-    """Counts the warnings of an attempt while it runs. Each manifest is fetched once."""
+    """Counts the warnings of a pass while it runs. Each manifest is fetched once."""
 
-    attempt: Attempt
+    job_pass: JobPass
     before: list[WarningCount]
-    """The warnings of the rows that were committed before the attempt."""
+    """The warnings of the rows that were committed before the pass."""
     _by_commit: dict[tuple[int, int], list[WarningCount]] = field(default_factory=dict, init=False)
     _warned: int = field(default=0, init=False)
 
@@ -29,7 +29,7 @@ class WarningTracker:
         if warned != self._warned:
             self._by_commit |= {
                 commit: [warning for entry in manifest.entries for warning in entry.warnings]
-                for commit, manifest in self.attempt.warned_manifests(self._by_commit, MAX_FETCHED)
+                for commit, manifest in self.job_pass.warned_manifests(self._by_commit, MAX_FETCHED)
             }
         lists = self.before, *self._by_commit.values()
         warnings = sum_warnings(itertools.chain.from_iterable(lists))

@@ -75,7 +75,7 @@ class ChunkCommits:
     ) -> None:
         """Commit the results that `run` yields for rows. If the task is `retried`, without the rows
         that it has committed before. If `isolated`, the next row may kill the process."""
-        earlier = self._committer.attempt.manifests(self._task) if retried else []
+        earlier = self._committer.job_pass.manifests(self._task) if retried else []
         self._number = max((manifest.number + 1 for manifest in earlier), default=0)
         for batch in run(_without_committed(rows, earlier)):
             self.add(batch)
@@ -106,7 +106,7 @@ class ChunkCommits:
         self.wait()
         if not self._batches:
             return
-        chunk, run = merged(self._batches), self._committer.attempt.lease.run
+        chunk, run = merged(self._batches), self._committer.job_pass.lease.run
         own = (*self._notes(), *peak_memory(run).notes(WRITE_STEP), *retry_notes(WRITE_STEP))
         chunk = replace(chunk, notes=with_sums((*chunk.notes, *own)))
         put = partial(self._committer.put, chunk, self._task, self._number)
@@ -126,7 +126,7 @@ class ChunkCommits:
 
     def __enter__(self) -> ChunkCommits:
         """Raises BadOutput if another run has taken over the output."""
-        self._committer.attempt.check_lease()
+        self._committer.job_pass.check_lease()
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -154,7 +154,7 @@ class DatasetExecution:
 
     @property
     def run_id(self) -> str:
-        return self.committer.attempt.lease.run
+        return self.committer.job_pass.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
         rows, blocks = self._block_rows, math.ceil(self.blocks / len(self.tasks))

@@ -25,7 +25,7 @@ from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
 from batchinference.pipeline.execution.dataset import DatasetExecution
 from batchinference.pipeline.execution.execution_control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
-from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
@@ -74,14 +74,14 @@ class Executor:
         self,
         spec: BatchInferenceSpec,
         plan: Plan,
-        prepared: PreparedAttempt,
+        prepared: PreparedPass,
         measured: str | None = None,
     ) -> None:
         """`measured` is the step whose replicas on one device this pass measures, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
-            has_commits=lambda: prepared.attempt.counts().read > 0,
+            has_commits=lambda: prepared.job_pass.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
             measured=measured,
@@ -172,7 +172,7 @@ class Executor:
 
     @property
     def _run_id(self) -> str:
-        return self._prepared.attempt.lease.run
+        return self._prepared.job_pass.lease.run
 
     @property
     def _rules(self) -> CommitRules:
@@ -184,9 +184,9 @@ class Executor:
     def _committer(self) -> Committer:
         write, prepared = self._spec.write, self._prepared
         writer = prepared.table or writer_for(write)
-        attempt, first_file = prepared.attempt, prepared.first_file
+        job_pass, first_file = prepared.job_pass, prepared.first_file
         by_file = bool(self._spec.read.replaces_rows and rewriting_writer_for(write))
-        return committer_for(write, attempt, writer, self._errors, first_file, by_file=by_file)
+        return committer_for(write, job_pass, writer, self._errors, first_file, by_file=by_file)
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""
@@ -222,7 +222,7 @@ class Executor:
     @property
     def _errors(self) -> ErrorHandling:
         errors = self._spec.errors
-        frozen = self._prepared.attempt.layout.input
+        frozen = self._prepared.job_pass.layout.input
         failing = errors.failing_warnings
         secrets = secret_variables(self._spec)
         return ErrorHandling(
@@ -240,7 +240,7 @@ class Executor:
 
         An output without rows gets a file with its columns. Otherwise, schemas are unified, and
         small files of this run are merged, unless the spec determines the rows of a file."""
-        write, attempt = self._spec.write, self._prepared.attempt
+        write, job_pass = self._spec.write, self._prepared.job_pass
         end = self._without_removed(end)
         if not end.has_rows:
             return self._with_columns(end)
@@ -252,7 +252,7 @@ class Executor:
         earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
         names = {file.name for entry in end.entries for file in entry.data}
         mergeable = names - earlier if self._merges else set()
-        functions, entries = rewrites(attempt, end.entries, writer, mergeable)
+        functions, entries = rewrites(job_pass, end.entries, writer, mergeable)
         rewritten = self._results(functions, in_tasks=not fit_in_driver(functions))
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
 
@@ -262,8 +262,8 @@ class Executor:
         writer = rewriting_writer_for(self._spec.write) if stale else None
         if writer is None:
             return end
-        attempt = self._prepared.attempt
-        functions = [partial(without_removed, attempt, entry, writer) for entry in stale]
+        job_pass = self._prepared.job_pass
+        functions = [partial(without_removed, job_pass, entry, writer) for entry in stale]
         in_tasks = sum(map(size_of, stale)) > MERGED_BYTES
         kept = [entry for entry in end.entries if not entry.removed]
         return replace(end, entries=[*kept, *self._results(functions, in_tasks=in_tasks)])
@@ -273,18 +273,18 @@ class Executor:
         steps, columns = self._spec.steps, known_columns(self._prepared.input)
         planned = columns_after_all(steps, columns)
         guessed = columns_after_all(steps, columns, code_keeps_columns=True)
-        return with_columns(self._prepared.attempt, end, self._spec.write, planned, guessed)
+        return with_columns(self._prepared.job_pass, end, self._spec.write, planned, guessed)
 
     def place_files(self, table: Table, end: Snapshot) -> TableFiles:
         """Put the rows of a finished output into files of its table, and return these files."""
-        data, entries = self._prepared.attempt.layout.data, [e for e in end.entries if e.data]
+        data, entries = self._prepared.job_pass.layout.data, [e for e in end.entries if e.data]
         if not entries:
             return TableFiles(schema_without_rows(end.empty_schemas), [])
         schema = schema_of_all(data, entries)
         with table_errors_as_bad_output():
             table.find_data_location()
         files = [file for entry in entries for file in entry.data]
-        keys = store_keys(table, self._prepared.attempt.layout, files)
+        keys = store_keys(table, self._prepared.job_pass.layout, files)
         functions = [partial(table.stage, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
         origin = getattr(self._prepared.input, "origin", None)

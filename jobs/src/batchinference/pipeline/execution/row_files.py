@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import JobFailure, UnwritableValue
 from batchinference.pipeline.execution.step_runner import ErrorHandling
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 def committer_for(
     write: Write,
-    attempt: Attempt,
+    job_pass: JobPass,
     writer: Writer,
     errors: ErrorHandling,
     first_file: int = 0,
     *,
     by_file: bool = False,
 ) -> Committer:
-    """Return the committer of an attempt that uses this writer. Row numbers count
+    """Return the committer of a pass that uses this writer. Row numbers count
     input files from `first_file`, the number of input files of earlier appends. With `by_file`,
     manifests record the input file of each row, so later runs can remove the rows of one."""
     files = OutputFiles(writer, FileSplit.of(write), errors, first_file)
-    return Committer(attempt, files, by_file)
+    return Committer(job_pass, files, by_file)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.row_coverage import common_rows
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.execution.prepared_attempt import AttemptEnd, PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PassEnd, PreparedPass
 from batchinference.pipeline.first_rows.cascade import learn_threshold
 from batchinference.pipeline.first_rows.gate import check_gate
 from batchinference.pipeline.input import RowCount
@@ -25,7 +25,7 @@ from batchinference.spec.gate import Gate
 from batchinference.spec.job import BatchInferenceSpec
 
 
-def limited_to_first_rows(spec: BatchInferenceSpec, run: PreparedAttempt) -> PreparedAttempt:
+def limited_to_first_rows(spec: BatchInferenceSpec, run: PreparedPass) -> PreparedPass:
     """Return the run, limited to its missing first rows if the gate or a cascade still needs these.
     Raises BadInput if it is unknown which rows are the first ones."""
     if not _needs_first_rows(spec, run.start):
@@ -49,7 +49,7 @@ def _has_new_gate(gate: Gate | None, start: Snapshot) -> bool:
 
 
 def _first_rows(
-    spec: BatchInferenceSpec, run: PreparedAttempt, ends: Mapping[int, int]
+    spec: BatchInferenceSpec, run: PreparedPass, ends: Mapping[int, int]
 ) -> MissingRows:
     """Return the rows that the gate and the cascades need. `ends` are the known ends of files."""
     rows = [step.cascade.rows for step in spec.steps if step.cascade]
@@ -62,8 +62,8 @@ def _first_rows(
     return run.input.first_rows(max(rows), ends)
 
 
-def with_findings(spec: BatchInferenceSpec, run: PreparedAttempt, end: AttemptEnd) -> AttemptEnd:
-    """Return the end of an attempt. If it completes the first rows, they are checked now, and the
+def with_findings(spec: BatchInferenceSpec, run: PreparedPass, end: PassEnd) -> PassEnd:
+    """Return the end of a pass. If it completes the first rows, they are checked now, and the
     findings and thresholds are added to the snapshot. Raises GateFailed if the first rows do not
     meet the expectation of the gate."""
     if not _needs_first_rows(spec, run.start):
@@ -94,12 +94,12 @@ def _has_rows_of(entry: ManifestEntry, first: MissingRows) -> bool:
 
 
 def _stored_rows(
-    spec: BatchInferenceSpec, run: PreparedAttempt, entries: Iterable[ManifestEntry]
+    spec: BatchInferenceSpec, run: PreparedPass, entries: Iterable[ManifestEntry]
 ) -> Iterator[Row]:
     """Yield the rows in the data files of these entries, with the columns that the gate and the
     cascades read. Raises BadOutput."""
     write, columns = spec.write, set().union(*spec.first_rows_columns.values())
     writer = run.table.parquet if run.table else writer_for(write)
     for file in (file for entry in entries for file in entry.data):
-        for row in rows_of_file(run.attempt.layout.data / file.name, writer):
+        for row in rows_of_file(run.job_pass.layout.data / file.name, writer):
             yield {name: row.get(name) for name in columns}

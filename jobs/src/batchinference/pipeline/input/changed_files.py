@@ -95,7 +95,7 @@ class ResumedInput:
 
     `unfinished` returns the numbers of the files with missing rows in the output. Its argument is
     the number of rows of every file, if known before reading. `relisted` tells whether `snapshot`
-    is of an attempt that died before it replaced the snapshot of the output."""
+    is of a pass that died before it replaced the snapshot of the output."""
 
     snapshot: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
-from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.attempt_plan import AttemptPlan
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import OutputTarget
+from batchinference.pipeline.commit.pass_plan import PassPlan
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NO_ENDS, JobInput, ReadNote, ReadRows, RowCount
@@ -89,7 +89,7 @@ def open_input(
     return open_table(read)
 
 
-def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: AttemptPlan) -> JobInput:
+def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPlan) -> JobInput:
     """Return the input of a job: the files of the output to resume, or else the files whose rows
     are not in another output of the job. Raises BadInput and NoNewFiles like `open_input`."""
     read, start = spec.read, plan.start
@@ -99,8 +99,8 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: Attempt
     if not isinstance(read, ReadFiles | ReadVersioned):
         return open_input(read, None, spec.errors.failing_warnings)
     if start is not None and (lease := plan.state.lease):
-        attempt = Attempt(plan.state.layout, lease)
-        snapshot, relisted = read_own_snapshot(attempt, read.storage, start.input)
+        job_pass = JobPass(plan.state.layout, lease)
+        snapshot, relisted = read_own_snapshot(job_pass, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
     elif processed := target.processed:  # each use reads the storage

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
@@ -266,18 +266,18 @@ def read_snapshot(file: Location, storage: Storage, wanted: str | None = None) -
 
 
 def read_own_snapshot(
-    attempt: Attempt, storage: Storage, wanted: str
+    job_pass: JobPass, storage: Storage, wanted: str
 ) -> tuple[InputSnapshot, bool]:
     """Return the input snapshot of an output with the digest `wanted`, and whether only its last
-    attempt has stored it. This attempt then died before it replaced the snapshot of the output.
+    pass has stored it. This pass then died before it replaced the snapshot of the output.
 
     Raises BadOutput if the snapshot is missing or damaged."""
     try:
-        return read_snapshot(attempt.layout.input, storage, wanted), False
+        return read_snapshot(job_pass.layout.input, storage, wanted), False
     except BadOutput:
-        if not attempt.changed_input.exists():
+        if not job_pass.changed_input.exists():
             raise
-    return read_snapshot(attempt.changed_input, storage, wanted), True
+    return read_snapshot(job_pass.changed_input, storage, wanted), True
 
 
 def version_in(content: bytes) -> TableVersion | None:

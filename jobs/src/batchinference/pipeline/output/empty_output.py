@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.attempt import Attempt, is_work_file
+from batchinference.pipeline.commit.job_pass import JobPass, is_work_file
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.file_rewrites import put_rewritten
@@ -24,7 +24,7 @@ from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 
 def with_columns(
-    attempt: Attempt, end: Snapshot, write: Write, planned: pa.Schema, guessed: pa.Schema
+    job_pass: JobPass, end: Snapshot, write: Write, planned: pa.Schema, guessed: pa.Schema
 ) -> Snapshot:
     """Return the final snapshot of an output without rows, with its columns, and with a file
     without rows if readers need one. `planned` are the columns that are certain before any row is
@@ -33,13 +33,13 @@ def with_columns(
     known = planned.names or end.empty_schemas or write.adds
     schema = _schema(end, FileSplit.of(write), planned if known else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
-    if isinstance(write, WriteTable) or not _may_have_file(attempt, end, write, schema):
+    if isinstance(write, WriteTable) or not _may_have_file(job_pass, end, write, schema):
         return end
     # Spark and other readers do not support the type null
     table = pa.schema([field.with_type(map_nulls(field.type)) for field in schema]).empty_table()
-    name = attempt.layout.file_prefix(attempt.number, 0, uuid.uuid4().hex[:8])
+    name = job_pass.layout.file_prefix(job_pass.number, 0, uuid.uuid4().hex[:8])
     data = [
-        put_rewritten(attempt, attempt.layout.data, f"{name}-{number:04d}{ending}", content)
+        put_rewritten(job_pass, job_pass.layout.data, f"{name}-{number:04d}{ending}", content)
         for number, (ending, content) in enumerate(writer_for(write).files(table))
     ]
     columns = [(field.name, str(field.type)) for field in table.schema]
@@ -48,7 +48,7 @@ def with_columns(
 
 
 def without_empty_files(end: Snapshot) -> Snapshot:
-    """Return the snapshot without entries for files without rows, which an earlier attempt wrote.
+    """Return the snapshot without entries for files without rows, which an earlier pass wrote.
     Use this if the output now has rows, because their types may differ from the file's."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)
@@ -64,20 +64,20 @@ def _schema(end: Snapshot, layout: FileSplit, planned: pa.Schema) -> pa.Schema:
     return pa.schema([(name, types.get(name, pa.null())) for name in names])
 
 
-def _may_have_file(attempt: Attempt, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
+def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
     """Return whether the output gets a file without rows. If later jobs may append rows, the file
     must not have other columns or types than they."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:
-        return not write.adds or not _has_files(attempt)
+        return not write.adds or not _has_files(job_pass)
     if not write.adds:
         return bool(schema.names)
     if not schema.names or not is_complete(schema) or write.column_fields.get("partitionBy"):
         return False
-    return not _has_files(attempt)
+    return not _has_files(job_pass)
 
 
-def _has_files(attempt: Attempt) -> bool:
-    layout = attempt.layout
+def _has_files(job_pass: JobPass) -> bool:
+    layout = job_pass.layout
     return not all(is_work_file(info.path, layout.key) for info in layout.data.visible_files())

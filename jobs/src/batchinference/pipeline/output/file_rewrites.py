@@ -8,7 +8,7 @@ file would fail or drop the column. Files may be small because jobs commit after
 progress.
 
 The new files have new names. The old files are deleted after a snapshot names the new ones
-(`Attempt.write_unified_snapshot`), and then the output is marked as complete."""
+(`JobPass.write_unified_snapshot`), and then the output is marked as complete."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.changed_input_files import merged_origins
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, warnings_of
 from batchinference.pipeline.commit.output_paths import renamed_part
 from batchinference.pipeline.commit.retry_failed_rows import ids_of
@@ -104,7 +104,7 @@ class RewriteTask:
     """Rewrites the data files of entries with the same columns, and merges them into one if several
     entries are given. Entries that cannot be merged are rewritten one by one."""
 
-    attempt: Attempt
+    job_pass: JobPass
     entries: list[ManifestEntry]
     schema: OutputSchema
     writer: RewritingWriter
@@ -120,7 +120,7 @@ class RewriteTask:
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files, and return the entries that name them.
 
-        Raises BadOutput, and deletes the new file, if another attempt has begun."""
+        Raises BadOutput, and deletes the new file, if another pass has begun."""
         if len(self.entries) == 1:
             return [self._rewritten(self.entries[0])]
         same, others = list[ManifestEntry](), list[ManifestEntry]()
@@ -153,7 +153,9 @@ class RewriteTask:
 
     def _table(self, file: DataFile) -> pa.Table:
         """Return the rows of a file. Raises BadOutput if the file has changed."""
-        return self.schema.cast(self.writer.read(unchanged_content(self.attempt.layout.data, file)))
+        return self.schema.cast(
+            self.writer.read(unchanged_content(self.job_pass.layout.data, file))
+        )
 
     def _merged(self, entries: list[ManifestEntry], content: Content) -> ManifestEntry:
         return ManifestEntry(
@@ -162,7 +164,7 @@ class RewriteTask:
             [],
             [self._put(entries[0].data[0], content)],
             self.schema.columns(entries[0]),
-            _merged_errors(self.attempt, entries),
+            _merged_errors(self.job_pass, entries),
             warnings_of(entries),
             merged_origins(entries),
         )
@@ -179,22 +181,24 @@ class RewriteTask:
         return replace(entry, data=data, columns=self.schema.columns(entry))
 
     def _put(self, old: DataFile, content: Content) -> DataFile:
-        return put_renamed(self.attempt, self.attempt.layout.data, old, content)
+        return put_renamed(self.job_pass, self.job_pass.layout.data, old, content)
 
 
-def put_renamed(attempt: Attempt, directory: Location, old: DataFile, content: Content) -> DataFile:
+def put_renamed(
+    job_pass: JobPass, directory: Location, old: DataFile, content: Content
+) -> DataFile:
     """Write a file that replaces `old`, under a new name, and return it. Raises BadOutput if
-    another attempt has begun."""
-    return put_rewritten(attempt, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
+    another pass has begun."""
+    return put_rewritten(job_pass, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 
-def put_rewritten(attempt: Attempt, directory: Location, name: str, content: Content) -> DataFile:
-    """Write and return a new file. Deletes it and raises BadOutput if another attempt has begun."""
-    attempt.check_can_rewrite()
+def put_rewritten(job_pass: JobPass, directory: Location, name: str, content: Content) -> DataFile:
+    """Write and return a new file. Deletes it and raises BadOutput if another pass has begun."""
+    job_pass.check_can_rewrite()
     file = directory / name
     file.write(content)
     try:
-        attempt.check_can_rewrite()
+        job_pass.check_can_rewrite()
     except BadOutput:
         file.delete()
         raise
@@ -212,15 +216,15 @@ def unchanged_content(directory: Location, file: DataFile) -> bytes:
     return content
 
 
-def _merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFile | None:
+def _merged_errors(job_pass: JobPass, entries: Sequence[ManifestEntry]) -> DataFile | None:
     """Write the error records of all entries to one file, and return it; None without records."""
-    directory = attempt.layout.errors
+    directory = job_pass.layout.errors
     files = [entry.errors for entry in entries if entry.errors]
     if not files:
         return None
     writer = ParquetWriter("snappy")
     content = writer.write(writer.read(unchanged_content(directory, file)) for file in files)
-    return put_renamed(attempt, directory, files[0], content)
+    return put_renamed(job_pass, directory, files[0], content)
 
 
 def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:
@@ -230,7 +234,7 @@ def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:
 
 
 def rewrites(
-    attempt: Attempt,
+    job_pass: JobPass,
     entries: list[ManifestEntry],
     writer: RewritingWriter,
     mergeable: Collection[str] = (),
@@ -238,11 +242,11 @@ def rewrites(
     """Return the rewrites to run, and the entries that stay as they are. An entry is only merged if
     its files are small and named in `mergeable`. Columns without a common type keep their types."""
     written = [entry for entry in entries if entry.data]
-    schema = OutputSchema.of(attempt.layout.data, written, writer)
+    schema = OutputSchema.of(job_pass.layout.data, written, writer)
     tasks, others = [], [entry for entry in entries if not entry.data]
     for group in _groups(written, schema, mergeable):
         if len(group) > 1 or not all(schema.fits(entry) for entry in group):
-            tasks.append(RewriteTask(attempt, group, schema, writer))
+            tasks.append(RewriteTask(job_pass, group, schema, writer))
         else:
             others += group
     return tasks, others
@@ -306,15 +310,15 @@ def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schem
 
 
 def without_removed(
-    attempt: Attempt, entry: ManifestEntry, writer: RewritingWriter
+    job_pass: JobPass, entry: ManifestEntry, writer: RewritingWriter
 ) -> ManifestEntry:
     """Write the files of an entry without its removed rows, and return the entry of the new files.
-    Raises BadOutput if a file has changed, or if another attempt has begun."""
+    Raises BadOutput if a file has changed, or if another pass has begun."""
     data, new_indexes = list[DataFile](), dict[int, int]()
     for index, file in enumerate(entry.data):
         runs = [(one, rows) for one in entry.origins for at, rows in one.rows if at == index]
         keep, lengths = [not one.removed for one, _ in runs], [rows for _, rows in runs]
-        new = _rewrite(attempt, attempt.layout.data, file, writer, keep, lengths)
+        new = _rewrite(job_pass, job_pass.layout.data, file, writer, keep, lengths)
         if new is not None:
             new_indexes[index] = len(data)
             data.append(new)
@@ -323,20 +327,20 @@ def without_removed(
         for one in entry.origins
         if not one.removed
     ]
-    errors = _rewrite_errors(attempt, entry, entry.errors) if entry.errors else None
+    errors = _rewrite_errors(job_pass, entry, entry.errors) if entry.errors else None
     return replace(entry, data=data, errors=errors, origins=origins)
 
 
-def _rewrite_errors(attempt: Attempt, entry: ManifestEntry, file: DataFile) -> DataFile | None:
+def _rewrite_errors(job_pass: JobPass, entry: ManifestEntry, file: DataFile) -> DataFile | None:
     """Write the error records of an entry without those of removed rows; None if none remain."""
-    directory, writer = attempt.layout.errors, ParquetWriter("snappy")
+    directory, writer = job_pass.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
     keep = ~np.isin(files, [origin.file for origin in entry.removed])
-    return _rewrite(attempt, directory, file, writer, keep.tolist(), [1] * len(keep))
+    return _rewrite(job_pass, directory, file, writer, keep.tolist(), [1] * len(keep))
 
 
 def _rewrite(
-    attempt: Attempt,
+    job_pass: JobPass,
     directory: Location,
     file: DataFile,
     writer: RewritingWriter,
@@ -351,6 +355,6 @@ def _rewrite(
         return None
     table = writer.read(unchanged_content(directory, file))
     if table.num_rows != sum(lengths):
-        raise damaged_state(attempt.directory)
+        raise damaged_state(job_pass.directory)
     remaining = table.filter(pa.array(np.repeat(keep, lengths)))
-    return put_renamed(attempt, directory, file, writer.write([remaining]))
+    return put_renamed(job_pass, directory, file, writer.write([remaining]))

@@ -87,7 +87,7 @@ class ReportBuilder:
     """Fields of the report that do not depend on the state, for the current output."""
     _total: RowCount | None = field(default=None, init=False)
     _before: int = field(default=0, init=False)
-    """The number of input rows that earlier attempts have finished."""
+    """The number of input rows that earlier passes have finished."""
     _counts: Counts | None = field(default=None, init=False)
     """The highest counts so far; None before `begin_rows`."""
     _progress: Progress | None = field(default=None, init=False)
@@ -112,7 +112,7 @@ class ReportBuilder:
     def begin_rows(
         self, total: RowCount | None, before: Counts, replaced: ReplacedFiles | None = None
     ) -> None:
-        """Report the progress of rows from now on. `before` are the counts of earlier attempts, and
+        """Report the progress of rows from now on. `before` are the counts of earlier passes, and
         `replaced` the number of input files whose rows are replaced."""
         self._fields["replacedFiles"] = replaced
         self._total, self._before, self._counts = total, before.read, before
@@ -120,11 +120,11 @@ class ReportBuilder:
         self.enter(JobState.RUNNING)
         self.read(before)
 
-    def begin_attempt(self, number: int) -> None:
-        self._fields |= {"attempt": number, "stage": None, "capacity": None}
+    def begin_pass(self, number: int) -> None:
+        self._fields |= {"pass_number": number, "stage": None, "capacity": None}
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
-        """Report the notes of all ended attempts, and the bytes that Ray has spilled."""
+        """Report the notes of all ended passes, and the bytes that Ray has spilled."""
         self._fields |= {
             "batchSizes": notes.batch_sizes,
             "replicasPerDevice": notes.replicas_per_device,
@@ -140,7 +140,7 @@ class ReportBuilder:
         self._faulty_nodes |= {fault.machine for fault in faults if fault.machine}
 
     def add_capacity(self, capacity: Capacity | None) -> None:
-        """Report the highest capacity of Ray during the attempt. `capacity` is the current one."""
+        """Report the highest capacity of Ray during the pass. `capacity` is the current one."""
         if capacity is not None:
             self._fields["capacity"] = capacity.highest(self._fields.get("capacity"))
 

@@ -25,7 +25,7 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.report import Report
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+    from batchinference.pipeline.execution.prepared_pass import PreparedPass
 
 UPDATE_SECONDS = 60.0
 """Minimum time between two writes of the record of a running job."""
@@ -49,11 +49,11 @@ class RunHistory:
     _next: float = field(default=0.0, init=False)
     _stored: bytes = field(default=b"", init=False)
 
-    def begin(self, run: PreparedAttempt, report: Report) -> None:
+    def begin(self, run: PreparedPass, report: Report) -> None:
         """Record that the run begins to write to an output with the rows of `run.start`."""
-        lease = run.attempt.lease
+        lease = run.job_pass.lease
         if self._file is None:
-            self._directory = run.attempt.layout.history
+            self._directory = run.job_pass.layout.history
             began = f"{datetime.now(UTC):%Y-%m-%dT%H%M%S.%fZ}"
             self._file = self._directory / f"{began}-{lease.run[:8]}.json"
             _delete_old(self._directory)

@@ -1,7 +1,7 @@
 """Hashes the code and the model files of a job, to detect changes.
 
 The spec contains only the names of modules and models, so their hashes are stored with the output
-when an attempt begins. Models of the Hugging Face Hub are identified by the name and
+when a pass begins. Models of the Hugging Face Hub are identified by the name and
 revision in the spec, and installed packages by their version.
 """
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range
 from batchinference.pipeline.commit.retry_failed_rows import ids_of
 from batchinference.pipeline.commit.row_coverage import RowSet, edges, rows_in_all, summed_shares
@@ -150,8 +150,8 @@ def input_rows(job: StoredJob, committed: Snapshot, *, quick: bool) -> InputRows
     """Count the rows of the input again, and return them. With `quick`, count only the rows of
     files that store their number of rows. Raises BadOutput if the state of the input is damaged,
     and BadInput or JobFailure if the input cannot be read."""
-    attempt = Attempt(job.layout, job.lease)
-    snapshot, _ = read_own_snapshot(attempt, job.storage_of_input, committed.input)
+    job_pass = JobPass(job.layout, job.lease)
+    snapshot, _ = read_own_snapshot(job_pass, job.storage_of_input, committed.input)
     return replace(_input_rows(job, committed, snapshot, quick=quick), ignored=snapshot.ignored)
 
 

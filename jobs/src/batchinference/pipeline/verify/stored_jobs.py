@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.output_paths import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -57,7 +57,7 @@ class StoredJob:
         """Return the snapshot of the committed rows. Raises BadOutput if the state is damaged."""
         if self.finished:
             return Snapshot.read(self.layout.final_snapshot, self.lease.key)
-        return Attempt(self.layout, self.lease).load_committed()
+        return JobPass(self.layout, self.lease).load_committed()
 
 
 def stored_layouts(output: Location) -> list[Layout]:

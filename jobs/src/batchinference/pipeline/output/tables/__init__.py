@@ -1,13 +1,13 @@
 """Table outputs, one module per format. The library of a format is imported only if a job needs it.
 
 First, tasks commit Parquet files, as for an output of files. They are not in the table yet, so
-retried tasks, failed attempts and further passes add no rows to it. When no row is missing, the
+retried tasks, failed passes and further passes add no rows to it. When no row is missing, the
 driver unifies the schemas of the files, and `Table.stage` copies each file to where the table has
 its files. `Table.register` makes all rows visible in one commit of the table. A staged file is
 never deleted, because it may be registered.
 
-The commit stores two marks. The ID of the attempt shows that the commit was made, even if the
-driver died right after it. The ID of the series of attempts is accepted only once, so that a
+The commit stores two marks. The ID of the pass shows that the commit was made, even if the
+driver died right after it. The ID of the series of passes is accepted only once, so that a
 delayed driver cannot commit the same rows again."""
 
 from __future__ import annotations

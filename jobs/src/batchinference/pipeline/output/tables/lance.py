@@ -114,7 +114,7 @@ class LanceTable(Table):
         if self._number:
             self._commit(dataset, self._added_columns(dataset, rows), fence)
             return
-        if dataset is not None and self._append and fence.has_earlier_attempts:
+        if dataset is not None and self._append and fence.has_earlier_passes:
             dataset = self._reject_late_appends(dataset, fence)
         operation: lance.LanceOperation.BaseOperation
         staged = self._with_current_columns(dataset, rows.files) if self._append else rows.files
@@ -140,7 +140,7 @@ class LanceTable(Table):
 
     def _reject_late_appends(self, dataset: lance.LanceDataset, fence: Fence) -> lance.LanceDataset:
         """Commit a version with the same rows, and return it. Lance then refuses appends that are
-        based on an older version, such as one of an earlier attempt that has passed its last check.
+        based on an older version, such as one of an earlier pass that has passed its last check.
         Raises CommitConflictError if the dataset has changed."""
         fragments = [each.metadata for each in dataset.get_fragments()]
         same = lance.LanceOperation.Merge(fragments, dataset.lance_schema)

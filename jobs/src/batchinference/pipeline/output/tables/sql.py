@@ -35,7 +35,7 @@ from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
-"""A table in the user's schema with two rows for each commit: the ID of its attempt and the ID of
+"""A table in the user's schema with two rows for each commit: the ID of its pass and the ID of
 the series. They are inserted in the same transaction as the rows of the job."""
 INSERT_ROWS = 1000
 CASE_SENSITIVE = ("postgresql", "oracle")
@@ -170,7 +170,7 @@ class SqlTable(MergingTable):
     def _was_committed(self, fence: Fence) -> bool:
         """Return whether this commit has already been made, for example if its response was lost.
 
-        Raises BadOutput if another attempt has committed the rows."""
+        Raises BadOutput if another pass has committed the rows."""
         try:
             counts = {mark: self.commit_count(mark) for mark in (fence.commit_id, fence.series_id)}
         except (SQLAlchemyError, BadOutput):

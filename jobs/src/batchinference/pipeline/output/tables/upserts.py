@@ -251,7 +251,7 @@ class UpsertTable(MergingTable):
         return int(self._mark(client, f"version of {self.name}").get("version", 0))
 
     def _check_same_key(self, client: Any, fence: Fence, version: int) -> None:
-        """Raise BadOutput if an earlier attempt has made the ids of rows from other columns."""
+        """Raise BadOutput if an earlier pass has made the ids of rows from other columns."""
         begun = f"{fence.series_id}-begun"
         key = self._mark(client, begun).get("key", list(self.key))
         if key != list(self.key):

@@ -1,4 +1,4 @@
-"""Checks a job, and begins its first attempt at an output unless there is nothing to do.
+"""Checks a job, and begins its first pass at an output unless there is nothing to do.
 
 A job that cannot succeed is refused before its output is changed and before rows are read."""
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.attempt_plan import AttemptPlan, begin_attempt, plan_attempt
 from batchinference.pipeline.commit.changed_input_files import without_input_files
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import Lease, is_cluster_job
 from batchinference.pipeline.commit.output_paths import Layout, work_of
 from batchinference.pipeline.commit.output_state import (
@@ -20,9 +19,10 @@ from batchinference.pipeline.commit.output_state import (
     storage_errors_as_bad_output,
 )
 from batchinference.pipeline.commit.output_targets import OutputTarget
+from batchinference.pipeline.commit.pass_plan import PassPlan, begin_pass, plan_pass
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.start_or_resume import Action, restart_advice
-from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.input import NO_ENDS, JobInput
 from batchinference.pipeline.input.changed_files import (
     NoNewFiles,
@@ -54,19 +54,19 @@ class NothingToDo:
     parts: Sequence[Layout] = ()
 
 
-def prepare_attempt(
+def prepare_pass(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
-) -> PreparedAttempt | NothingToDo:
-    """Check the job and begin its first attempt at an output, and return the attempt. `job` is the
+) -> PreparedPass | NothingToDo:
+    """Check the job and begin its first pass at an output, and return the pass. `job` is the
     identity of the job. With `own_only`, only output of this job may be replaced. Raises BadOutput
     if the job must not change the output."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_or_none(spec.write)
     request = replace(request, recompute=target.recompute)
-    plan = plan_attempt(target, request, table)
+    plan = plan_pass(target, request, table)
     if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
         _complete(spec, target.layout, plan.state.lease)
-        plan = plan_attempt(replace(target, reader=CachedReader()), request, table)
+        plan = plan_pass(replace(target, reader=CachedReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)
     except NoNewFiles as remark:
@@ -85,18 +85,18 @@ def prepare_attempt(
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
         missing = _missing_rows(source, plan.start)
-        attempt, start = begin_attempt(spec, plan, request, source.serialized)
+        job_pass, start = begin_pass(spec, plan, request, source.serialized)
         first_file = _first_file_number(spec, target)
     kind = _kind_of(plan, spec, target.layout)
-    return PreparedAttempt(
-        source, count, sizing, attempt, start, missing, table, first_file, kind=kind
+    return PreparedPass(
+        source, count, sizing, job_pass, start, missing, table, first_file, kind=kind
     )
 
 
 _KINDS = {Action.RETRY_FAILED: "retry", Action.RECOMPUTE: "recompute", Action.RESUME: "resume"}
 
 
-def _kind_of(plan: AttemptPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
+def _kind_of(plan: PassPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
     """Return what a run does with the output, as a word of the run history (`RunRecord.kinds`)."""
     if kind := _KINDS.get(plan.action):
         return kind
@@ -108,7 +108,7 @@ def _kind_of(plan: AttemptPlan, spec: BatchInferenceSpec, layout: Layout) -> str
     return spec.write.mode if spec.write.adds and again == "start" else again
 
 
-def _with_changes(plan: AttemptPlan, source: JobInput, kind: str) -> AttemptPlan:
+def _with_changes(plan: PassPlan, source: JobInput, kind: str) -> PassPlan:
     """Return the plan without committed rows that this source cannot continue, and without the rows
     of input files that were changed or removed."""
     if plan.start is not None and not source.has_ids_of(plan.start.input):
@@ -126,7 +126,7 @@ def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
     """Complete an output whose driver, which had this lease, died after the commit of its table."""
     with storage_errors_as_bad_output(spec.write):
         end = Snapshot.read(layout.final_snapshot, layout.key)
-        Attempt(layout, lease).mark_complete(end, finished_report(layout, end))
+        JobPass(layout, lease).mark_complete(end, finished_report(layout, end))
 
 
 def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
@@ -145,7 +145,7 @@ def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) ->
 
 
 def _open_input(
-    spec: BatchInferenceSpec, target: OutputTarget, plan: AttemptPlan, job: str
+    spec: BatchInferenceSpec, target: OutputTarget, plan: PassPlan, job: str
 ) -> JobInput:
     """Return the input of the job after checks against the steps and the output.
 

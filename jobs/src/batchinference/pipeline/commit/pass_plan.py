@@ -1,4 +1,4 @@
-"""Plans the first attempt of a run at an output, and begins it.
+"""Plans the first pass of a run at an output, and begins it.
 
 A plan is what the job does with the output (`start_or_resume`), and from which snapshot."""
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.code_and_spec_changes import write_code
 from batchinference.pipeline.commit.heartbeat import ensure_not_running
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
@@ -35,7 +35,7 @@ from batchinference.spec.secrets import without_secrets
 
 
 @dataclass(frozen=True)
-class AttemptPlan:
+class PassPlan:
     """What a job does with an output in the given state."""
 
     state: OutputState
@@ -47,13 +47,15 @@ class AttemptPlan:
     relisted: bool = False
     """Whether the input snapshot of the job differs from the stored one."""
 
-    def restarted(self, source: str) -> AttemptPlan:
+    def restarted(self, source: str) -> PassPlan:
         """Return the plan to start over, because an input of the format `source` cannot be resumed.
         Raises BadInput if a retry of failed rows would start a complete output over."""
         layout, lease = self.state.layout, self.state.lease
         final = layout.final_snapshot
-        retried = final.exists() and Snapshot.read(final, layout.key).attempt
-        if layout.success.exists() or (lease is not None and retried and retried < lease.attempt):
+        retried = final.exists() and Snapshot.read(final, layout.key).pass_number
+        if layout.success.exists() or (
+            lease is not None and retried and retried < lease.pass_number
+        ):
             raise BadInput(
                 f"errors.retryFailedRows: read.format '{source}' cannot read only the failed rows, "
                 "because it is unknown whether the source has changed. The output was not changed. "
@@ -63,9 +65,7 @@ class AttemptPlan:
         return replace(self, action=Action.START_IN_SERIES, start=None, files=None)
 
 
-def plan_attempt(
-    target: OutputTarget, request: Request, table: CommittedTable | None
-) -> AttemptPlan:
+def plan_pass(target: OutputTarget, request: Request, table: CommittedTable | None) -> PassPlan:
     """Return what a job does with an output. An interrupted replacement is first swapped in, and a
     heartbeat of another run is awaited if necessary. Raises BadOutput if the job must not change
     the output, if another run is writing to the output, or if the state is damaged."""
@@ -73,12 +73,12 @@ def plan_attempt(
     while True:
         state, action = _decide(target.layout, request, table, reader)
         if action is Action.ALREADY_COMPLETE and table is not None and state.lease is not None:
-            attempt = Attempt(state.layout, state.lease)
+            job_pass = JobPass(state.layout, state.lease)
             with suppress(BadOutput, OSError):  # another run may have begun since
-                attempt.check_lease()
-                attempt.delete_staged_files()
-        if not action.begins_attempt:
-            return AttemptPlan(state, action)
+                job_pass.check_lease()
+                job_pass.delete_staged_files()
+        if not action.begins_pass:
+            return PassPlan(state, action)
         with storage_errors_as_bad_output(request.write):
             if not _has_waited(state, request, reader, ended):
                 return _with_rows(state, action, request, table)
@@ -87,18 +87,18 @@ def plan_attempt(
 
 def _with_rows(
     state: OutputState, action: Action, request: Request, table: CommittedTable | None
-) -> AttemptPlan:
-    """Return the plan for an action that begins an attempt, with the rows that the job keeps."""
+) -> PassPlan:
+    """Return the plan for an action that begins a pass, with the rows that the job keeps."""
     if state.code_change:  # decide again, because another run may have committed its first rows
         decide(load_state(state.layout, request, table), request)
     if action.discards_rows or state.lease is None:
-        return AttemptPlan(state, action)
-    start, files = Attempt(state.layout, state.lease).load_committed_files()
+        return PassPlan(state, action)
+    start, files = JobPass(state.layout, state.lease).load_committed_files()
     if state.complete:
         start = replace(start, recomputed=[], removed=[])
     if action is Action.RETRY_FAILED:
         start = without_failed_rows(start, state.layout.errors)
-    return AttemptPlan(state, action, start, files)
+    return PassPlan(state, action, start, files)
 
 
 def _decide(
@@ -139,10 +139,10 @@ def _has_waited(
     return False
 
 
-def begin_attempt(
-    spec: BatchInferenceSpec, plan: AttemptPlan, request: Request, serialized: Callable[[], bytes]
-) -> tuple[Attempt, Snapshot]:
-    """Claim the output if the job starts over, and begin the next attempt. Return the attempt and
+def begin_pass(
+    spec: BatchInferenceSpec, plan: PassPlan, request: Request, serialized: Callable[[], bytes]
+) -> tuple[JobPass, Snapshot]:
+    """Claim the output if the job starts over, and begin the next pass. Return the pass and
     the snapshot of the rows that it keeps. `serialized` returns the input snapshot. Raises
     BadOutput if another run has begun in the output."""
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
@@ -163,4 +163,4 @@ def begin_attempt(
     if starts_over or new_code or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return Attempt.begin(layout, lease, start, request.job, plan.files, changed_input), start
+    return JobPass.begin(layout, lease, start, request.job, plan.files, changed_input), start

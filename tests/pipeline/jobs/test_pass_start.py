@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.attempt_start import NothingToDo, prepare_attempt
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
-from batchinference.pipeline.execution.prepared_attempt import PreparedAttempt
+from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.changed_files import _hashes_of_parts
 from batchinference.pipeline.job_checks import check_caches, check_errors_path
+from batchinference.pipeline.pass_start import NothingToDo, prepare_pass
 from batchinference.spec import parse
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step, python_step
@@ -33,9 +33,9 @@ def source(tmp_path: Path) -> Path:
     return write_lines(tmp_path / "in", {"a.txt": ["one", "two"], "b.txt": ["six"]})
 
 
-def prepare_job(job: Document, identity: str = "") -> PreparedAttempt | NothingToDo:
+def prepare_job(job: Document, identity: str = "") -> PreparedPass | NothingToDo:
     spec = parse(job).spec
-    return prepare_attempt(spec, next(output_targets(spec, Layout.of(spec))), identity)
+    return prepare_pass(spec, next(output_targets(spec, Layout.of(spec))), identity)
 
 
 def local_model(folder: Path) -> Document:
@@ -46,7 +46,7 @@ def local_model(folder: Path) -> Document:
 
 def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
     prepared = begin_job(job_document("job", source, tmp_path / "out"))
-    assert prepared.attempt.number == 1
+    assert prepared.job_pass.number == 1
     assert prepared.count == RowCount(3, estimated=True)
     frozen = pq.read_table(tmp_path / "out" / "_batchinference" / "input.parquet")
     assert frozen.to_pylist() == [
@@ -61,7 +61,7 @@ def test_source_that_cannot_resume_starts_over_in_the_same_series(tmp_path: Path
     (tmp_path / "rows.db").touch()
     query = {"format": "sql", "url": f"sqlite:///{tmp_path}/rows.db", "query": "select 1 as n"}
     job = document("rows", read=query, write={"format": "parquet", "path": str(tmp_path / "out")})
-    first, second = (begin_job(job).attempt.lease for _ in range(2))
+    first, second = (begin_job(job).job_pass.lease for _ in range(2))
     assert first.run != second.run
     assert first.series == second.series
 
@@ -92,7 +92,7 @@ def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> No
     job = job_document("job", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
     prepared = begin_job(job)
     assert prepared.count == RowCount(2, estimated=False)
-    prepared.attempt.lease.write_success_marker(prepared.attempt.layout)
+    prepared.job_pass.lease.write_success_marker(prepared.job_pass.layout)
     result = prepare_job(job)
     assert isinstance(result, NothingToDo)
     assert result.remark == ""
@@ -105,7 +105,7 @@ def test_complete_output_with_other_input_is_reported(
 ) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = begin_job(job)
-    prepared.attempt.lease.write_success_marker(prepared.attempt.layout)
+    prepared.job_pass.lease.write_success_marker(prepared.job_pass.layout)
     if change == "gone":
         (source / "b.txt").unlink()
     else:
@@ -179,7 +179,7 @@ def _placed(value: Any, directory: Path) -> Any:
 
 
 class TestInputWithinOutput:
-    """An attempt removes the files of the previous attempt, so they must not be its input."""
+    """A pass removes the files of the previous pass, so they must not be its input."""
 
     @pytest.fixture
     def data(self, tmp_path: Path) -> Path:

@@ -1,6 +1,6 @@
-"""An attempt that is ready to run, how it ended, and whether another pass follows. Needs no Ray.
+"""A pass that is ready to run, how it ended, and whether another pass follows. Needs no Ray.
 
-Each pass over the missing rows is an attempt of its own."""
+Each pass over the missing rows is a pass of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import warnings_of
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.commit.snapshot import ListedFiles, Snapshot, without_missing_files
@@ -31,8 +31,8 @@ and no process dies while it computes rows. If rows are still missing then, the 
 
 
 @dataclass(frozen=True)
-class AttemptEnd:
-    """The result of an attempt: the snapshot of the output, the missing input rows, the notes of
+class PassEnd:
+    """The result of a pass: the snapshot of the output, the missing input rows, the notes of
     the steps (step, JSON), and the files of the output if they were listed."""
 
     snapshot: Snapshot
@@ -42,14 +42,14 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True)
-class PreparedAttempt:
-    """An attempt that is ready to run. `missing` are the input rows that the output lacks; None
+class PreparedPass:
+    """A pass that is ready to run. `missing` are the input rows that the output lacks; None
     means all rows. `table` is the table that the job writes, if any."""
 
     input: JobInput
     count: RowCount | None
     sizing: Sizing
-    attempt: Attempt
+    job_pass: JobPass
     start: Snapshot
     missing: MissingRows | None = None
     table: Table | None = None
@@ -69,12 +69,12 @@ class PreparedAttempt:
         return 1.0 if self.is_sample else self.input.share(self.missing)
 
     def counts(self) -> Counts:
-        """Return the counts of the committed rows, including those of earlier attempts."""
-        return self.start.counts + self.attempt.counts()
+        """Return the counts of the committed rows, including those of earlier passes."""
+        return self.start.counts + self.job_pass.counts()
 
     @cached_property
     def _warnings(self) -> WarningTracker:
-        return WarningTracker(self.attempt, warnings_of(self.start.entries))
+        return WarningTracker(self.job_pass, warnings_of(self.start.entries))
 
     def warnings(self, counts: Counts) -> list[WarningCount]:
         """Return the warnings about files and committed rows. `counts` are the current counts,
@@ -86,35 +86,35 @@ class PreparedAttempt:
         return self._described(warnings_of(end.entries))
 
     def _described(self, warnings: list[WarningCount]) -> list[WarningCount]:
-        paths = paths_of(self.attempt.layout.input)
+        paths = paths_of(self.job_pass.layout.input)
         about_rows = with_paths(warnings, lambda file: str(paths[file].as_py()))
         return [*self.input.ignored.warnings(), *about_rows]
 
     def bad_row(self) -> str:
         """Return a description of one failed row."""
-        entries = itertools.chain(self.start.entries, self.attempt.failed_entries())
-        return bad_row(self.attempt.layout, entries)
+        entries = itertools.chain(self.start.entries, self.job_pass.failed_entries())
+        return bad_row(self.job_pass.layout, entries)
 
-    def close(self) -> AttemptEnd:
-        """Stop commits of this attempt and return its result. Fetches all manifests. Raises
+    def close(self) -> PassEnd:
+        """Stop commits of this pass and return its result. Fetches all manifests. Raises
         BadOutput if another run has taken over the output."""
-        self.attempt.stop_commits()
-        manifests = self.attempt.manifests()
-        layout = self.attempt.layout
+        self.job_pass.stop_commits()
+        manifests = self.job_pass.manifests()
+        layout = self.job_pass.layout
         committed, files = self.start.with_commits(manifests), ListedFiles.of(layout)
         snapshot = without_missing_files(layout, committed, files)
         missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
         notes = [note for manifest in manifests for note in manifest.notes]
-        return AttemptEnd(snapshot, missing, notes, files)
+        return PassEnd(snapshot, missing, notes, files)
 
-    def begin_next_pass(self, end: AttemptEnd, deaths: Iterable[Death] = ()) -> PreparedAttempt:
-        """Begin the attempt of the next pass, over the rows that are still missing, and return it.
+    def begin_next_pass(self, end: PassEnd, deaths: Iterable[Death] = ()) -> PreparedPass:
+        """Begin the pass of the next pass, over the rows that are still missing, and return it.
         `deaths` are those in the last pass. Raises BadOutput if another run has begun."""
-        layout, lease = self.attempt.layout, self.attempt.lease
-        attempt = Attempt.begin(layout, lease, end.snapshot, lease.job, end.files)
+        layout, lease = self.job_pass.layout, self.job_pass.lease
+        job_pass = JobPass.begin(layout, lease, end.snapshot, lease.job, end.files)
         isolation = self.isolation.after(deaths)
         start, missing = end.snapshot, end.missing
-        return replace(self, attempt=attempt, start=start, missing=missing, isolation=isolation)
+        return replace(self, job_pass=job_pass, start=start, missing=missing, isolation=isolation)
 
 
 @dataclass
@@ -129,13 +129,13 @@ class Passes:
 
     def begin_next(
         self,
-        run: PreparedAttempt,
-        end: AttemptEnd,
+        run: PreparedPass,
+        end: PassEnd,
         deaths: Collection[Death],
         losses: Sequence[JobFailure] = (),
         *,
         excluded: bool = False,
-    ) -> PreparedAttempt:
+    ) -> PreparedPass:
         """Begin the next pass after one that has left rows missing, and return it. `deaths` are
         those of processes that computed rows, and `losses` are the causes of lost tasks. With
         `excluded`, the next pass avoids further faulty nodes.

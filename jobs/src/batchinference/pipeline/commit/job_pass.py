@@ -1,4 +1,4 @@
-"""One attempt at an output: how it begins, the commits of its tasks, and how it ends."""
+"""One pass at an output: how it begins, the commits of its tasks, and how it ends."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FETCH_THREADS = 16
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """The commits of one attempt at an output. Write tasks get a copy."""
+class JobPass:
+    """The commits of one pass at an output. Write tasks get a copy."""
 
     layout: Layout
     lease: Lease
@@ -48,43 +48,43 @@ class Attempt:
         job: str = "",
         files: ListedFiles | None = None,
         changed_input: bytes | None = None,
-    ) -> Attempt:
-        """Begin the attempt that follows the lease `before`, and return it. Only commits that are
-        in the snapshot `start` or that this attempt makes are valid from now on. All other files
+    ) -> JobPass:
+        """Begin the pass that follows the lease `before`, and return it. Only commits that are
+        in the snapshot `start` or that this pass makes are valid from now on. All other files
         are deleted. `job` is the identity of the job, and `files` a listing of the output, if there
         is one. `changed_input` is the new input snapshot, if it differs from the stored one. Raises
         BadOutput if another run has begun in the output."""
-        number, series = (before.attempt + 1, before.series) if before else (1, "")
+        number, series = (before.pass_number + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
-        attempt = cls(layout, lease)
+        job_pass = cls(layout, lease)
         if changed_input is not None:
-            attempt.changed_input.write(changed_input)
-        start_file(layout, lease).write(replace(start, attempt=number).serialized())
+            job_pass.changed_input.write(changed_input)
+        start_file(layout, lease).write(replace(start, pass_number=number).serialized())
         lease.write_if_unchanged(layout, before)
         if before is not None and before.begun:  # a claim has already deleted the marker
             layout.success.delete()  # only the holder of the lease may do this
         if changed_input is not None:  # until here, the output may be complete with its old input
             layout.input.write(changed_input)
-        with keep_heartbeat(attempt.heartbeat):
-            attempt.remove_orphans(start.entries, files)
-        return attempt
+        with keep_heartbeat(job_pass.heartbeat):
+            job_pass.remove_orphans(start.entries, files)
+        return job_pass
 
     @property
     def number(self) -> int:
-        return self.lease.attempt
+        return self.lease.pass_number
 
     @property
     def directory(self) -> Location:
-        """The directory of the manifests of this attempt."""
-        return self.lease.attempt_directory(self.layout)
+        """The directory of the manifests of this pass."""
+        return self.lease.pass_directory(self.layout)
 
     @property
     def heartbeat(self) -> Location:
-        """The heartbeat file of the attempt."""
+        """The heartbeat file of the pass."""
         return heartbeat_file(self.layout, self.lease)
 
     changed_input = PathAttribute("input.parquet", "directory")
-    """The input snapshot, if it differs from the one of the previous attempt."""
+    """The input snapshot, if it differs from the one of the previous pass."""
     closed_file = PathAttribute("closed", "directory")
     """Exists once no task may commit any more."""
     unified_snapshot = PathAttribute("unified.json", "directory")
@@ -105,7 +105,7 @@ class Attempt:
         for file in (self.layout.final_snapshot, self.unified_snapshot):
             if file.exists():
                 final = Snapshot.read(file, self.layout.key)
-                if final.attempt == self.number:  # not of an earlier attempt
+                if final.pass_number == self.number:  # not of an earlier pass
                     return final
         start = Snapshot.read(start_file(self.layout, self.lease), self.layout.key)
         return start.with_commits(self.manifests())
@@ -117,7 +117,7 @@ class Attempt:
         return Counts.sum({commit: counts for _, commit, counts in commits}.values())
 
     def manifests(self, task: int | None = None) -> list[Manifest]:
-        """Return the manifests of the attempt, or those of one task, in the order of their names. A
+        """Return the manifests of the pass, or those of one task, in the order of their names. A
         damaged manifest is left out, as if it were not committed."""
         names = sorted(name for name, (writer, _), _ in self._commits() if task in (None, writer))
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
@@ -167,7 +167,7 @@ class Attempt:
         """Write the final snapshot after files were rewritten. The old files are invalid from now
         on. Raises BadOutput if another run has taken over the output."""
         self.check_lease()
-        self.unified_snapshot.write(replace(final, attempt=self.number).serialized())
+        self.unified_snapshot.write(replace(final, pass_number=self.number).serialized())
 
     def check_can_rewrite(self) -> None:
         """Raise BadOutput if a delayed task must not rewrite a file, because another run has taken
@@ -219,7 +219,7 @@ class Attempt:
 
     def check_lease(self) -> None:
         """Raise BadOutput if another run has taken over the output. The other run then deletes
-        files of this attempt, which must not change the output any more."""
+        files of this pass, which must not change the output any more."""
         if read_lease(self.layout) != self.lease:
             raise BadOutput(
                 f"write.path: another run has taken over '{self.layout.output.uri}' while this run "
@@ -228,7 +228,7 @@ class Attempt:
 
     def check_can_commit(self) -> None:
         """Raise BadOutput if a task is too late to commit, because another run has taken over the
-        output, or the driver has closed the attempt."""
+        output, or the driver has closed the pass."""
         self.check_lease()
         if self.closed_file.exists():
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
@@ -249,7 +249,7 @@ class Attempt:
 
     def _write_final_state(self, final: Snapshot, report: Report) -> None:
         self.check_lease()
-        self.layout.final_snapshot.write(replace(final, attempt=self.number).serialized())
+        self.layout.final_snapshot.write(replace(final, pass_number=self.number).serialized())
         self.layout.report.write(report.serialized())
 
     def write_report(self, report: Report) -> None:
@@ -259,8 +259,8 @@ class Attempt:
 
 
 def start_file(layout: Layout, lease: Lease) -> Location:
-    """Return the location of the snapshot with which an attempt has begun."""
-    return lease.attempt_directory(layout) / "start.json"
+    """Return the location of the snapshot with which a pass has begun."""
+    return lease.pass_directory(layout) / "start.json"
 
 
 def work_files_in(directory: Location, key: str) -> list[Location]:

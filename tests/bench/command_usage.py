@@ -11,10 +11,18 @@ import signal
 import subprocess
 import sys
 
-with subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-    for line in process.stdout or ():
-        if line.startswith(b"Open http"):
-            process.send_signal(signal.SIGINT)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
-sys.exit(process.returncode)
+
+def main() -> int:
+    with subprocess.Popen(
+        sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as command:
+        for line in command.stdout or ():
+            if line.startswith(b"Open http"):
+                command.send_signal(signal.SIGINT)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+    return command.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

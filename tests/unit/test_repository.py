@@ -25,7 +25,7 @@ BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_080,
     "jobs/src": 70_095,
     "operator/src": 8_950,
-    "tests": 114_010,
+    "tests": 114_025,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

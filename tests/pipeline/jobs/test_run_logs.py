@@ -169,7 +169,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def report(output: Path, **fields: Any) -> Report:
-    given = {"name": "demo", "state": JobState.RUNNING, "output": str(output), "pass_number": 1}
+    given = {"name": "demo", "state": JobState.RUNNING, "output": str(output), "passNumber": 1}
     times = {"startedAt": "2026-01-31T00:00:00Z", "updatedAt": "2026-01-31T00:00:00Z"}
     return Report(**{**given, **times, "version": "1", "seconds": {"preparing": 1.0}, **fields})
 
@@ -209,9 +209,9 @@ def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_pass(
     log = RunLog()
     for number in range(100):
         log.add(f"line {number}")
-    for job_pass in (1, 2):
+    for number in (1, 2):
         clock.seconds += 60
-        log.store_so_far(job, report(tmp_path / "out", job_pass=job_pass), own_output=False)
+        log.store_so_far(job, report(tmp_path / "out", passNumber=number), own_output=False)
     ((name, text),) = stored(job).items()
     assert name.endswith("-pass-2.log")
     assert len(text) < 300
@@ -223,7 +223,7 @@ def test_run_that_has_not_begun_to_write_stores_no_copy(tmp_path: Path, clock: C
     job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
     log = RunLog()
     clock.seconds = 30
-    log.store_so_far(job, report(tmp_path / "out", job_pass=None), own_output=False)
+    log.store_so_far(job, report(tmp_path / "out", passNumber=None), own_output=False)
     assert stored(job) == {}
     log.store_so_far(job, report(tmp_path / "out"), own_output=False)
     assert len(stored(job)) == 1

@@ -39,7 +39,7 @@ FULL = Snapshot(
         entry(shares=[(1, 2, FULL_SHARE // 2)]),
     ],
     {0: 3, 7: 0},
-    job_pass=4,
+    pass_number=4,
 )
 
 

@@ -74,7 +74,7 @@ class TableJob:
         Return the snapshot of the files, and the files of the table."""
         start = Snapshot(self.job_pass.layout.key, "")
         prepared: Any = SimpleNamespace(
-            pass_number=self.job_pass,
+            job_pass=self.job_pass,
             table=self.table,
             start=start,
             input=SimpleNamespace(columns=lambda: None, repeatable=True),

@@ -201,7 +201,7 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
     """If the report is lost with the head, KubeRay still has the end of the log."""
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
     failed = report(
-        JobState.FAILED, reason="StorageUnavailable", message="s3://lake is away", attempt=1
+        JobState.FAILED, reason="StorageUnavailable", message="s3://lake is away", passNumber=1
     )
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
     monkeypatch.setattr(run, "_run", lambda *_, **__: failed)

@@ -121,7 +121,7 @@ class ReportBuilder:
         self.read(before)
 
     def begin_pass(self, number: int) -> None:
-        self._fields |= {"pass_number": number, "stage": None, "capacity": None}
+        self._fields |= {"passNumber": number, "stage": None, "capacity": None}
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
         """Report the notes of all ended passes, and the bytes that Ray has spilled."""

@@ -68,7 +68,7 @@ def test_next_pass_continues_the_series_of_its_lease(tmp_path: Path) -> None:
     before = Lease.new(layout, 1, series="f" * 32)
     before.write_if_unchanged(layout, None)
     after = JobPass.begin(layout, before, Snapshot(layout.key, "")).lease
-    assert (after.job_pass, after.series) == (2, "f" * 32)
+    assert (after.pass_number, after.series) == (2, "f" * 32)
 
 
 def test_heartbeat_survives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_the_same_job_runs_after_a_failed_start_and_another_is_refused(
     other = run_without_ray(document_of(tmp_path, "b"))
     messages.check(other.message)
     again = run_without_ray(document_of(tmp_path))
-    assert (again.state, again.job_pass) == (JobState.SUCCEEDED, 2)
+    assert (again.state, again.pass_number) == (JobState.SUCCEEDED, 2)
     assert rows_of(tmp_path / "out") == [{"text": "a"}]
 
 

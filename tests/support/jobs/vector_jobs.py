@@ -27,10 +27,10 @@ def embedded(row: Row) -> Row:
     return {**row, "name": name, "vector": [float(number) for number in numbers.split(",")]}
 
 
-def store_fields(format_: str, store: Store, path: Path, **fields: Any) -> Row:
+def store_fields(format_: str, store: Store, folder: Path, **fields: Any) -> Row:
     """Return the fields of `write` for the collection or index `rows` of a store."""
     name = {"qdrant": "collection", "opensearch": "index"}[format_]
-    common = {"format": format_, "path": str(path / "out"), "url": store.url, name: "rows"}
+    common = {"format": format_, "path": str(folder / "out"), "url": store.url, name: "rows"}
     return {**common, "key": ["name"], "vectorColumn": "vector", "dimensions": 2, **fields}
 
 

@@ -109,7 +109,7 @@ def with_16_bit_planes(image: ImageFile) -> ImageFile:
 def stored_values(
     image: Image.Image, raw: RawMode, again: Callable[[], ImageFile]
 ) -> np.ndarray | None:
-    """Return the values of a decoded image as its file stores them (height x width, or height x
+    """Return the values of a decoded image in the type of its file (height x width, or height x
     width x 3 or 4 channels), or None if Pillow can only read 8 bits of each. `again` opens the
     image again, not decoded. Raises ValueError if the values cannot be read."""
     if image.mode not in ("RGB", "RGBA"):

@@ -196,8 +196,8 @@ class ImagePages:
         self.first = current if current in self.numbers else self.numbers[0]
 
     def pixels(self, number: int, *, reduced: bool = False) -> np.ndarray:
-        """Return the pixels of a page: height x width x channels. With `reduced`, a JPEG decoder
-        may skip details that are not visible in the size that the job asks for."""
+        """Return the pixels of a page: height x width x channels, in the type of its values. With
+        `reduced`, a JPEG decoder may skip details that are not visible in the wanted size."""
         is_cut = self._is_cut
         try:
             page = self._decoded(self._image, number, reduced=reduced)

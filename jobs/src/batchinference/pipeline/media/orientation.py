@@ -94,7 +94,7 @@ class FrameTurn(NamedTuple):
         return cls(False, d < 0, a < 0)
 
     def applied_to(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the pixels of a frame (height x width x channels), turned upright."""
+        """Return the pixels of a frame (height x width x channels, any type), turned upright."""
         turned = pixels.swapaxes(0, 1) if self.transposed else pixels
         turned = turned[::-1] if self.reversed_rows else turned
         turned = turned[:, ::-1] if self.reversed_columns else turned

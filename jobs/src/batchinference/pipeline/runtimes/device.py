@@ -136,8 +136,8 @@ def torch_device(device: Device) -> torch.device:
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a copy of an array as a tensor on a device. It is always a copy, because Ray's blocks
-    must not be modified. On CUDA, the device can compute for other threads meanwhile."""
+    """Return a copy of an array as a tensor of its type and shape on a device. A copy, because
+    Ray's blocks must not be modified. On CUDA, the device can compute for other threads."""
     import torch
 
     if device.type != "cuda":

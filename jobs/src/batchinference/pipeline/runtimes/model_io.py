@@ -33,7 +33,7 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 
 
 def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | None) -> np.ndarray:
-    """Run a model on a batch in parts of `size` rows, and return the results: rows x any shape.
+    """Run a model on parts of `size` rows, and return the results: rows x any shape and type.
 
     `size` is the fixed batch size of the model; None if it accepts any batch size. The last part
     is padded to `size` with copies of the last row."""

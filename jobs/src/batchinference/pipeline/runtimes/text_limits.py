@@ -104,7 +104,7 @@ class Windows:
 
     def averages(self, results: np.ndarray) -> np.ndarray:
         """Return for each text the mean of the results of its windows, weighted by their numbers of
-        tokens. `results` are windows x any shape."""
+        tokens, in the type of `results` (windows x any shape)."""
         weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
         first = np.flatnonzero(np.diff(self.owners, prepend=-1))
         shape = (-1, *[1] * (results.ndim - 1))

@@ -110,7 +110,7 @@ def _is_readable(dtype: np.dtype[Any]) -> bool:
 
 
 def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return the arrays in a file by column name (rows x any shape). Call `array_headers` first."""
+    """Return the arrays of a file (rows x any shape and type). Call `array_headers` first."""
     source.seek(0)
     loaded = np.load(source, allow_pickle=False)
     if isinstance(loaded, np.ndarray):

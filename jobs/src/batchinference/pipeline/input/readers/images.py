@@ -64,7 +64,7 @@ class ImageReader(WholeFileReader):
         return cls(options) if options.pages == "first" else PageReader(options)
 
     def decode(self, content: bytes) -> np.ndarray:
-        """Return the pixels of an image file: height x width x channels."""
+        """Return the pixels of an image file: height x width x channels, of its type."""
         return images.decode(content, self._options)
 
     def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:

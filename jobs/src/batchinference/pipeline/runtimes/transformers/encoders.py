@@ -127,8 +127,8 @@ class EncoderRuntime:
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
-    """Return one vector per row. `hidden` is rows x tokens x width, or rows x channels x height x
-    width for a convolutional network. A mean excludes padding (mask 0)."""
+    """Return one vector per row. `hidden`, of any type, is rows x tokens x width, or of a
+    convolutional network rows x channels x height x width. A mean excludes padding (mask 0)."""
     if hidden.ndim == 4:
         return hidden.mean(dim=(2, 3))
     if how == "cls":

@@ -46,7 +46,7 @@ warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserW
 
 
 def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
-    """Return arrays of height x width x channels. Raises TypeError for other values."""
+    """Return arrays (any type, height x width x channels). Raises TypeError for others."""
     for value in values:
         if not isinstance(value, np.ndarray) or value.ndim != 3:
             raise TypeError(f"expected an image of height x width x channels, got {_what(value)}")
@@ -70,7 +70,7 @@ def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
 
 
 def check_videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
-    """Return arrays of frames x height x width x channels, or the bytes of video files.
+    """Return arrays (any type, frames x height x width x channels), or video files.
 
     Raises TypeError for other values."""
     for value in values:
@@ -173,7 +173,7 @@ def _what(value: Any) -> str:
 
 
 def frames_of(content: bytes, count: int) -> list[np.ndarray]:
-    """Return `count` frames, height x width x RGB, evenly spaced over the video, and upright.
+    """Return `count` upright frames (uint8, height x width x RGB), evenly spaced.
 
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
@@ -246,8 +246,8 @@ def preparing_device(
 
 
 def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
-    """Return images as tensors on a device, where the library reorders axes faster than on the CPU.
-    An array of all images is copied at once."""
+    """Return images as tensors of their type on a device, where the library reorders axes faster
+    than on the CPU. An array of all images is copied at once."""
     if values.dtype != object:
         return list(to_device(values, device))
     return [to_device(value, device) for value in values]

@@ -136,7 +136,7 @@ class BatchTokenizer:
         prepared: Prepared | None = None,
         **more: Any,
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield the indexes of texts that are computed together, and their tensors (rows x tokens).
+        """Yield indexes (int64) of texts computed together, and their tensors (rows x tokens).
 
         A second list of texts has the second text of each pair. Warnings are about `row_numbers`,
         by default the indexes of the texts. `prepared` may have the tokens of the texts."""

@@ -70,7 +70,7 @@ def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
 
 
 def _targets(target: Target) -> list[Target]:
-    """Return the outputs in a directory and below it, or the target itself if it is none."""
+    """Return the outputs in and below a directory, or the target itself if it is no directory."""
     from batchinference.api.output_status import outputs_below
 
     if target.is_job or not Path(target.text).is_dir():

@@ -47,7 +47,7 @@ COMPARED_FILES = 3
 def preflight(
     spec: BatchInferenceSpec, job: str = "", note: Callable[[str], object] = str
 ) -> list[Problem]:
-    """Return all problems that would end the job before it reads rows. Ray is not started.
+    """Return the problems that can be found without running the job. Ray is not started.
 
     `job` is the identity of the job. `note` is called with each remark that is not a problem. If an
     object store does not answer, only that is reported."""
@@ -104,8 +104,8 @@ def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str],
 
 
 def _check_beginnings(source: FileInput) -> None:
-    """Raise BadInput if all of a few sampled files begin like another format, or if a `.gz` file is
-    not compressed. In a run, each such file would only become a failed row."""
+    """Raise BadInput if all plain files of a sample begin like another format, or if a `.gz` file
+    is not compressed. In a run, each such file would only become a failed row."""
     files = [
         source.snapshot.address(file) for file in sample(source.snapshot.files(), COMPARED_FILES)
     ]

@@ -166,8 +166,8 @@ class CatalogTable(SpecModel):
     """An Iceberg table in a catalog."""
 
     table: TableName
-    """The table, with its namespace before a dot. A job that writes creates it if it does not
-    exist."""
+    """The table, with its namespace before a dot. A job that writes to it creates it if it is
+    missing."""
     catalog: Catalog = Catalog()
     """The catalog of the table."""
 

@@ -68,7 +68,7 @@ AcceleratorTypes = Annotated[
     PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
     Field(min_length=1, max_length=8, json_schema_extra=_open),
 ]
-"""A name, or a list of names. The CRD does not restrict its type, as for a quantity."""
+"""A name, or a list of names. As for quantities, the CRD leaves its type open."""
 
 
 class Resources(SpecModel):

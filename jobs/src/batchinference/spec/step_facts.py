@@ -28,21 +28,22 @@ class StepFacts:
     reads: Collection[str] = ()
     """The columns that it reads; empty for user code, whose columns are unknown."""
     adds: Mapping[str, ColumnType | None] = field(default_factory=dict)
-    """The columns that it adds or replaces, with their types; None for a type that only results
-    show."""
+    """The columns that it adds or replaces, with their types; None for a type that is unknown
+    before the run."""
     fixed_names: Collection[str] = ()
     """Columns that it adds with fixed names, which must not be names of other columns."""
     replaces_input: bool = False
-    """Whether it may replace input columns with these fixed names, but no columns of steps."""
+    """Whether `fixed_names` may replace columns of the input, but not those of steps."""
     renames: Mapping[str, str] = field(default_factory=dict)
     drops: Collection[str] = ()
     selects: Sequence[str] | None = None
     """The columns that it keeps; None for all."""
     result: str | None = None
-    """The column for the results of a model or class, whose name the user chooses."""
+    """The column, named by the user, for the results of a model or a class."""
     expressions: Sequence[str] = ()
     summary: str | None = None
-    """What it runs, for people: a model, code or an expression; None to show all settings."""
+    """The model, code or expression that it runs, to display. If None, all settings are
+    displayed."""
     user_code: bool = False
     """Whether it passes rows to code of the user, which may read and return any columns."""
     in_actors: bool = False
@@ -62,7 +63,7 @@ class StepFacts:
 
     @property
     def columns_added(self) -> list[str]:
-        """Return the columns that the step adds or replaces; empty for user code."""
+        """Return the columns that the step declares to add or to replace."""
         return [*self.adds, *self.renames.values()]
 
     def columns_after(self, columns: Sequence[str] | None) -> list[str] | None:

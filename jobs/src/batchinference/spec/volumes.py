@@ -206,8 +206,7 @@ def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
     """Raise a validation error if a mount names a volume that is not in `volumes`.
 
     The volumes of the platform are not in the settings of a job, so a job cannot mount one of them
-    again, such as a read-only volume so that it is writable.
-    """
+    again, for example to make a read-only one writable."""
     known = {volume.name for volume in volumes}
     for mount in mounts:
         if mount.name not in known:

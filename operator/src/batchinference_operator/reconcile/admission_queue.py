@@ -1,11 +1,10 @@
 """The admission queue: decides which waiting job starts next if there is a concurrency limit.
 
 Namespaces share the limit. The next job comes from the namespace with the fewest running jobs. If
-several namespaces have equally few, it is the oldest of their next jobs. Within a namespace, jobs
-are ordered by priority and then by age, so a high priority has no effect on other namespaces. A
-changed job updates only its own position, so no reconcile iterates over all jobs. All state is
-derived from objects in the API server, so nothing is lost when the operator restarts.
-"""
+several have equally few, the oldest of their first jobs is next. Within a namespace, jobs are
+ordered by priority and then by age, so a high priority has no effect on other namespaces. A changed
+job updates only its own position, so no reconcile iterates over all jobs. All state is derived from
+objects in the API server, so nothing is lost when the operator restarts."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ class QueueEntry:
     """Whether it has or may have pods."""
     waiting: bool = False
     queued: bool = False
-    """Whether Kueue admits its next attempt, so that it needs no admission by this queue. Whether
-    Kueue manages the running attempt depends on the label of its RayJob."""
+    """Whether Kueue admits its next attempt, so that it needs no admission by this queue. For the
+    running attempt, the label of its RayJob says this instead."""
 
 
 def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
@@ -133,13 +132,13 @@ class AdmissionQueue:
         return self._decide(key)
 
     def admit(self, key: JobKey) -> None:
-        """Record that a job starts for which `decide` returned an admission."""
+        """Record that a job that `decide` has admitted starts."""
         if entry := self._entries.get(key):
             self._admitted[key] = entry.resource_version
             self._reindex(key)
 
     def skip(self, key: JobKey) -> None:
-        """Let the next job start instead of a job that may start but could not.
+        """Let the next job start if this one was admitted but could not start.
 
         The next reconcile of the skipped job returns it to its position.
         """
@@ -204,9 +203,8 @@ class AdmissionQueue:
     def _jobs_ahead(self, namespace: str, position: Position) -> dict[str, int]:
         """Return how many waiting jobs of each namespace are ahead of a waiting job.
 
-        The sort key of a job in this order is its `share`: the number of jobs of its namespace that
-        run or are ahead of it. The older of two jobs with the same share comes first.
-        """
+        Jobs start in the order of their `share`: the number of running and of earlier waiting jobs
+        in their namespace. The older of two jobs with the same share comes first."""
         own = bisect_left(self._waiting[namespace], position)
         share, ahead = self._running_per_namespace[namespace] + own, {}
         for name, positions in self._waiting.items():

@@ -13,7 +13,7 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 DRIVER_START_SECONDS = 60.0
-"""Seconds after the start of a driver before the status reports that it does not answer."""
+"""Seconds from the start of a driver during which its silence is not reported."""
 
 REPORT_GRACE_SECONDS = 60.0
 """Seconds for which the operator waits for the final report after the end of a RayJob."""
@@ -44,7 +44,7 @@ def driver_ended(observed: Observed) -> bool:
 
 
 def without_old_report(observed: Observed) -> Observed:
-    """Return the observation; with a report that is too old, as if the driver did not answer."""
+    """Return the observation. If its report is too old, the driver counts as silent."""
     if observed.report_age < REPORT_MAX_AGE_SECONDS:
         return observed
     return replace(observed, report=None, driver_reached=False)
@@ -86,7 +86,7 @@ def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> di
 
 
 def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
-    """Return the summary; if its reason is DriverSilent, with a more exact reason if there is one.
+    """Return the summary. The reason DriverSilent is replaced if a more exact one is known.
 
     This is DriverUnauthorized if the driver rejects the token. If the driver has not been polled
     since the operator started, the reason and the message in the status are kept.

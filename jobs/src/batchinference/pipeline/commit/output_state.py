@@ -27,12 +27,12 @@ from batchinference.spec.write import Write
 
 @dataclass(frozen=True)
 class TableState:
-    """The state of the table of an output that is not complete."""
+    """The state of an output table; all False if the output is complete."""
 
     pass_committed: bool = False
     """Whether the pass that has the lease has committed its rows."""
     series_committed: bool = False
-    """Whether another pass of the same series has committed its rows."""
+    """Whether another pass with the same `Lease.series_id` has committed."""
     has_rows: bool = False
     """Only read for mode `error` or with `own_only`."""
 
@@ -61,7 +61,7 @@ class OutputState:
     spec_change: str = ""
     """How the spec differs from the one that wrote the output; empty if it is the same work."""
     has_commits: bool = True
-    """Whether the output has committed rows. Only read if the code has changed."""
+    """Whether the output has committed rows. True, without reading it, if the code is unchanged."""
     table: TableState | None = None
 
 
@@ -88,8 +88,8 @@ class Request:
     """Whether the mode overwrite replaces only the output of this job."""
 
     def resumes(self, lease: Lease) -> bool:
-        """Return whether to use the commits that were made with this lease. Later passes of a
-        BatchInference object always use those of its earlier attempts, even without `resume`."""
+        """Return whether to use the commits that were made with this lease. A BatchInference object
+        always uses the commits of its earlier attempts, even without `resume`."""
         return self.resume or self.is_earlier_attempt(lease)
 
     def is_earlier_attempt(self, lease: Lease) -> bool:
@@ -97,8 +97,8 @@ class Request:
         return lease.job == self.job and is_cluster_job(self.job)
 
     def owns(self, lease: Lease, key: str) -> bool:
-        """Return whether a lease belongs to this job, because its key is `key`, or because it is of
-        a job with the same name, unless that is the default name."""
+        """Return whether a lease belongs to this job: its key is `key`, or its job has the same
+        name, which is not the default name."""
         name = without_uid(self.job)
         is_named = name != "" and not name.startswith(f"{DEFAULT_NAME} on ")
         return lease.key == key or (is_named and without_uid(lease.job) == name)
@@ -126,7 +126,7 @@ class CachedReader:
         return lease is not None and lease.is_success_marker(self._marker(layout.success))
 
     def is_of_work(self, layout: Layout) -> bool:
-        """Return whether the lease of an output has the key of this layout."""
+        """Return whether the lease of an output has the key of its layout."""
         lease = self.lease(layout)
         return lease is not None and lease.key == layout.key
 
@@ -135,11 +135,11 @@ class CachedReader:
         return self.is_of_work(layout) and self.is_completed_by_lease(layout)
 
     def all_appended(self, layout: Layout) -> list[Layout]:
-        """Return the layouts of all rows that any jobs have appended to a main output."""
+        """Return the layouts of what any jobs have appended to an output."""
         return layout.all_appended(self._directories(layout.state))
 
     def own_additions(self, layout: Layout) -> list[Layout]:
-        """Return the layouts of the additions that the work of this layout has begun."""
+        """Return the layouts of the additions that jobs with the work of this layout have begun."""
         return layout.own_additions(self._directories(layout.main.state))
 
 
@@ -149,7 +149,7 @@ def load_state(
     table: CommittedTable | None = None,
     reader: CachedReader | None = None,
 ) -> OutputState:
-    """Return the state of an output, which is not changed. What `reader` has cached is used. Raises
+    """Return the state of an output, and change nothing. What `reader` has cached is used. Raises
     BadOutput if the state is damaged, or cannot be read."""
     reader = reader or CachedReader()
     with storage_errors_as_bad_output(request.write):
@@ -233,8 +233,7 @@ def has_failed_rows(layout: Layout) -> bool:
 
 
 def _appended_by(layout: Layout, request: Request, reader: CachedReader) -> str:
-    """Return another job that has appended rows to the output; empty if there is none, or if the
-    job is allowed to replace its rows."""
+    """Return a job whose appended rows this job must not replace; empty if there is none."""
     for appended in reader.all_appended(layout) if request.own_only else ():
         number = appended.addition_number
         key = layout.addition(number).key if number else layout.key
@@ -245,7 +244,7 @@ def _appended_by(layout: Layout, request: Request, reader: CachedReader) -> str:
 
 
 def _has_foreign_files(layout: Layout, mode: str, reader: CachedReader) -> bool:
-    """Return whether an output without a lease has files that the job must not touch or add to."""
+    """Return whether an output without a lease has files of others that the mode forbids."""
     if mode == "append":
         return False
     paths = [info.path for info in layout.output.files(recursive=True)]

@@ -20,7 +20,7 @@ def without_failed_rows(snapshot: Snapshot, errors: Location) -> Snapshot:
     Manifest entries of which no row remains are removed (see `commit_groups`).
 
     If the last row of a file could not be read, its error record may represent the rest of the
-    file. The end of such a file is unknown, so it is removed from `ends`."""
+    file. Its end is then unknown, so the file is removed from `ends`."""
     entries, ends = list[ManifestEntry](), dict(snapshot.ends)
     last_rows = {pack_id(file, after - 1): file for file, after in ends.items() if after}
     for entry in snapshot.entries:
@@ -58,7 +58,8 @@ def ids_of(records: pa.Table) -> np.ndarray:
 
 
 def _entry_without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
-    """Return the manifest entry without its failed rows; None if no row remains."""
+    """Return the entry without its failed rows; None if it has shares of rows, or if no row
+    remains."""
     if entry.shares:
         return None
     row_ranges = _without_rows(entry.row_ranges, failed)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WINDOW_ROWS = 4096
 """Maximum rows of a window. Texts are sorted within a window."""
 WINDOW_BYTES = 128 << 20
-"""Maximum bytes of a window, because sorting copies its rows."""
+"""Maximum bytes of a sorted window: sorting copies its rows."""
 WINDOW_BATCHES = 16
 """Maximum batches of a window in an actor pool. Earlier steps may make rows much larger than the
 input rows, and a lost actor loses its window."""
@@ -43,8 +43,8 @@ class WindowLimits:
 
 
 def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
-    """Return the batch with its longest texts first. Rows of the same input row stay together and
-    in order. The batch is unchanged if it has no texts or is too large for a copy."""
+    """Return a window of rows with its longest texts first. Rows of the same input row stay
+    together and in order. The batch is unchanged if it has no texts or is too large for a copy."""
     lengths = text_lengths(batch.table, columns)
     if lengths is None or batch.nbytes > WINDOW_BYTES:
         return batch
@@ -61,7 +61,7 @@ def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
 
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
-    """Return the length of each row (int64): its number of tokens if these were prepared, or else
+    """Return the length of each row (int64): its tokens if a prepared column lists them, or else
     the total length of its texts. None if the columns have no texts."""
     texts = text_columns(table, columns)
     if not texts:

@@ -1,7 +1,7 @@
 """Learns the score threshold of a cascade from the first rows.
 
-A step with a cascade skips each row whose earlier, cheaper result has a score of at least this
-threshold: the lowest score from which on enough earlier results agree with those of the step."""
+A step with a cascade skips rows whose earlier, cheaper result scores at least this threshold. It is
+the lowest score from which enough earlier results equal those of the step."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def with_thresholds(plan: Plan, thresholds: Mapping[str, float | None]) -> Plan:
 
 
 def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[float | None, str]:
-    """Return the score threshold of the cascade of a step, or None if no score is sufficient, and
-    the measured precision as text. Raises JobFailure if the expressions do not suit the rows.
+    """Return the score threshold of a step's cascade (None if no score is sufficient), and a text
+    about it. Raises JobFailure if the expressions do not suit the rows.
 
     The threshold is learned from one half of the rows, and measured with the other half."""
     try:
@@ -73,8 +73,8 @@ def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[f
 
 
 def lowest_score(known: Iterable[tuple[float, bool]], precision: float) -> float | None:
-    """Return the lowest score for which enough rows with at least this score agree, so that the
-    lower bound of their fraction is at least `precision`; None if there is no such score."""
+    """Return the lowest score such that, of the rows with at least this score, the lower bound of
+    the agreeing fraction is at least `precision`; None if there is no such score."""
     number = agreed = 0
     lowest = None
     for score, rows in itertools.groupby(sorted(known, reverse=True), lambda pair: pair[0]):

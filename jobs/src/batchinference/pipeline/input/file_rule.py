@@ -24,8 +24,8 @@ tmp temp part partial crdownload download filepart inprogress _copying_ swp swo 
 sha1 sha256 sha512 sig asc lock
 """
 TEMPORARY = frozenset(_TEMPORARY.split())
-"""Extensions of unfinished files, backups and checksums. Such a file is never read, because it may
-be a copy of another file."""
+"""Extensions of unfinished files, backups and checksums. By default, such a file is not read,
+because it may be a copy of another file."""
 _UNREADABLE = """
 xml css js mjs py ipynb java c h cc cpp hpp cs rs go rb php pl r jl sh bat ps1 sql yaml yml
 toml ini cfg conf properties tex bib rtf doc xls xlsx xlsm ppt odt ods odp epub
@@ -65,7 +65,7 @@ _MARKER = re.compile(
 )
 """Matches hidden names of files and directories that are not data, such as those of Spark."""
 _MARKER_FILE = re.compile("_(common_)?metadata|_logs|_tmp.*", re.IGNORECASE)
-"""Matches names that only files without data have. Directories with these names may hold data."""
+"""Matches names of files without data. Directories with these names may hold data."""
 _SYSTEM_FILES = frozenset(("thumbs.db", "desktop.ini"))
 
 Decision: TypeAlias = Literal["read"] | Reason
@@ -87,8 +87,8 @@ class FileRule:
 
     @classmethod
     def of(cls, extensions: Sequence[str] | None, kind: type[ReadFiles]) -> FileRule:
-        """Return the rule for these extensions, with or without a dot, in upper or lower case. None
-        is the default of the format."""
+        """Return the rule for these extensions, with or without a dot, in upper or lower case.
+        `None` means the default of the format."""
         if extensions is None:
             endings = (*kind.EXTENSIONS, *(kind.PACKAGED if reads_heif() else ()))
             recognizes = reader_class(format_of(kind)).recognizes

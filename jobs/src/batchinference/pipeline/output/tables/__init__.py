@@ -7,8 +7,8 @@ its files. `Table.register` makes all rows visible in one commit of the table. A
 never deleted, because it may be registered.
 
 The commit stores two marks. The ID of the pass shows that the commit was made, even if the
-driver died right after it. The ID of the series of passes is accepted only once, so that a
-delayed driver cannot commit the same rows again."""
+driver died right after it. The table accepts the ID that all passes over these rows share only
+once, so that a delayed driver cannot commit them again."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ class Table(Writer, CommittedTable):
             ) from None
 
     def expected(self, names: Sequence[str]) -> pa.Schema:
-        """Return the columns of the table that rows with the columns `names` must have."""
+        """Return the columns of the table that rows need. Subclasses may use `names`, the columns
+        of the rows."""
         return self.types or pa.schema([])
 
     @property
@@ -157,8 +158,8 @@ class Table(Writer, CommittedTable):
         """Copy a committed file to where the files of the table are, under a new name, and return
         what `register` needs. The rows are not visible yet.
 
-        Runs in tasks. Raises BadOutput if the file has changed, or if a column does not have the
-        type in `schema` because a value did not fit."""
+        Runs in tasks. Raises BadOutput if the file has changed, or if the type of a column is not
+        the one in `schema`."""
         with table_errors_as_bad_output():
             content = unchanged_content(data, file)
             for one, other in zip(schema, self.schema_and_rows(content)[0], strict=True):
@@ -182,7 +183,7 @@ class Table(Writer, CommittedTable):
     @abstractmethod
     def head(self, existing: Any, count: int) -> pa.Table | list[Row]:
         """Return up to `count` rows of an opened table: as Arrow if its library can, because Python
-        values round times in nanoseconds."""
+        values lose nanoseconds."""
 
     def commit_count(self, mark: str) -> int:
         existing = self.existing()
@@ -203,8 +204,8 @@ class Table(Writer, CommittedTable):
 
 
 def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema:
-    """Return the schema that the data files of all entries have. Raises BadOutput if a column has
-    different types, because no common type could be found."""
+    """Return the schema that the data files of all entries have. Raises BadOutput if unification
+    has left a column with different types."""
     types: dict[str, str] = {}
     for name, kind in (column for entry in entries for column in entry.columns):
         if types.setdefault(name, kind) != kind:
@@ -214,7 +215,7 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
 
 
 def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
-    """Return the first of these schemas, given as texts; no columns if it has an unknown type."""
+    """Parse and return the first schema; an empty one if there is none or a type is unknown."""
     complete = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
     return complete[0] if complete else pa.schema([])
 
@@ -238,7 +239,7 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
 
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
     """Return the schema without columns of type null, which readers see as null anyway. Elements of
-    lists and structs, and partition columns, have type text in place of null."""
+    type null in lists and structs, and such partition columns, become text."""
     typed = [
         field for field in schema if not pa.types.is_null(field.type) or field.name in partition_by
     ]
@@ -279,9 +280,8 @@ def common_types(table: pa.Table) -> pa.Table:
 def lake_types(
     table: pa.Table, existing: pa.Schema | None, make: Callable[[pa.Schema], object], name: str
 ) -> pa.Table:
-    """Return rows with types that the format `name` supports. Raises BadOutput if it does not
-    support two column names, or a type, for which `make`, which converts a schema to this format,
-    raises an exception."""
+    """Return rows with types that the format `name` supports. Raises BadOutput if names differ only
+    in case, or if `make`, which converts a schema to this format, fails for a column."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
     for field in typed_columns(table.schema):

@@ -68,8 +68,8 @@ class Vectors:
 
 def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
     """Return the vectors that a job writes to the table `name`; None if it writes none. `existing`
-    describes the vectors of an existing table. Raises BadOutput if the job requests others, or no
-    length for a new table."""
+    describes the vectors of an existing table. Raises BadOutput if the job requests another length,
+    or none for a new table."""
     if (column := write.vector_column) is None:
         return None
     dimensions, distance = write.dimensions, getattr(write, "distance", "")

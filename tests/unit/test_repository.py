@@ -23,9 +23,9 @@ LONGEST = 60
 LONG = 35
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_080,
-    "jobs/src": 70_095,
-    "operator/src": 8_950,
-    "tests": 114_025,
+    "jobs/src": 70_110,
+    "operator/src": 8_955,
+    "tests": 114_060,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -89,7 +89,11 @@ async def operate(settings: OperatorSettings) -> None:
         # without a handler, the kernel ignores SIGTERM for PID 1; kopf replaces this one later
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     metrics = Metrics(settings.metrics_namespaces)
-    if (credentials := find_credentials(settings=kopf.OperatorSettings())) is None:
+    try:
+        credentials = find_credentials(settings=kopf.OperatorSettings())
+    except (OSError, KeyError, kopf.LoginError) as problem:
+        raise NotReady(f"KUBECONFIG cannot be used: {problem}") from None
+    if credentials is None:
         raise NotReady("no credentials for the API server. Run in a pod, or set KUBECONFIG")
     session = open_session(credentials, metrics.record_request)
     async with session.aiohttp_session:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from itertools import count
+from pathlib import Path
 
 import kopf
 import pytest
 
 from batchinference_operator.kube.http import send
 from batchinference_operator.kube.session import find_credentials, open_session
+from batchinference_operator.main import operate
+from batchinference_operator.preflight import NotReady
+from batchinference_operator.settings import OperatorSettings
 from support.servers.scripted_http import Serve, answering
 
 SETTINGS = kopf.OperatorSettings()
@@ -56,3 +61,25 @@ def test_address_of_the_api_server_needs_no_dns(
     info = find_credentials(settings=SETTINGS)
     assert info is not None
     assert info.server == server
+
+
+async def test_server_of_a_kubeconfig_may_end_with_a_slash(serve: Serve) -> None:
+    server = await serve(answering(200, {}))
+    session = open_session(kopf.ConnectionInfo(server=f"{server.url}/"))
+    async with session.aiohttp_session:
+        await send(session, "GET", "/api")
+    assert [request.path for request in server.requests] == ["/api"]
+
+
+@pytest.mark.parametrize("content", [None, "current-context: gone"])
+async def test_kubeconfig_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
+) -> None:
+    key, config = tmp_path / "key", tmp_path / "config"
+    key.write_bytes(os.urandom(32))
+    if content:
+        config.write_text(content)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    monkeypatch.setattr(kopf, "login_with_service_account", lambda **_: None)
+    with pytest.raises(NotReady, match="KUBECONFIG"):
+        await operate(OperatorSettings(token_key_file=key))

@@ -16,6 +16,7 @@ PROFILES: dict[str, Any] = {
     "H100": {"nodeSelector": {"gpu": "h100"}, "deviceHour": "4"},
     "A100": {"nodeSelector": {"gpu": "a100"}, "deviceHour": "2.5"},
     "L4": {"nodeSelector": {"gpu": "l4"}},
+    "T4": {"nodeSelector": {"gpu": "t4"}, "deviceHour": "0.000040001"},
     "spot": {"nodeSelector": {"capacity": "spot"}, "priceFactor": 0.4,
              "tolerations": [{"key": "spot", "operator": "Exists"}]},
     "on-demand": {"nodeSelector": {"capacity": "on-demand"}},
@@ -39,6 +40,7 @@ def chosen(job: BatchInference) -> list[tuple[list[str], str | None, str | None]
     ("types", "fallback", "expected"),
     [
         (["H100"], {}, [(["H100"], None, "4")]),
+        (["T4"], {}, [(["T4"], None, "0.000040001")]),
         ([["H100", "A100"]], SPOT_FIRST,
          [(["H100"], "spot", "1.6"), (["A100"], "spot", "1"),
           (["H100"], "on-demand", "4"), (["A100"], "on-demand", "2.5")]),
@@ -82,7 +84,7 @@ def test_pods_with_devices_have_the_nodes_of_the_choice() -> None:
     assert selectors(job, 2) == {"head": {}, "cpu": {}, "s0": a100}
     template = pods_of(job, 2)["s0"]
     assert {"key": "spot", "operator": "Exists"} in template["spec"]["tolerations"]
-    assert template["metadata"]["annotations"]["batchinference.dev/device-hour"] == "1.0000"
+    assert template["metadata"]["annotations"]["batchinference.dev/device-hour"] == "1"
 
 
 def test_rayjob_and_driver_know_the_choice() -> None:

@@ -121,3 +121,9 @@ def test_pods_request_disk_space_for_the_models_of_their_steps(
     )
     pods = render(job(steps=steps, cluster=cluster), platform).pods
     assert [*map(disk_of, pods)] == expected
+
+
+def test_file_mode_in_a_patch_may_be_octal() -> None:
+    secret = "{name: v, secret: {secretName: s, defaultMode: 0400}}"
+    text = f"patches: [{{groups: [head], pod: {{spec: {{volumes: [{secret}]}}}}}}]"
+    assert "256" in str(parse_defaults(text).patches)

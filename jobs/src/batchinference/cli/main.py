@@ -24,8 +24,8 @@ GROUPS = {
 }
 """The commands in the order of the help text."""
 MAX_SUMMARY = 60
-ESTIMATED_ROWS = 200
 """Maximum number of characters of the summary of a command."""
+ESTIMATED_ROWS = 200
 
 
 class Commands(TyperGroup):

@@ -98,7 +98,7 @@ def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInferen
 
 
 def _mounted_plan(file: str) -> Plan | None:
-    """Return the plan that the operator has made for this pass; None without an operator."""
+    """Return the plan that the operator has made for this attempt; None without an operator."""
     if file != JOB_PATH or DIGEST_VARIABLES[PLAN_FILE] not in os.environ:
         return None
     text = read_file_or_stdin(PLAN_PATH)

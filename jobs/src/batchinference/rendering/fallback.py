@@ -1,5 +1,6 @@
 """Computes the choices of device types and capacity of a job. Each attempt uses one choice."""
 
+from decimal import Decimal
 from itertools import product
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
@@ -77,16 +78,21 @@ def _mean_price(job: BatchInference) -> str | None:
     known = [price * devices[one] for one, price in prices.items() if price is not None]
     if not prices or len(known) < len(prices):
         return None
-    return f"{round(sum(known) / sum(devices.values()), 4):.15g}"
+    return price_text(sum(known, Decimal()) / sum(devices.values()))
 
 
-def device_hour(group: WorkerGroup, cluster: Cluster) -> float | None:
+def price_text(price: Decimal) -> str:
+    """Return a price as the API holds it, with at most nine decimal places."""
+    return f"{price:.9f}".rstrip("0").rstrip(".")
+
+
+def device_hour(group: WorkerGroup, cluster: Cluster) -> Decimal | None:
     """Return the price of a device of a worker group per hour; None if no profile has one."""
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, cluster.profiles).values()
-    price = next((float(one.device_hour) for one in of_group if one.device_hour), None)
+    price = next((Decimal(one.device_hour) for one in of_group if one.device_hour), None)
     capacity = capacity_profile(cluster)
     factor = 1.0 if capacity is None or capacity.price_factor is None else capacity.price_factor
-    return None if price is None else price * factor
+    return None if price is None else price * Decimal(str(factor))
 
 
 def capacity_profile(cluster: Cluster) -> Profile | None:

@@ -10,7 +10,7 @@ from batchinference.rendering.config_map import (
     digest_of,
 )
 from batchinference.rendering.devices import add_devices, apply_profile, device_count
-from batchinference.rendering.fallback import capacity_profile, device_hour
+from batchinference.rendering.fallback import capacity_profile, device_hour, price_text
 from batchinference.rendering.kueue import topology_annotations
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
@@ -181,7 +181,7 @@ def worker_template(
     if devices := device_count(group, cluster.profiles):
         template["metadata"]["labels"][DEVICES_LABEL] = str(devices)
         if (price := device_hour(group, cluster)) is not None:
-            template["metadata"].setdefault("annotations", {})[DEVICE_HOUR] = f"{price:.4f}"
+            template["metadata"].setdefault("annotations", {})[DEVICE_HOUR] = price_text(price)
     return template
 
 

@@ -232,7 +232,10 @@ def _compact_duration(text: str) -> str:
     known = r"(\d{1,4})\s*([dhms]|w(?:eeks?)?)(?![a-su-z])"
     parts = ((int(number), unit) for number, unit in re.findall(known, text) if int(number))
     compact = "".join(f"{n * 7}d" if unit[0] == "w" else f"{n}{unit}" for n, unit in parts)
-    return _quoted(compact) if re.fullmatch(r"[pt\s]*", re.sub(known, "", text)) else ""
+    ordered = re.fullmatch(r"(\d+d)?(\d+h)?(\d+m)?(\d+s)?", compact)
+    has_months = re.match("p[^t]*m", text)
+    known_only = re.fullmatch(r"[pt\s]*", re.sub(known, "", text))
+    return _quoted(compact) if ordered and known_only and not has_months else ""
 
 
 def in_units(value: object) -> str:
@@ -253,7 +256,8 @@ def quantity_fix(value: object) -> str:
     except ValueError:
         return ""
     if "%" in _plain(value):
-        return f". Write {number:.15g}, or {number / 100:.15g} for a fraction"
+        fix = f". Write {number:.15g}, or {number / 100:.15g} for a fraction"
+        return fix if 0 < number <= 100 else ""
     return f". Write {number:.15g}" if 0 < number < _MAX_NUMBER else ""
 
 
@@ -299,7 +303,9 @@ def _quoted(text: str) -> str:
 
 
 def constant_fix(value: object) -> str:
-    """Return the fix for a constant in place of an expression."""
+    """Return the fix for a constant in place of an expression; empty for NaN and infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return ""
     return _quoted(repr(str(value)) if isinstance(value, dt.date) else str(value))
 
 

@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
     def construct_document(self, node: yaml.Node) -> Any:
         fields = node.value if isinstance(node, yaml.MappingNode) else ()
         kinds = [str(value.value) for name, value in fields if name.value == "kind"]
-        self._is_ours = all(kind.startswith(KIND) for kind in kinds)
+        self._is_ours = bool(kinds) and all(kind.startswith(KIND) for kind in kinds)
         return super().construct_document(node)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

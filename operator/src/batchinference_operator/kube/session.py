@@ -67,7 +67,7 @@ def open_session(
         trace_configs=[_trace(on_request), *options.pop("trace_configs", ())],
         **options,
     )
-    return kopf.AiohttpSession(aiohttp_session=session, server=info.server)
+    return kopf.AiohttpSession(aiohttp_session=session, server=info.server.rstrip("/"))
 
 
 def _trace(on_request: OnRequest) -> aiohttp.TraceConfig:

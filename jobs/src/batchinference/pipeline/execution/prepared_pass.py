@@ -1,6 +1,6 @@
 """A pass that is ready to run, how it ended, and whether another pass follows. Needs no Ray.
 
-Each pass over the missing rows is a pass of its own."""
+An attempt consists of passes, each over the rows that are missing then."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class PreparedPass:
         return PassEnd(snapshot, missing, notes, files)
 
     def begin_next_pass(self, end: PassEnd, deaths: Iterable[Death] = ()) -> PreparedPass:
-        """Begin the pass of the next pass, over the rows that are still missing, and return it.
+        """Begin the next pass, over the rows that are still missing, and return it.
         `deaths` are those in the last pass. Raises BadOutput if another run has begun."""
         layout, lease = self.job_pass.layout, self.job_pass.lease
         job_pass = JobPass.begin(layout, lease, end.snapshot, lease.job, end.files)

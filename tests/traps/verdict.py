@@ -72,9 +72,9 @@ def _difference(
 def _difference_of_rows(
     case: Case, expected: Right, outcome: Outcome, directory: Path, *, exact: bool
 ) -> str:
-    if expected.contains is not None:
+    if expected.holds is not None:
         rows = _viewed(case, outcome.rows)
-        return "" if _holds(expected.contains, rows) else f"rows: {_shown(rows)}"
+        return "" if _holds(expected.holds, rows) else f"rows: {_shown(rows)}"
     missing, wrong = _unequal(case, expected, outcome, directory, exact=exact)
     return f"missing: {_shown(missing)}; wrong: {_shown(wrong)}" if missing or wrong else ""
 
@@ -114,7 +114,7 @@ def _shown(rows: Sequence[Row]) -> str:
 
 def _accounted(case: Case, expected: Right, outcome: Outcome, directory: Path) -> bool:
     """Return whether no row is wrong, and a failed row stands for each row that is missing."""
-    if expected.contains is not None:
+    if expected.holds is not None:
         return False
     missing, wrong = _unequal(case, expected, outcome, directory, exact=True)
     return not wrong and 0 < len(missing) <= len(outcome.failed) - expected.failed

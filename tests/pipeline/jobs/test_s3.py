@@ -236,7 +236,7 @@ class TestOutputStates:
         self.a_whole_run(self.job(bucket))
         before = s3.objects(bucket)
         other = self.job(bucket, steps=[{"name": "f", "filter": "text == 'one'"}])
-        with pytest.raises(BadOutput, match="output of another job"):
+        with pytest.raises(BadOutput, match="begun with another spec"):
             self.a_whole_run(other)
         assert s3.objects(bucket) == before
 

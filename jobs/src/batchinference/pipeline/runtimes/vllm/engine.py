@@ -27,7 +27,7 @@ from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.chat_template import check_template
 from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
-from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER, SlowRow
+from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER, RowTimeout
 from batchinference.pipeline.runtimes.vllm.sampling import check_parameters, parameters_of
 from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.url_fetcher import THREADS
@@ -157,10 +157,10 @@ class Engine:
         ]
 
     async def _output(self, queue: Any) -> Any:
-        """Return the output in a queue. Raises TimedOut if the row has reached its time limit."""
+        """Return the output in a queue. Raises RowTimeout if the row has reached its time limit."""
         output = await queue.get()
         if getattr(queue, "is_late", False):
-            raise SlowRow(self._timeout, output)
+            raise RowTimeout(self._timeout, output)
         return output
 
     async def _abort(self, number: str, queue: Any) -> None:

@@ -14,7 +14,7 @@ NO_ANSWER = ("abort", "error")
 """Finish reasons of requests without a complete text."""
 
 
-class SlowRow(RuntimeError):
+class RowTimeout(RuntimeError):
     """A row has reached its time limit, with `read` input and `made` output tokens so far."""
 
     def __init__(self, limit: str | None, output: Any) -> None:

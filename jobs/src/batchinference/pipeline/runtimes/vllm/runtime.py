@@ -24,7 +24,12 @@ from batchinference.pipeline.runtimes.vllm.engine import Prompt, engine_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.runtimes.vllm.prompt_truncation import cut_to_fit
-from batchinference.pipeline.runtimes.vllm.results import SlowRow, answer_of, labels_of, vector_of
+from batchinference.pipeline.runtimes.vllm.results import (
+    RowTimeout,
+    answer_of,
+    labels_of,
+    vector_of,
+)
 from batchinference.pipeline.runtimes.vllm.sampling import parameters_of_row
 from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
@@ -113,7 +118,7 @@ class VllmRuntime:
     def _result(self, row: int, answer: Any) -> Any:
         """Return the result of a row of the batch from the engine's answer, and report its tokens.
         Raises the answer if it is an exception."""
-        if isinstance(answer, SlowRow):
+        if isinstance(answer, RowTimeout):
             count_tokens(row, read=answer.read, made=answer.made)
         if isinstance(answer, BaseException):
             raise answer

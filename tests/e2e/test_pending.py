@@ -85,5 +85,5 @@ def test_job_that_would_deadlock_is_refused_without_a_rayjob(
     failed = kubectl.wait_condition(name, "Failed", 120)
     assert failed["reason"] == "InvalidSpec"
     assert "spec.cluster.workers.max" in failed["message"]
-    assert "wait for ever" in failed["message"]
+    assert "can never start" in failed["message"]
     assert kubectl.get("rayjob", f"{name}-1") is None

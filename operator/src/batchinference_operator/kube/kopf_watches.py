@@ -104,7 +104,7 @@ class KopfLogin:
     """
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
-        self._on_request, self._traces = on_request, [_watch_trace(watches)]
+        self._on_request, self._trace = on_request, _watch_trace(watches)
         # the same session for the same credentials, or kopf would not know that they were refused
         self._session = lru_cache(maxsize=1)(self._new_session)
 
@@ -113,12 +113,7 @@ class KopfLogin:
         return None if info is None else self._session(info)
 
     def _new_session(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
-        return open_session(
-            info,
-            self._on_request,
-            trace_configs=self._traces,
-            response_class=LimitedResponse,
-        )
+        return open_session(info, self._on_request, self._trace, response_class=LimitedResponse)
 
 
 def _watch_trace(watches: WatchHealth) -> aiohttp.TraceConfig:

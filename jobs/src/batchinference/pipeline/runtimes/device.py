@@ -151,6 +151,17 @@ def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
     return copied
 
 
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Return a copy of a tensor on any device, whose memory user code may use again, as an array of
+    its type and shape. bfloat16, which NumPy lacks, becomes float32."""
+    import torch
+
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.to("cpu", copy=True).numpy()
+
+
 @lru_cache(maxsize=1)
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream on which this process copies arrays to a device."""

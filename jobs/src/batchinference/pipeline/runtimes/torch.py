@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_unflatten
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes import load_callable
-from batchinference.pipeline.runtimes.device import Device, to_device, torch_device
+from batchinference.pipeline.runtimes.device import Device, to_device, to_numpy, torch_device
 from batchinference.pipeline.runtimes.model_files import fetch_source
 from batchinference.pipeline.runtimes.model_io import (
     check_input_names,
@@ -52,14 +52,6 @@ class TorchRuntime:
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
         tensor = to_device(numeric_array(name, values), self._device)
         return tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Return a copy of the tensor, which the module may use again, as a NumPy array. Converts
-    bfloat16, which NumPy lacks, to float32."""
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.float()
-    return tensor.to("cpu", copy=True).numpy()
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:

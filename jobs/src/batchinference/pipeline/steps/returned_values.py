@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import NO_VALUES, decoded
+from batchinference.pipeline.runtimes.device import to_numpy
 from batchinference.pipeline.type_widening import is_tensor
 
 Values = Sequence[Any] | np.ndarray
@@ -134,15 +135,9 @@ def own(values: Any) -> Any:
     if isinstance(values, memoryview):
         return bytes(values)
     if hasattr(values, "detach"):  # a tensor of torch
-        return _own_tensor(values)
+        return to_numpy(values)[()]
     is_series = hasattr(values, "iloc")  # of pandas
     return values.copy() if is_series or isinstance(values, bytearray) else values
-
-
-def _own_tensor(tensor: Any) -> Any:
-    """Return a tensor on any device as a NumPy array or number. bfloat16 becomes float32."""
-    tensor = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
-    return tensor.detach().to("cpu", copy=True).numpy()[()]
 
 
 def _own_items(values: Iterable[Any]) -> list[Any]:

@@ -102,6 +102,7 @@ def messages(
             r"\b(127\.0\.0\.1|localhost|192\.0\.2\.2)(:|', )\d+": r"HOST\2PORT",
             r"\b[0-9a-f]{64}\b": "SHA256",
             r"\bvllm\.py:\d+": "vllm.py:LINE",
+            r"\bcrashes-[a-z0-9-]+": "BUCKET",
         },
     )
     yield result

@@ -6,7 +6,7 @@ import itertools
 import os
 import socket
 
-FIRST, EACH, WORKERS = 20_000, 1000, 10
+FIRST, EACH, WORKERS = 20_000, 150, 80
 """Each worker of pytest-xdist has its own ports. They are below the ports that the system assigns
 to clients, so that no client and no other worker uses a port before its server does."""
 _counter = itertools.count()

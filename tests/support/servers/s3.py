@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
+import psutil
 from botocore.config import Config
 
 from support.engines import program
@@ -92,7 +92,7 @@ def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
 def _start(
     directory: Path, log: Path | None, starts: int = STARTS
 ) -> tuple[subprocess.Popen[str], int]:
-    """Start a server, again if it does not answer. Return its process and its port."""
+    """Start a server, again if it does not listen. Return its process and its port."""
     port = free_port()
     command = [program("versitygw", HOW_TO_GET_IT), "--quiet", "--port", f"127.0.0.1:{port}"]
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
@@ -106,7 +106,7 @@ def _start(
         text=True,
     )
     try:
-        wait_until(lambda: process.poll() is not None or _answers(port), "the S3 server", 20)
+        wait_until(lambda: process.poll() is not None or _listens(process), "the S3 server", 20)
         assert process.poll() is None, process.communicate()[1]
     except AssertionError:
         process.kill()
@@ -116,6 +116,9 @@ def _start(
     return process, port
 
 
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _listens(process: subprocess.Popen[str]) -> bool:
+    """Return whether the server itself accepts connections, and not another one on its port."""
+    with suppress(psutil.NoSuchProcess):
+        connections = psutil.Process(process.pid).net_connections("tcp")
+        return any(one.status == psutil.CONN_LISTEN for one in connections)
+    return False

@@ -41,6 +41,7 @@ MODEL = {
 }
 """A model in the process of the actor. One batch is prepared while another one is computed."""
 TABLES = {f"a table of {format_}": format_ for format_ in ("delta", "iceberg", "lance", "sql")}
+TABLE_OF = {**TABLES, "a pool and a table": "iceberg"}
 KINDS: dict[str, list[Document]] = {
     "no pool": [{}],
     "one pool": [{}, POOL, {}],
@@ -49,6 +50,7 @@ KINDS: dict[str, list[Document]] = {
     "a model": [CODES, MODEL, {"dropColumns": ["codes"]}],
     "vLLM": [{}, VLLM, {}],
     **{kind: [{}] for kind in TABLES},
+    "a pool and a table": [{}, POOL, {}],
     "before a pool": [SCRIPTED, SAME],
     "after a pool": [SAME, SCRIPTED],
 }
@@ -61,7 +63,7 @@ class Job:
     """A job of one kind, whose last pool does what the texts say."""
 
     def __init__(self, directory: Path, kind: str) -> None:
-        self._directory, self._kind, self._table = directory, kind, TABLES.get(kind)
+        self._directory, self._kind, self._table = directory, kind, TABLE_OF.get(kind)
         (directory / "code").mkdir()
         if kind == "vLLM":
             (directory / "code" / "record").touch()

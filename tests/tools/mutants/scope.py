@@ -28,7 +28,10 @@ COMMITS = tuple(
 )
 SCOPES = {"core": CORE, "commits": COMMITS}
 TESTS = {
-    "core": ("tests/unit/plan", "tests/unit/rendering", "tests/unit/operator"),
+    "core": (
+        *("tests/unit/plan", "tests/unit/mistakes", "tests/unit/rendering", "tests/unit/operator"),
+        "tests/pipeline/data/test_flat_tokens.py",
+    ),
     "commits": (
         "tests/pipeline/jobs",
         *(

@@ -54,6 +54,7 @@ class WorkerGroup:
 
     @property
     def shape(self) -> Shape:
+        """Return what the pods of pools must have in common to be in this group."""
         sizes = self.cpus, self.gpus, self.memory, self.custom
         return *sizes, self.accelerator, self.pods, self.per_pod, self.part
 
@@ -123,8 +124,8 @@ def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
-    """Return the groups with unique names: two truncated names may be equal, and the names of the
-    `cpu` group and of the head are taken."""
+    """Return the groups with unique names: two truncated names may be equal, or one may be the name
+    of the group `cpu` or of the head."""
     used = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:

@@ -182,11 +182,10 @@ def drop_early(steps: list[Step]) -> list[Step]:
     """
     result: list[_Placed] = []
     for step in steps:
-        if step.drop_columns is None:
-            result.append(_Placed(step, {*step.facts.reads, *step.facts.columns_added}))
-            continue
-        for column in step.drop_columns:
+        for column in step.facts.drops:
             _insert_drop(result, step, column)
+        if not step.facts.drops:
+            result.append(_Placed(step, {*step.facts.reads, *step.facts.columns_added}))
     return [placed.result for placed in result]
 
 
@@ -200,7 +199,7 @@ class _Placed:
 
     @property
     def result(self) -> Step:
-        update = {"drop_columns": self.dropped}
+        update = {self.step.kind: self.dropped}
         return self.step.model_copy(update=update) if self.dropped else self.step
 
 

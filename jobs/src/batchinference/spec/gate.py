@@ -4,9 +4,9 @@ import ast
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import SpecModel, accepted_by, invalid
 from batchinference.spec.expression import (
@@ -37,8 +37,8 @@ class Measure:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A condition on measures. `condition` reads each measure as a column, such as
-    `col('mean(score)') > 0.9`. `measures` has the measures by this name."""
+    """A condition on measures. `condition` reads each measure as a column that is named after it,
+    such as `col('mean(score)') > 0.9`. `measures` has the measures by these names."""
 
     measures: dict[str, Measure]
     condition: str
@@ -110,8 +110,7 @@ class Gate(SpecModel):
     `mean(score) > 0.9`. `count` and `fraction` take a condition, and give the number or fraction of
     rows for which it is true. The others ignore nulls. If `expect` is null, the job fails too."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if self.rows is None and self.percent is None:
             raise invalid("a gate has rows or percent. Set one of them")
         if self.rows is not None and self.percent is not None:
@@ -119,4 +118,3 @@ class Gate(SpecModel):
             raise invalid(
                 f"a gate has rows or percent, and this one has {both}. Remove one of them"
             )
-        return self

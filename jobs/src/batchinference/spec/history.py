@@ -54,6 +54,7 @@ class RunRecord(SpecModel):
 
     @property
     def ended(self) -> bool:
+        """Return whether the run has a final state: it has succeeded, failed or died."""
         return self.state in (JobState.SUCCEEDED, JobState.FAILED, DIED)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, invalid, required
 from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
@@ -56,8 +56,8 @@ _NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with
 _NAME = Field(pattern=ACCELERATOR, max_length=63)
 
 
-def _open(schema: dict[str, Any]) -> None:
-    schema.clear()  # Kubernetes has no type for a text or a list of them
+def _leave_type_open(schema: dict[str, Any]) -> None:
+    schema.clear()  # Kubernetes has no type for a text or a list of texts
     schema.update({"type": ["string", "array"], "pattern": ACCELERATOR, "maxLength": 63})
 
 
@@ -66,7 +66,7 @@ AcceleratorTypes = Annotated[
     Unique,
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
-    Field(min_length=1, max_length=8, json_schema_extra=_open),
+    Field(min_length=1, max_length=8, json_schema_extra=_leave_type_open),
 ]
 """A name, or a list of names. As for quantities, the CRD leaves its type open."""
 
@@ -97,13 +97,11 @@ class Resources(SpecModel):
     """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. If a
     local machine has too few, the step runs without them: on the CPU if they are devices."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Resources:
+    def _check(self) -> None:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
             raise invalid(_NOT_CUSTOM.format(name, _FIELDS[name]))
         for name in self.accelerator_types or ():
             self._check_accelerator(name)
-        return self
 
     @property
     def per_device(self) -> int:

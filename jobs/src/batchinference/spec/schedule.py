@@ -75,6 +75,7 @@ class ScheduleSpec(SpecModel):
 
     @property
     def cron(self) -> Cron:
+        """Return the schedule in its time zone, which computes times."""
         return Cron(self.schedule, self.time_zone)
 
 

@@ -1,12 +1,14 @@
 """The facts about a step that planning, checks and reports need.
 
-The class of each kind of step returns its facts, so that no other module lists the kinds."""
+The class of each kind of step returns the facts, so that no other module lists the kinds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from batchinference.spec.base import SpecModel
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
@@ -27,9 +29,11 @@ class StepFacts:
 
     reads: Collection[str] = ()
     """The columns that it reads; empty for user code, whose columns are unknown."""
+    needs_paths: bool = False
+    """Whether it reads the column `path`, which the input must add."""
     adds: Mapping[str, ColumnType | None] = field(default_factory=dict)
-    """The columns that it adds or replaces, with their types; None for a type that is unknown
-    before the run."""
+    """The columns that it adds or replaces, with their types. None is a type that is unknown before
+    the run."""
     fixed_names: Collection[str] = ()
     """Columns that it adds with fixed names, which must not be names of other columns."""
     replaces_input: bool = False
@@ -46,6 +50,10 @@ class StepFacts:
     displayed."""
     user_code: bool = False
     """Whether it passes rows to code of the user, which may read and return any columns."""
+    fix_of_when: str = "Remove it: it is for steps that compute columns of single rows"
+    """What to do if it has `when` or `cascade`; empty if it may have them."""
+    tunable: bool = False
+    """Whether it may have the fields about batches, replicas and resources."""
     in_actors: bool = False
     """Whether it runs in actors, which keep what they load. Otherwise, it has no replicas."""
     why_in_tasks: str = ""
@@ -74,3 +82,12 @@ class StepFacts:
             return None
         kept = [self.renames.get(name, name) for name in columns if name not in self.drops]
         return [*dict.fromkeys([*kept, *self.adds])]
+
+
+class StepSettings(SpecModel):
+    """Base class of the settings of a kind of step."""
+
+    @property
+    def facts(self) -> StepFacts:
+        """Return the facts about a step with these settings."""
+        raise NotImplementedError

@@ -108,14 +108,14 @@ def example_fix(verb: str, field: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a value as text; empty for lists and mappings, whose text can be very long, because
+    """Return a value as text; empty for a list or mapping, whose text can be very long, because
     aliases of YAML repeat items."""
     return "" if isinstance(value, list | dict) else str(value)
 
 
 def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
     """Return the fix for a value in place of a mapping: the mapping with this value in the field
-    that was meant, or an example. With `is_item`, the mapping is an item of the list `field`."""
+    that users mean, or an example. With `is_item`, the mapping is an item of the list `field`."""
     text = "" if isinstance(value, bool) else _plain(value)
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))

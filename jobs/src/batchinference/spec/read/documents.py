@@ -40,6 +40,7 @@ class DocumentOptions(RowOptions):
 
     @property
     def row_columns(self) -> list[str]:
+        """Return the columns of a page or element."""
         if self.rows == "element":
             return ["page", "element_index", "kind", "text", "box", "title", "attachments"]
         return ["page", "text", "title", "attachments", *["image"] * (self.render is not None)]

@@ -1,6 +1,7 @@
 """Input formats that are files, and their options."""
 
 import math
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -109,6 +110,10 @@ class ReadOpenaiBatch(ReadFiles):
     format: Literal["openaiBatch"]
     options: RowOptions = RowOptions()
 
+    def wrong_option(self, columns: list[str]) -> tuple[str, str]:
+        what = f"requests have the columns {', '.join(columns)}, and steps read others"
+        return "format", f"{what}. Set read.format to json for lines of data"
+
 
 class CsvOptions(TableOptions, RowOptions):
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
@@ -161,6 +166,22 @@ class ReadCsv(ReadFiles):
     @property
     def own_columns(self) -> list[str] | None:
         return self.options.column_names
+
+    def wrong_option(self, columns: list[str]) -> tuple[str, str] | None:
+        shown = ", ".join(columns)[:60]
+        line = f"the first line is '{shown}'"
+        if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
+            names = ", ".join(f"NAME{number}" for number in range(1, len(columns) + 1))
+            fix = f"which looks like a row and not like names. Write columnNames: [{names}]"
+            return "options.columnNames", f"{line}, {fix}"
+        if len(columns) != 1:
+            return None
+        if columns[0].startswith("#"):
+            return "options.comment", f"{line}, a comment. Set it to '#'"
+        if sign := next((sign for sign in ",;\t|" if sign in columns[0]), None):
+            fix = f"{line}, and the only column. Set it to {sign!r}"
+            return "options.delimiter", fix
+        return None
 
 
 class NumpyOptions(RowOptions):

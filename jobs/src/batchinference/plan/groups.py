@@ -188,12 +188,13 @@ def _check_step_cpus(stages: list[Stage], cpus: float) -> None:
     for stage in stages:
         if stage.cpus > cpus:
             message = (
-                f"step '{stage.name}' needs {stage.cpus:g} CPUs and a worker has {cpus:g}: "
-                "raise cluster.workers.cpu or lower the step's resources.cpu"
+                f"step '{stage.name}' needs {stage.cpus:g} CPUs and a worker has {cpus:g}. "
+                "Raise cluster.workers.cpu, or lower the step's resources.cpu"
             )
             raise SpecError([Problem("spec.cluster.workers.cpu", message)])
     if cpus < TASK_CPUS:
-        message = f"a worker needs at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
+        least = f"at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
+        message = f"a worker needs {least}. Write {TASK_CPUS:g} or more"
         raise SpecError([Problem("spec.cluster.workers.cpu", message)])
 
 

@@ -19,6 +19,7 @@ MAX_DIGITS = 76
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 SCALARS = ("bool", *INTEGERS, "float32", "float64", "string", "date", "json")
 OTHERS = ("decimal<DIGITS, SCALE>", "timestamp", "timestamp<ZONE>", "list<TYPE>")
+"""The types with parameters, except structs, for messages."""
 UNITS = ("s", "ms", "us", "ns")
 _SYNONYMS = {
     **dict.fromkeys(("int", "integer", "long", "bigint"), "int64"),
@@ -31,7 +32,7 @@ ColumnType: TypeAlias = "str | list[ColumnType] | dict[str, ColumnType]"
 """A scalar such as `int64`, `decimal<10,2>` or `timestamp<us,UTC>`, a list with its element type,
 or the types of the fields of a struct by name."""
 _TOKEN = re.compile(r'\s*([<>:,]|"[^"]*"|[^\s<>:,]+)')
-_OFFSET = re.compile(r"[+-]\d\d:\d\d")
+_OFFSET = re.compile(r"[+-](?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
 def parse_type(text: str) -> ColumnType:
@@ -125,6 +126,8 @@ def _fields(tokens: list[str], depth: int) -> dict[str, ColumnType]:
 
 
 def _next(tokens: list[str], expected: str | None = None) -> str:
+    """Return the next token, and remove it. Raises ValueError unless it is `expected`, or a name if
+    `expected` is None."""
     text = tokens.pop() if tokens else "the end"
     if text != expected if expected else text in "<>:,":
         raise ValueError(f"expected {expected or 'a name'}, found {text}")

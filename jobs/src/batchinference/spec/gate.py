@@ -83,8 +83,10 @@ def parse_expectation(text: str) -> Expectation:
     except ValueError as error:
         fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
         fixed = re.sub(r"\b(\w+)\(", lambda match: f"{_OTHERS.get(match[1], match[1])}(", fixed)
-        problem = str(error).partition(". ")[0]
-        raise ValueError(f"{problem}. Write {fixed}" if fixed != text else str(error)) from None
+        if fixed == text:
+            raise
+        parse_expectation(fixed)  # raises ValueError if the fix is not complete
+        raise ValueError(f"{str(error).partition('. ')[0]}. Write {fixed}") from None
     condition = ast.unparse(tree)
     others = columns_of(parse_expression(condition)) - measures.measures.keys()
     if others or not measures.measures:

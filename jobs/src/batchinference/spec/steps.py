@@ -205,9 +205,10 @@ class Step(SpecModel):
     filter: Condition | None = None
     """Keep the rows for which this expression is true. Rows for which it is null are filtered. An
     expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
-    `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, int, float, str,
-    startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a struct, and
-    `a[0]` an item of a list. Use col('NAME') for a column whose name is not an identifier."""
+    `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, round, int,
+    float, str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a
+    struct, and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an
+    identifier."""
     add_columns: AddedColumns | None = None
     """Add or replace columns: `name: expression`, in the language of `filter`. An expression may be
     a constant, such as `"'web'"`. All expressions read the columns as they are before the step."""

@@ -348,8 +348,10 @@ def _callable_fix(value: object) -> str:
 def cron_fix(value: object) -> str:
     """Return the fix for a word such as @daily, for six fields with seconds, or for a time."""
     text = _plain(value).strip().lower().removeprefix("@")
-    if every := re.fullmatch("every ([1-9][0-9]?)([hm])[a-z]*", text):
-        return _quoted(f"{'0 ' * (every[2] == 'h')}*/{every[1]}{' *' * (4 - (every[2] == 'h'))}")
+    if every := re.fullmatch("every ([1-9][0-9]?) ?(h(?:(?:ou)?rs?)?|m(?:in(?:ute)?s?)?)", text):
+        number, is_hours = int(every[1]), every[2][0] == "h"
+        if (24 if is_hours else 60) % number == 0:  # */45 would mean 45 and 15 minutes in turn
+            return _quoted(f"0 */{number} * * *" if is_hours else f"*/{number} * * * *")
     if text in _CRON_WORDS:
         return _quoted(_CRON_WORDS[text])
     if time := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", text):

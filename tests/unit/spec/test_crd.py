@@ -57,10 +57,6 @@ IN_SPEC = dict(schemas(SPEC, "spec"))
 ALL = {**IN_SPEC, **dict(schemas(STATUS, "status"))}
 
 
-def of_type(kind: str, among: dict[str, Schema]) -> dict[str, Schema]:
-    return {path: schema for path, schema in among.items() if schema.get("type") == kind}
-
-
 def test_crd_is_valid_for_kubernetes() -> None:
     assert kubernetes_validate.validate(CRD, "1.35", strict=True)
 
@@ -82,7 +78,6 @@ def test_printer_columns_have_the_type_of_their_field() -> None:
 
 def test_crd_fits_into_an_annotation() -> None:
     assert len(json.dumps(CRD)) < 256 * KIB
-    assert len(json.dumps(CRD).encode()) < 256 * KIB
 
 
 def is_quantity(schema: Schema) -> bool:
@@ -102,7 +97,9 @@ def test_schema_is_structural() -> None:
 
 def test_schema_objects_declare_their_fields() -> None:
     inside = {"properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
-    for path, schema in of_type("object", ALL).items():
+    for path, schema in ALL.items():
+        if schema.get("type") != "object":
+            continue
         assert len(inside & set(schema)) == 1, path
         assert set(schema.get("required", [])) <= set(schema.get("properties", {})), path
 

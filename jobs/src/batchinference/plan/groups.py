@@ -193,8 +193,8 @@ def _check_step_cpus(stages: list[Stage], cpus: float) -> None:
             )
             raise SpecError([Problem("spec.cluster.workers.cpu", message)])
     if cpus < TASK_CPUS:
-        least = f"at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
-        message = f"a worker needs {least}. Write {TASK_CPUS:g} or more"
+        needs = f"at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
+        message = f"a worker needs {needs}. Write {TASK_CPUS:g} or more"
         raise SpecError([Problem("spec.cluster.workers.cpu", message)])
 
 

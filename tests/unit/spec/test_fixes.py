@@ -9,6 +9,7 @@ import pytest
 from batchinference.spec.value_fixes import (
     cron_fix,
     duration_fix,
+    label_name,
     length_fix,
     memory_fix,
     number_fix,
@@ -64,6 +65,10 @@ def test_duration_is_written_with_a_unit(value: object, written: str) -> None:
 )
 def test_schedule_is_written_only_with_the_same_times(value: str, written: str) -> None:
     assert cron_fix(value) == (f'. Write "{written}"' if written else "")
+
+
+def test_name_is_not_corrected_to_one_that_is_too_long() -> None:
+    assert [label_name("9" * digits) for digits in (36, 37)] == ["run-" + "9" * 36, ""]
 
 
 def test_time_of_day_may_be_meant_by_a_number_of_seconds() -> None:

@@ -124,16 +124,15 @@ def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
 
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that the output uses."""
-    for field, named in write.column_fields.items():
-        for column in named if columns is not None else ():
-            is_part = isinstance(write, WriteDirectories) and field == "partitionBy"
-            known = {*(columns or ())}
-            is_part = is_part and is_part_of_column(column)
-            if column not in known and not (is_part and root_of(column) in known):
-                near, what = closest(column, columns or []), f"it names column '{column}'"
-                message = _unknown_column(what, column, columns or [], near)
-                yield Problem(f"spec.write.{field}", message)
-    if isinstance(write, WriteNumbered) and write.row_number in (columns or ()):
+    known = columns or []
+    for field, named in write.column_fields.items() if columns is not None else ():
+        takes_parts = field == "partitionBy" and isinstance(write, WriteDirectories)
+        for column in named:
+            is_part = takes_parts and is_part_of_column(column) and root_of(column) in known
+            if column not in known and not is_part:
+                near, what = closest(column, known), f"it names column '{column}'"
+                yield Problem(f"spec.write.{field}", _unknown_column(what, column, known, near))
+    if isinstance(write, WriteNumbered) and write.row_number in known:
         message = f"there is a column '{write.row_number}' already. Choose another name"
         yield Problem("spec.write.rowNumber", message)
     chosen = write.columns_needed or columns

@@ -115,6 +115,7 @@ def _shape(stage: Stage) -> Shape:
 
 
 def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
+    """Return the worker group of a pool, with pods for its minimum and maximum of replicas."""
     cpus, gpus, memory, custom, accelerator, pods, per_pod, part = _shape(stage)
     minimum, maximum = (math.ceil(count / per_pod) * pods for count in (replicas.min, replicas.max))
     name, minimum = stage.name[:MAX_GROUP_NAME].rstrip("-"), minimum if gang else 0
@@ -140,6 +141,7 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 def _cpu_group(
     stages: list[Stage], workers: Workers, *, single_segment: bool, gang: bool
 ) -> WorkerGroup:
+    """Return the worker group `cpu`. Raises SpecError if it is too small for the stages."""
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
     min_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)

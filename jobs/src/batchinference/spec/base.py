@@ -146,4 +146,5 @@ class SpecModel(BaseModel):
         return self
 
     def _check(self) -> None:
-        """Raise a validation error if the values of several fields do not fit together."""
+        """Raise a validation error if the values of several fields do not fit together. A subclass
+        that extends this check calls it first."""

@@ -28,6 +28,7 @@ _SYNONYMS = {
     **{"boolean": "bool", "datetime": "timestamp", "array": "list<TYPE>", "map": "json"},
     **{"object": "struct<NAME: TYPE>", "any": "json"},
 }
+"""The types that users mean by names of other languages."""
 ColumnType: TypeAlias = "str | list[ColumnType] | dict[str, ColumnType]"
 """A scalar such as `int64`, `decimal<10,2>` or `timestamp<us,UTC>`, a list with its element type,
 or the types of the fields of a struct by name."""

@@ -77,6 +77,7 @@ class Cron:
         times = list(islice(self._between(after, until), MAX_COUNTED))
         if len(times) < MAX_COUNTED:
             return (times[-1] if times else None), len(times)
+        # the last time is searched backwards, because there may be millions of times
         window, last = timedelta(hours=1), times[-1]
         while not (recent := list(self._between(max(last, until - window), until))):
             if until - window <= last:

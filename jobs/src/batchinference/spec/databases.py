@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from batchinference.credentials import is_query_credential
 from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, invalid, no_credentials_rule
@@ -88,11 +88,10 @@ class Addressed(SpecModel):
     """Instead of `url`: the environment variable with the URL. On a cluster, `cluster.env` can set
     it from a Secret."""
 
-    @model_validator(mode="after")
-    def _check_address(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         if (self.url is None) == (self.url_env is None):
             raise invalid("give exactly one of url and urlEnv")
-        return self
 
 
 class Database(Addressed):
@@ -199,8 +198,8 @@ class CatalogTable(SpecModel):
         }
         return {name: path for name, path in paths.items() if path}
 
-    @model_validator(mode="after")
-    def _check_names(self) -> CatalogTable:
+    def _check(self) -> None:
+        super()._check()
         if "." not in self.table:
             raise invalid("table: Iceberg has namespaces. Write namespace.table")
         if self.catalog.properties.get("warehouse", "").startswith("az://"):
@@ -208,4 +207,3 @@ class CatalogTable(SpecModel):
                 "catalog.properties.warehouse: Iceberg does not know az://. Write "
                 "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
             )
-        return self

@@ -1,8 +1,8 @@
 """Decode steps, which turn a column of bytes into images, audio, text or structs."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
@@ -68,14 +68,12 @@ class DecodeAudio(SoundFields, DecodeModel):
         samples: ColumnType = ["float32"]
         return {self.result_column: samples if self.mono else [samples], SAMPLE_RATE: "int64"}
 
-    @model_validator(mode="after")
-    def _check_output(self) -> Self:
+    def _check(self) -> None:
         if self.result_column == SAMPLE_RATE:
             raise invalid(
                 "output: the sampling rate would replace the audio (sample_rate). Set output to "
                 "another name"
             )
-        return self
 
 
 class DecodeText(DecodeModel):

@@ -214,7 +214,7 @@ class BatchInferenceSpec(SpecModel):
 
 
 DEFAULT_NAME = "job"
-"""The name of a job of the Python API without a name."""
+"""The name of a job that the Python API makes without a name."""
 
 
 class Metadata(BaseModel):

@@ -100,8 +100,11 @@ class Resources(SpecModel):
     def _check(self) -> None:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
             raise invalid(_NOT_CUSTOM.format(name, _FIELDS[name]))
+        if self.accelerator_types and not (self.gpu or self.custom):
+            raise invalid(_NO_DEVICE)
         for name in self.accelerator_types or ():
-            self._check_accelerator(name)
+            if known := wrong_case_of(name):
+                raise invalid(f"Ray knows no acceleratorType '{name}'; did you mean '{known}'?")
 
     @property
     def per_device(self) -> int:
@@ -117,9 +120,3 @@ class Resources(SpecModel):
     def accelerator_type(self) -> str | None:
         """Return the first type of the devices."""
         return self.accelerator_types[0] if self.accelerator_types else None
-
-    def _check_accelerator(self, name: str) -> None:
-        if not (self.gpu or self.custom):
-            raise invalid(_NO_DEVICE)
-        if known := wrong_case_of(name):
-            raise invalid(f"Ray knows no acceleratorType '{name}'; did you mean '{known}'?")

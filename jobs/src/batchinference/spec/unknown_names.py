@@ -101,7 +101,7 @@ OF_OTHER_KINDS = {
         for name in ("read", "steps", "write")
     },
 }
-"""Unknown fields that belong to the other one of job and schedule, and the only problem to show."""
+"""Fields of a schedule in a job, and of a job in a schedule, with the only problem to show."""
 METHODS = {f"steps.{name}": name for name in ("map", "flatMap", "mapBatches")} | {
     "steps.map_batches": "mapBatches",
     "steps.flat_map": "flatMap",

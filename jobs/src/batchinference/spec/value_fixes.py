@@ -197,7 +197,9 @@ def label_name(value: object, sign: str = "-") -> str:
     if not re.fullmatch(r"[\w .@#%&*!/-]{1,40}", text, re.ASCII):
         return ""
     name = re.sub("[^a-z0-9]+", sign, text.lower()).strip(sign)
-    return name if name[:1].isalpha() else f"run{sign}{name}" if name else ""
+    if name and not name[0].isalpha():
+        name = f"run{sign}{name}"
+    return name if len(name) <= 40 else ""  # no job and no step has a longer name
 
 
 def memory_fix(value: object) -> str:

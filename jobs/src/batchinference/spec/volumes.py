@@ -137,12 +137,6 @@ class HostPathVolume(SpecModel):
     """The directory on the node."""
 
 
-_SOURCES = (
-    *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
-    *("nfs", "hostPath"),
-)
-
-
 class Volume(SpecModel):
     """A volume of all pods, which `volumeMounts` mounts. It has exactly one source."""
 
@@ -175,7 +169,8 @@ class Volume(SpecModel):
 
     def _check(self) -> None:
         if len(self.model_dump(exclude_none=True, exclude={"name"})) != 1:
-            raise invalid(f"give exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]}")
+            _, *sources, last = (str(each.alias) for each in type(self).model_fields.values())
+            raise invalid(f"give exactly one of {', '.join(sources)} and {last}")
         if re.match(RESERVED_VOLUMES, self.name):
             raise invalid(f"the name '{self.name}' {_RESERVED}. Choose another")
 

@@ -45,8 +45,8 @@ class WarningName(StrEnum):
 
     @property
     def about_file(self) -> bool:
-        """Return whether the warning is about lines or members around the row, so that it is also
-        counted if the row fails."""
+        """Return whether the warning is about lines or members around a row, so that the warning is
+        also counted if the row fails."""
         return self in (
             WarningName.LINES_SKIPPED,
             WarningName.MEMBERS_IGNORED,

@@ -60,7 +60,7 @@ class RuntimeModel(StepSettings):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
-    """Files of which a model of the Hub has at least one. If empty, `source` cannot be an id of the
+    """A model of the Hub has at least one of these files. If empty, `source` cannot be an id of the
     Hub."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""

@@ -70,6 +70,7 @@ NULLABLE = {
     "logprobs",
     *EMBED,
 }
+"""The parameters that may be null."""
 _ONE_TEXT = "a row has one text, and the others would be lost"
 _ONLY_TEXT = "the output is a text, and other results would be lost"
 _NO_EFFECT = "it has no effect on the text of a row"

@@ -2,9 +2,9 @@
 
 import math
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import DELIMITER, PUNCTUATION, ColumnName, Columns, Unique, invalid
 from batchinference.spec.column_types import TimeZone
@@ -143,8 +143,8 @@ class CsvOptions(TableOptions, RowOptions):
     """Texts that mean null in all columns. In columns that are not text, an empty field and texts
     such as `NA` and `null` always mean null."""
 
-    @model_validator(mode="after")
-    def _check_characters(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
         used = [character for character in characters if character]
         if len(used) > len(set(used)):
@@ -152,7 +152,6 @@ class CsvOptions(TableOptions, RowOptions):
                 "delimiter, quote, escape and comment: two of them are the same character. A "
                 "doubled quote is always a quote, so it needs no escape"
             )
-        return self
 
 
 class ReadCsv(ReadFiles):

@@ -20,7 +20,7 @@ from batchinference.spec.value_fixes import above_max
 
 CPU_GROUP = "cpu"
 HEAD_GROUP = "head"
-"""The name of the group of the head, and its value of GROUP_LABEL."""
+"""The name of the group of the head, which is also the value of its GROUP_LABEL."""
 GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 MAX_DEFAULT_CPUS = 8
@@ -62,7 +62,7 @@ class WorkerGroup:
 Shape = tuple[float, int, str, Custom, str | None, int, int, float]
 """CPUs, GPUs, memory, custom resources and accelerator type of a pod, pods per replica, replicas
 per pod, and the fraction of a GPU of a replica. Pools with different fractions do not share pods,
-because each could leave a rest of a GPU that the other cannot use."""
+because one pool could leave a part of a GPU that is too small for a replica of another pool."""
 
 
 def is_cpu_stage(stage: Stage) -> bool:

@@ -50,8 +50,9 @@ class Plan:
         return group_of(stage, list(self.groups))
 
     def disk_bytes(self, group: WorkerGroup) -> int:
-        """Return the bytes that the steps of a group request on the disk of a pod: the sum for the
-        group `cpu`, whose pods run all of its steps, or else the maximum."""
+        """Return the bytes that the steps of a group request on the disk of a pod. A pod of the
+        group `cpu` runs all steps of the group, so it gets the sum of their requests. A pod of
+        another group runs one of the steps, so it gets the highest request."""
         asked = [
             memory_bytes(step.resources.ephemeral_storage)
             for stage in self.stages

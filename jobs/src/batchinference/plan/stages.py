@@ -178,7 +178,9 @@ def drop_early(steps: list[Step]) -> list[Step]:
     """Return the steps with each column dropped right after the last step that needs it.
 
     The output is the same. A drop is never moved before a step with user code, because that code
-    may read every column.
+    may read every column. For example, if the model reads `image` and the filter does not:
+
+        [model, filter, {dropColumns: [image]}] becomes [model, {dropColumns: [image]}, filter]
     """
     result: list[_Placed] = []
     for step in steps:

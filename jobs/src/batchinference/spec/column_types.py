@@ -94,7 +94,7 @@ def _decimal(parameters: list[str]) -> str:
 
 
 def _timestamp(parameters: list[str]) -> str:
-    """Return a timestamp with its unit, the first parameter, or with microseconds by default."""
+    """Return a timestamp type. Its unit is the first parameter, or microseconds by default."""
     unit, zone = "us", parameters
     if parameters and parameters[0] in UNITS:
         unit, *zone = parameters

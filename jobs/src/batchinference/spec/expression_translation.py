@@ -477,13 +477,13 @@ def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
 
 
 def _substring(value: ast.expr, start: ast.expr, size: ast.expr) -> ast.expr:
-    """Return `value[:size]` if `start` is the first character (1 in SQL); unknown otherwise."""
+    """Return `value[:size]` if `start` is the first character (1 in SQL), or else `_UNKNOWN`."""
     first = getattr(start, "value", None)
     return ast.Subscript(value, ast.Slice(None, size)) if first in (0, 1) else _UNKNOWN
 
 
 def _time(*parts: ast.expr) -> ast.expr:
-    """Return a constant date or time as a text; unknown if it is computed from a column."""
+    """Return a date or time as a text; `_UNKNOWN` if it is computed from a column."""
     values = [getattr(part, "value", None) for part in parts]
     match values:
         case [str(), *_]:

@@ -15,7 +15,7 @@ _EXTENSION = re.compile(r"[a-z0-9_-]{1,16}")
 
 
 def packed(*endings: str) -> tuple[str, ...]:
-    """Return these extensions, and each of them with each compression, such as `csv.gz`."""
+    """Return the endings, and each ending with each compression, such as `csv.gz`."""
     return (*endings, *(f"{ending}.{each}" for each in COMPRESSIONS for ending in endings))
 
 

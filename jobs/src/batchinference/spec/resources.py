@@ -68,7 +68,7 @@ AcceleratorTypes = Annotated[
     PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
     Field(min_length=1, max_length=8, json_schema_extra=_leave_type_open),
 ]
-"""A name, or a list of names. As for quantities, the CRD leaves its type open."""
+"""A name, or a list of names. The CRD leaves the type open, as for quantities."""
 
 
 class Resources(SpecModel):

@@ -1,5 +1,8 @@
-"""Names and values that users write although the API does not have them, and what to write: those
-of v1alpha1, of other tools, and synonyms. Messages about unknown names contain them."""
+"""Names and values that users write although the API does not have them, and what to write instead.
+
+They are names of v1alpha1, names of other tools, and synonyms. Messages about unknown names say
+what to write.
+"""
 
 from collections.abc import Collection
 

@@ -268,6 +268,7 @@ def _missing_in_condition(step: Step, column: str, columns: list[str], near: str
 def _missing_column(
     step: Step, column: str, columns: list[str], fields: Mapping[str, str], near: str | None
 ) -> str:
+    """Return the message about a column that a step reads, but that does not exist there."""
     expressions, fix = list(step.facts.expressions), ""
     if expressions:
         has_results = bool(step.facts.adds)

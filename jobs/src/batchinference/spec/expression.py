@@ -386,6 +386,7 @@ def _checked_parts(node: ast.expr) -> list[ast.expr]:
 
 
 def _check_call(node: ast.Call) -> None:
+    """Raise ValueError if the function of a call is unknown, or its arguments are wrong."""
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     word = name.lower().rpartition(".")[2]
     if name not in FUNCTIONS and word in (*CLOCKS, *_AGGREGATES):

@@ -182,6 +182,7 @@ def _parsed(text: str) -> ast.expr | None:
 
 
 def _with_forms(text: str, rows: Sequence[str], *, joins: bool) -> str:
+    """Return the text with the replacements of `_Forms`; unchanged if the text is no Python."""
     tree = _parsed(text)
     if tree is None:
         return text

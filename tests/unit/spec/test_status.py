@@ -26,13 +26,6 @@ def test_status_survives_a_round_trip(value: dict[str, Any]) -> None:
     assert read(value).model_dump(mode="json", by_alias=True, exclude_unset=True) == value
 
 
-@pytest.mark.parametrize("field", CONDITION)
-def test_condition_requires_all_fields_of_kubernetes(field: str) -> None:
-    without = {key: value for key, value in CONDITION.items() if key != field}
-    with pytest.raises(ValidationError, match=field):
-        read({**SMALLEST, "conditions": [without]})
-
-
 @pytest.mark.parametrize(
     "fields",
     [

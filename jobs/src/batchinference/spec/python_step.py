@@ -76,15 +76,16 @@ class PythonStep(StepSettings):
 
     def _check(self) -> None:
         if duplicates := sorted(set(self.constructor_args) & set(self.constructor_refs)):
-            raise invalid(f"'{duplicates[0]}' is both in constructorArgs and constructorRefs")
+            both = "constructorArgs and constructorRefs"
+            raise invalid(f"'{duplicates[0]}' is both in {both}. Remove one of them")
         if self.predict_batch is not None:
             self._check_predict_batch()
 
     def _check_predict_batch(self) -> None:
         if self.method != "mapBatches":
-            raise invalid(f"'predictBatch' takes batches, not method {self.method}")  # fmt: skip
+            raise invalid(f"'predictBatch' takes batches, not method {self.method}. Remove method")
         if not self.is_class:
             raise invalid(
                 f"'predictBatch' is for a class, and '{self.callable}' is a function (a class has "
-                "a name in CapWords)"
+                "a name in CapWords). Name a class, or remove predictBatch"
             )
